@@ -1,0 +1,120 @@
+"""A GPU is its data sheet: peak rates, memory, SMs, power. No fudge factor is ever a fact."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulators.core.errors import UserError, suggestion
+from simulators.core.folder import GPUS, read_toml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One accelerator as its vendor describes it; peak rates are dense.
+
+    A what-if device has its scaled name in `name` and keeps the name of what was measured in
+    `measured_as`, so that a calibration can still be found and the result marked as extrapolated.
+    """
+
+    name: str
+    architecture: str  # ampere, hopper, cdna2 ...: what calibrations are shared by
+    vendor: str = "nvidia"
+    peak_flops: Mapping[str, float]  # by precision: fp32, tf32, fp16, bf16, fp8, int8, fp4
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    sm_count: int
+    clock_hz: float  # boost clock the peak rates are stated at
+    l2_bytes: int
+    sram_bytes_per_sm: int  # shared memory and L1
+    tdp_w: float
+    idle_w: float | None = None
+    link_bytes_per_s: float = 0.0  # NVLink or Infinity Fabric, per direction and GPU; 0: PCIe only
+    pcie_bytes_per_s: float = 0.0  # per direction
+    source: str
+    aliases: tuple[str, ...] = ()
+    measured_as: str = field(default="")
+
+    @property
+    def is_what_if(self) -> bool:
+        """Whether this is a scaled variant of a real device."""
+        return bool(self.measured_as) and self.measured_as != self.name
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense peak in FLOP/s for a precision.
+
+        Raises:
+            UserError: the GPU has no such precision; lists what it has.
+        """
+        if dtype not in self.peak_flops:
+            raise UserError(
+                f"gpu '{self.name}' has no {dtype} rate{suggestion(dtype, self.peak_flops)}\n"
+                f"It has: {', '.join(self.peak_flops)}"
+            )
+        return self.peak_flops[dtype]
+
+
+def load_gpu(name: str) -> Gpu:
+    """Return the GPU of that name, alias or TOML path.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, or has one that means nothing.
+
+    >>> load_gpu("h100_sxm").sm_count
+    132
+    """
+    path = GPUS.find(name)
+    return _gpu(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _gpu(path: Path, _mtime_ns: int) -> Gpu:
+    sheet = {key: _frozen(value) for key, value in read_toml(path).items()}
+    known = {f.name: f for f in dataclasses.fields(Gpu)}
+    for key in sheet:
+        if key not in known:
+            raise UserError(f"{path}: '{key}' is not a field of a gpu{suggestion(key, known)}")
+    needed = [n for n, f in known.items() if f.default is dataclasses.MISSING and n != "name"]
+    if missing := [name for name in needed if name not in sheet]:
+        raise UserError(f"{path}: a gpu also needs {', '.join(missing)}")
+    return Gpu(**{"name": path.stem, **sheet})
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def what_if(
+    gpu: Gpu,
+    *,
+    sm_scale: float = 1.0,
+    clock_scale: float = 1.0,
+    bandwidth_scale: float = 1.0,
+    l2_scale: float = 1.0,
+) -> Gpu:
+    """Return the device with more or fewer SMs, another clock, memory bandwidth or L2.
+
+    Peak FLOP/s follow SMs times clock; the SM count is rounded to a whole number.
+    """
+    scales = (sm_scale, clock_scale, bandwidth_scale, l2_scale)
+    if scales == (1.0, 1.0, 1.0, 1.0):
+        return gpu
+    for label, scale in zip(("sm", "clock", "bandwidth", "l2"), scales, strict=True):
+        if not 0 < scale < float("inf"):
+            raise UserError(f"{label}_scale is {scale}; it must be positive")
+    sms = max(1, round(gpu.sm_count * sm_scale))
+    speed = sms / gpu.sm_count * clock_scale
+    return dataclasses.replace(
+        gpu,
+        name=f"{gpu.name}[sm×{sm_scale:g},clock×{clock_scale:g},bw×{bandwidth_scale:g},l2×{l2_scale:g}]",
+        measured_as=gpu.measured_as or gpu.name,
+        sm_count=sms,
+        clock_hz=gpu.clock_hz * clock_scale,
+        peak_flops={dtype: peak * speed for dtype, peak in gpu.peak_flops.items()},
+        hbm_bytes_per_s=gpu.hbm_bytes_per_s * bandwidth_scale,
+        l2_bytes=round(gpu.l2_bytes * l2_scale),
+    )

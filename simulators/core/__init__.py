@@ -1,0 +1,1 @@
+"""What every simulator stands on: the contract, the errors, names as files, compiled kernels."""

@@ -1,0 +1,66 @@
+"""There are three ways to fail, and two of them are answers.
+
+A user wrote something that cannot be run (`UserError`), or a design point cannot exist
+(`Infeasible`). Everything else is a defect, and crashes with its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """What was written, what is wrong with it and what would be right, in the user's words.
+
+    The command line prints it without a traceback.
+    """
+
+
+class UnknownNameError(UserError):
+    """A name that nothing answers to, with the nearest names that something does.
+
+    >>> raise UnknownNameError("gpu", "h100_smx", ["a100_sxm", "h100_sxm"])
+    Traceback (most recent call last):
+        ...
+    simulators.core.errors.UnknownNameError: unknown gpu 'h100_smx'; did you mean 'h100_sxm'?
+    Known: a100_sxm, h100_sxm
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name, self.known, self.hint = kind, name, tuple(known), hint
+        listing = f"Known: {', '.join(sorted(self.known)) or 'none'}"
+        super().__init__(
+            f"unknown {kind} '{name}'{suggestion(name, self.known)}\n{listing}"
+            + (f". {hint}" if hint else "")
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by what it was made of, so that it survives the way back from a worker."""
+        return (type(self), (self.kind, self.name, self.known, self.hint))
+
+
+class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not an error
+    """A design point that cannot exist: it becomes a row with a reason to group by.
+
+    Args:
+        reason: a short stable word, such as `weights_exceed_hbm`.
+        detail: the figures behind it, such as `needs 171 GB, has 80 GB`.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest known name, or nothing.
+
+    >>> suggestion("tq", ["tp", "model"])
+    "; did you mean 'tp'?"
+    """
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,134 @@
+"""A thing's name is the name of its file: the folder is the registry.
+
+Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the package,
+so that an installed package needs no fork. A value with a path separator or a suffix is a path.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulators.core.errors import UnknownNameError, UserError
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One kind of thing, kept as one file each.
+
+    Args:
+        kind: what one of them is called, as in "unknown gpu".
+        path: where the package keeps them, relative to `simulators/`.
+        suffix: of the files.
+    """
+
+    kind: str
+    path: str
+    suffix: str = ".toml"
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The folders searched, the user's own first."""
+        last = Path(self.path).name
+        own = [Path("catalog") / last]
+        if home := os.environ.get("SWEEPER_HOME"):
+            own.append(Path(home) / last)
+        return (*own, PACKAGE / self.path)
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name that resolves, sorted."""
+        return tuple(
+            sorted(
+                {
+                    file.stem
+                    for place in self.places
+                    if place.is_dir()
+                    for file in place.glob(f"*{self.suffix}")
+                    if not file.stem.startswith("_")
+                }
+            )
+        )
+
+    def find(self, name: str) -> Path:
+        """Return the file behind a name, an alias or a path.
+
+        Raises:
+            UnknownNameError: nothing answers to the name.
+            UserError: a path was given and no file is there.
+        """
+        if os.sep in name or name.endswith((self.suffix, ".json")):
+            if not Path(name).is_file():
+                raise UserError(f"{self.kind} '{name}': there is no such file")
+            return Path(name)
+        for place in self.places:
+            if (file := place / f"{name}{self.suffix}").is_file():
+                return file
+        if (alias := self._aliases().get(name)) is not None:
+            return alias
+        raise UnknownNameError(
+            self.kind,
+            name,
+            self.names(),
+            f"To add one, write catalog/{Path(self.path).name}/{name}{self.suffix}",
+        )
+
+    def _aliases(self) -> dict[str, Path]:
+        if self.suffix != ".toml":
+            return {}
+        files = [f for place in reversed(self.places) if place.is_dir() for f in place.glob("*.toml")]
+        return {alias: file for file in files for alias in read_toml(file).get("aliases", ())}
+
+
+@dataclass(frozen=True)
+class _Simulators(Folder):
+    """A folder of `simulators/` is a simulator when it holds a `simulator.py`."""
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(file.parent.name for file in PACKAGE.glob("*/simulator.py")))
+
+
+SIMULATORS = _Simulators("simulator", ".", ".py")
+GPUS = Folder("gpu", "catalog/gpus")
+MODELS = Folder("model", "catalog/models")
+CLUSTERS = Folder("cluster", "catalog/clusters")
+ACCELERATORS = Folder("accelerator", "catalog/accelerators")
+PRICES = Folder("price", "catalog/prices")
+WORKLOADS = Folder("workload", "serving/calibration/workloads")
+SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
+ROUTERS = Folder("router", "serving/routers", ".py")
+
+FOLDERS = {
+    folder.kind: folder
+    for folder in (
+        GPUS, MODELS, CLUSTERS, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS, ROUTERS, SIMULATORS,
+    )
+}  # fmt: skip
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file, read once per version of the file.
+
+    Raises:
+        UserError: the file cannot be read, or is not TOML; says where.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    return _read_toml(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""A stream of requests through the replicas of an LLM engine."""

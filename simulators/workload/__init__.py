@@ -1,0 +1,1 @@
+"""What models are made of: operators by phase, and the bytes a replica must hold."""

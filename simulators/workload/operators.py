@@ -1,0 +1,119 @@
+"""Operators are what models are made of; their sizes may be numbers or whole columns.
+
+A column holds one size per design point or per batch composition, so that a single operator list
+prices a thousand iterations in one vectorised call. All columns of one list broadcast together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = float | NDArray[np.float64]
+
+BYTES = {
+    "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "fp4": 0.5, "int4": 0.5,
+}  # fmt: skip
+"""Bytes of one number, by precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """`out[batch, m, n] = in[batch, m, k] @ w[batch, k, n]`; `batch` 1 is a linear layer."""
+
+    name: str
+    m: Column
+    n: Column
+    k: Column
+    batch: Column = 1.0
+    dtype: str = "fp16"  # of the multiplication
+    weight_dtype: str = ""  # of the stored weights, if narrower (w4a16 ...)
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedGemm:
+    """The expert layers of a mixture: `tokens` rows routed to `top_k` of `experts` on this GPU."""
+
+    name: str
+    tokens: Column
+    n: Column
+    k: Column
+    experts: int
+    top_k: float
+    dtype: str = "fp16"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Scores, softmax and weighted sum in one kernel (flash attention), on this GPU's heads.
+
+    A batch of unequal requests is described by sums over its requests, so that it stays a column.
+    """
+
+    name: str
+    phase: str  # "prefill" (compute heavy) or "decode" (one query token per request)
+    requests: Column
+    query_tokens: Column  # sum of new tokens
+    pairs: Column  # sum of query-key pairs scored: c * past + c * (c + 1) / 2 for a causal chunk c
+    kv_tokens: Column  # sum of keys read: past + c
+    heads: float
+    kv_heads: float
+    head_dim: float
+    dtype: str = "fp16"
+    kv_dtype: str = "fp16"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Layer or RMS norm over `cols` of `rows` rows; `softmax` is priced by the same traffic."""
+
+    name: str
+    rows: Column
+    cols: Column
+    kind: str = "rms_norm"  # rms_norm, layer_norm, softmax
+    dtype: str = "fp16"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elementwise:
+    """A fused chain of pointwise operations: `reads` + `writes` numbers moved per element."""
+
+    name: str
+    elements: Column
+    reads: float = 1.0
+    writes: float = 1.0
+    dtype: str = "fp16"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """Rows of a table gathered by index."""
+
+    name: str
+    rows: Column
+    cols: Column
+    dtype: str = "fp16"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """Ranks exchange `size_bytes` (the full per-rank buffer)."""
+
+    name: str
+    kind: str  # all_reduce, all_gather, reduce_scatter, all_to_all, send_recv
+    size_bytes: Column
+    ranks: int
+    repeat: int = 1
+
+
+Compute = Gemm | GroupedGemm | Attention | Norm | Elementwise | Embedding
+Operator = Compute | Collective

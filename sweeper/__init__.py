@@ -1,0 +1,1 @@
+"""The logistics: design spaces, samplers, engines, results. It knows nothing of GPUs."""
