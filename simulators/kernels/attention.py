@@ -1,0 +1,78 @@
+"""Fused attention never writes its scores: it is compute bound in prefill, memory bound in decode.
+
+FlashAttention (Dao et al., 2022): a block keeps a tile of query rows and streams keys and values
+past it. Prefill work is 4 FLOPs per head dimension and scored pair, in blocks of query rows over
+the SMs. Decode reads every key and value once per group of query heads; blocks split the keys
+(FlashDecoding, 2023) so that a few long requests still fill the GPU, and the query heads of a
+group are padded to the height of a matrix instruction.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.kernels.profile import AttentionProfile, Profile
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import BYTES, Attention
+
+Floats = NDArray[np.float64]
+
+
+def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of one fused attention kernel over a batch of requests."""
+    rates = profile.attention
+    memory_s = attention_bytes(attention) / (rates.bandwidth * gpu.hbm_bytes_per_s)
+    if attention.phase == "decode":
+        compute_s = _decode_compute_s(attention, gpu, rates)
+    else:
+        compute_s = _prefill_compute_s(attention, gpu, rates)
+    return np.maximum(four_norm(compute_s, memory_s), attention_roofline_s(attention, gpu))
+
+
+def attention_roofline_s(attention: Attention, gpu: Gpu) -> Floats:
+    """Return the least time the data sheet allows."""
+    return np.maximum(
+        attention_flops(attention) / gpu.peak(attention.dtype),
+        attention_bytes(attention) / gpu.hbm_bytes_per_s,
+    )
+
+
+def attention_flops(attention: Attention) -> Floats:
+    """Return the FLOPs of scores and weighted sums: 4 per pair, head and head dimension."""
+    pairs = np.asarray(attention.pairs, np.float64)
+    return 4.0 * pairs * attention.heads * attention.head_dim
+
+
+def attention_bytes(attention: Attention) -> Floats:
+    """Return the bytes of queries, keys, values and results, each moved once."""
+    queries = np.asarray(attention.query_tokens, np.float64) * attention.heads
+    keys = np.asarray(attention.kv_tokens, np.float64) * attention.kv_heads
+    moved = queries * BYTES[attention.dtype] + keys * BYTES[attention.kv_dtype]
+    return np.asarray(2.0 * attention.head_dim * moved, np.float64)
+
+
+def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) -> Floats:
+    """Blocks of query rows fill the SMs; the longest block is the least a kernel can take."""
+    queries = np.maximum(np.asarray(attention.query_tokens, np.float64), 1.0)
+    requests = np.maximum(np.asarray(attention.requests, np.float64), 1.0)
+    pairs = np.asarray(attention.pairs, np.float64)
+    rate = rates.prefill_compute * gpu.peak(attention.dtype)
+    # A request's last tile is half empty on average: half a tile of rows is added to each.
+    padding = 1.0 + 0.5 * (rates.query_tile - 1.0) * requests / queries
+    spread_s = padding * attention_flops(attention) / rate
+    keys = pairs / queries
+    block_s = 4.0 * rates.query_tile * keys * attention.head_dim / (rate / gpu.sm_count)
+    return spread_s + block_s
+
+
+def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) -> Floats:
+    """Heads of a group share a matrix instruction; one block's keys are the least a step takes."""
+    kv = np.asarray(attention.kv_tokens, np.float64)
+    group = np.ceil(attention.heads / attention.kv_heads / rates.group_tile) * rates.group_tile
+    flops = 4.0 * attention.kv_heads * group * attention.head_dim * kv
+    block_bytes = 2.0 * rates.kv_tile * attention.head_dim * BYTES[attention.kv_dtype]
+    block_s = block_bytes / (rates.load_bytes_per_clock * gpu.clock_hz)
+    streamed_s: Floats = flops / (rates.decode_compute * gpu.peak(attention.dtype))
+    return streamed_s + block_s

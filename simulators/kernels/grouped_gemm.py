@@ -1,0 +1,66 @@
+"""Experts share tokens: few tokens wake few experts, and each awake expert reads all its weights.
+
+With balanced random routing, `E (1 - (1 - k/E)^T)` of `E` experts see a token when `T` tokens
+choose `k` each. One grouped kernel then runs a product per awake expert, of unequal heights; the
+tile model prices it as that many products of the mean height.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.kernels.gemm import gemm_profile, result_bytes
+from simulators.kernels.profile import Profile, machine
+from simulators.kernels.tiling import tile_seconds
+from simulators.workload.operators import BYTES, GroupedGemm
+
+
+def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> NDArray[np.float64]:
+    """Return the seconds of one grouped product over the experts of this GPU."""
+    tokens, n, k = (np.asarray(x, np.float64) for x in (grouped.tokens, grouped.n, grouped.k))
+    rates = gemm_profile(gpu, profile, grouped.dtype)
+    tiled = tile_seconds(
+        tokens * grouped.top_k,
+        n,
+        k,
+        active_experts(grouped),
+        rates.tiles,
+        machine(gpu, rates, grouped.dtype),
+    )
+    return np.maximum(tiled, grouped_gemm_roofline_s(grouped, gpu))
+
+
+def grouped_gemm_roofline_s(grouped: GroupedGemm, gpu: Gpu) -> NDArray[np.float64]:
+    """Return the least time the data sheet allows."""
+    return np.maximum(
+        grouped_gemm_flops(grouped) / gpu.peak(grouped.dtype),
+        grouped_gemm_bytes(grouped) / gpu.hbm_bytes_per_s,
+    )
+
+
+def active_experts(grouped: GroupedGemm) -> NDArray[np.float64]:
+    """Return how many experts see at least one token, on average.
+
+    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are awake.
+
+    >>> mixture = GroupedGemm(name="up", tokens=1.0, n=1, k=1, experts=8, top_k=2.0)
+    >>> float(active_experts(mixture))
+    2.0
+    """
+    tokens = np.asarray(grouped.tokens, np.float64)
+    chance = min(1.0, grouped.top_k / grouped.experts)
+    return np.maximum(grouped.experts * (1.0 - (1.0 - chance) ** tokens), np.finfo(np.float64).tiny)
+
+
+def grouped_gemm_flops(grouped: GroupedGemm) -> NDArray[np.float64]:
+    """Return multiplications and additions over all routed tokens."""
+    return 2.0 * np.asarray(grouped.tokens, np.float64) * grouped.top_k * grouped.n * grouped.k
+
+
+def grouped_gemm_bytes(grouped: GroupedGemm) -> NDArray[np.float64]:
+    """Return the bytes of the awake experts' weights and of the tokens in and out."""
+    rows = np.asarray(grouped.tokens, np.float64) * grouped.top_k
+    numbers = active_experts(grouped) * grouped.n * grouped.k + rows * grouped.k
+    return numbers * BYTES[grouped.dtype] + rows * grouped.n * result_bytes(grouped.dtype)

@@ -1,0 +1,275 @@
+"""One operator on one GPU: seconds, joules and the share of the peak that is reached.
+
+Points name an operator and the sizes it has; sizes it does not have are ignored. The four scales
+make what-if devices of real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu, load_gpu, what_if
+from simulators.core.contract import categories, choice, metric, numbers, outcome
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import GPUS
+from simulators.kernels.energy import power_w
+from simulators.kernels.latency import Priced, flops, moved_bytes, price, price_call
+from simulators.workload.operators import (
+    BYTES,
+    Attention,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
+
+Columns = dict[str, NDArray[np.float64]]
+
+POINTWISE = {
+    "add": 2.0, "mul": 2.0, "div": 2.0, "pow": 2.0,
+    "addu": 1.0, "mulu": 1.0, "divu": 1.0, "powu": 1.0,
+    "relu": 1.0, "gelu": 1.0, "tanh": 1.0,
+}  # fmt: skip
+"""Pointwise operators by the number of inputs; a trailing `u` means one input and a constant."""
+
+ROW_KINDS = {
+    "softmax": "softmax",
+    "layer_norm": "layer_norm",
+    "ln": "layer_norm",
+    "rms_norm": "rms_norm",
+}
+OPS = (
+    "gemm", "linear", "bmm", "grouped_gemm", "attention_prefill", "attention_decode", "embedding",
+    *ROW_KINDS, *POINTWISE,
+)  # fmt: skip
+SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+NAMES = ("gpu", "op", "dtype", "weight_dtype")
+
+
+@dataclass(frozen=True)
+class KernelPoint:
+    """One operator, its sizes, and the GPU it runs on."""
+
+    gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
+    op: str = choice(f"the operator: {', '.join(OPS)}")
+    dtype: str = choice("precision of the operands", default="fp16")
+    weight_dtype: str = choice("precision of stored weights, if narrower", default="")
+    batch: int = choice("products in a batched GEMM; requests in attention", default=1)
+    m: int = choice("rows of the result; tokens", default=1)
+    n: int = choice("columns of the result", default=1)
+    k: int = choice("length of the inner products", default=1)
+    rows: int = choice("rows of an elementwise operator, norm, softmax or embedding", default=1)
+    cols: int = choice("numbers in each of them", default=1)
+    heads: int = choice("query heads on this GPU", default=1)
+    kv_heads: int = choice("key and value heads on this GPU", default=1)
+    head_dim: int = choice("numbers per head", default=128)
+    new_tokens: int = choice("query tokens per request in prefill", default=1)
+    past_tokens: int = choice("tokens per request already in the KV cache", default=0)
+    experts: int = choice("experts on this GPU", default=1)
+    top_k: int = choice("experts each token is routed to", default=1)
+    isolated: bool = choice("timed alone from the host, dispatch included", default=False)
+    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
+    clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
+    bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
+    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)
+
+
+@dataclass(frozen=True)
+class KernelMetrics:
+    """What a profiler would print."""
+
+    latency_s: float = metric("time of one launch", unit="s", better="min")
+    latency_s_lo: float = metric("lower end of its 90 % interval", unit="s")
+    latency_s_hi: float = metric("upper end of its 90 % interval", unit="s")
+    energy_j: float = metric("energy of the board during the launch", unit="J", better="min")
+    energy_j_lo: float = metric("lower end of its 90 % interval", unit="J")
+    energy_j_hi: float = metric("upper end of its 90 % interval", unit="J")
+    flops: float = metric("arithmetic asked for, without padding")
+    bytes: float = metric("bytes of inputs and outputs, each once", unit="B")
+    mfu: float = metric("achieved over peak FLOP/s of the precision")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The simulator of this room."""
+
+    name: str = "kernels"
+    version: int = 1
+    point: type = KernelPoint
+    metrics: type = KernelMetrics
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Price every row; rows of one GPU, operator and precision are priced together."""
+        rows = batch.num_rows
+        out = {name: np.full(rows, np.nan) for name in KernelMetrics.__dataclass_fields__}
+        reasons = np.full(rows, "", object)
+        flags = np.zeros((2, rows), bool)
+        sizes = {name: numbers(batch, name).astype(np.float64) for name in _SIZES}
+        for where, group in _groups(batch):
+            local = {name: column[where] for name, column in sizes.items()}
+            _check(group)
+            gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in SCALES})
+            if reason := _lacks(gpu, group):
+                reasons[where] = reason
+                continue
+            columns, priced = _price_group(group, local, gpu)
+            for name, column in columns.items():
+                out[name][where] = column
+            flags[0, where], flags[1, where] = priced.calibrated, priced.extrapolated
+            reasons[where[~_positive(group["op"], local)]] = "size_not_positive"
+        return outcome(
+            KernelMetrics, out, infeasible=list(reasons), calibrated=flags[0], extrapolated=flags[1]
+        )
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on its GPU's data sheet."""
+        return (GPUS.find(str(value)),) if name == "gpu" else ()
+
+    def warm_up(self) -> None:
+        """Compile the tile model."""
+        gpu = load_gpu(GPUS.names()[0])
+        price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), gpu)
+
+
+SIMULATOR = Kernels()
+
+_SIZES = (
+    "batch", "m", "n", "k", "rows", "cols", "heads", "kv_heads", "head_dim", "new_tokens",
+    "past_tokens", "experts", "top_k",
+)  # fmt: skip
+
+
+def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
+    """Return row numbers and common fields of rows that one call can price."""
+    named = {name: categories(batch, name) for name in NAMES}
+    keys = [codes.astype(np.float64) for codes, _ in named.values()]
+    keys += [numbers(batch, name).astype(np.float64) for name in (*_WHOLE, "isolated", *SCALES)]
+    distinct, member = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
+    order = np.argsort(member.reshape(-1), kind="stable")
+    ends = np.cumsum(np.bincount(member.reshape(-1), minlength=len(distinct)))
+    groups = []
+    for key, where in zip(distinct, np.split(order, ends[:-1]), strict=True):
+        fields: dict[str, Any] = {
+            name: values[int(code)]
+            for (name, (_, values)), code in zip(named.items(), key, strict=False)
+        }
+        rest = (*_WHOLE, "isolated", *SCALES)
+        fields |= dict(zip(rest, (float(x) for x in key[len(named) :]), strict=True))
+        groups.append((where, fields))
+    return groups
+
+
+_WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k")
+"""Sizes that an operator holds as one number for a whole column."""
+
+
+def _check(group: dict[str, Any]) -> None:
+    """Refuse words nothing answers to."""
+    if group["op"] not in OPS:
+        raise UnknownNameError("operator", str(group["op"]), OPS)
+    for name in ("dtype", "weight_dtype"):
+        if group[name] and group[name] not in BYTES:
+            raise UnknownNameError(name, str(group[name]), BYTES)
+    if group["dtype"] is None:
+        raise UserError("dtype is missing; it names the precision of the operands, such as fp16")
+
+
+def _lacks(gpu: Gpu, group: dict[str, Any]) -> str:
+    """Say why this GPU cannot run the operator, if so."""
+    arithmetic = group["op"] not in (*POINTWISE, *ROW_KINDS, "embedding")
+    if arithmetic and group["dtype"] not in gpu.peak_flops:
+        has = ", ".join(gpu.peak_flops)
+        return f"dtype_unsupported: gpu '{gpu.name}' has no {group['dtype']} rate, it has {has}"
+    return ""
+
+
+def _positive(op: str, sizes: Columns) -> NDArray[np.bool_]:
+    """Say which rows have sizes that exist."""
+    used = {
+        "bmm": ("batch", "m", "n", "k"),
+        "gemm": ("batch", "m", "n", "k"),
+        "linear": ("m", "n", "k"),
+        "grouped_gemm": ("m", "n", "k", "experts", "top_k"),
+        "attention_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
+        "attention_decode": ("batch", "heads", "kv_heads", "head_dim"),
+    }.get(op, ("rows", "cols"))
+    positive: NDArray[np.bool_] = np.all([sizes[name] > 0 for name in used], axis=0)
+    return positive
+
+
+def _price_group(
+    group: dict[str, Any], sizes: Columns, gpu: Gpu
+) -> tuple[dict[str, NDArray[np.float64]], Priced]:
+    """Return the metrics of rows that share GPU, operator and precision."""
+    operator = operator_of(group, {name: np.maximum(size, 1.0) for name, size in sizes.items()})
+    priced = price_call(operator, gpu) if group["isolated"] else price(operator, gpu)
+    latency_s = priced.latency_s
+    lo_s = latency_s if priced.lo_s is None else priced.lo_s
+    hi_s = latency_s if priced.hi_s is None else priced.hi_s
+    watts = power_w(operator, gpu, latency_s)
+    work = flops(operator)
+    peak = gpu.peak_flops.get(group["dtype"], gpu.peak_flops["fp32"])
+    columns = {
+        "latency_s": latency_s,
+        "latency_s_lo": lo_s,
+        "latency_s_hi": hi_s,
+        "energy_j": watts * latency_s,
+        "energy_j_lo": watts * lo_s,
+        "energy_j_hi": watts * hi_s,
+        "flops": work,
+        "bytes": moved_bytes(operator),
+        "mfu": work / (peak * latency_s),
+    }
+    return columns, priced
+
+
+def operator_of(group: dict[str, Any], sizes: Columns) -> Compute:
+    """Return the operator that rows with these common fields and sizes ask for."""
+    op, dtype = group["op"], group["dtype"]
+    if op in ("gemm", "bmm", "linear"):
+        batch = np.ones_like(sizes["m"]) if op == "linear" else sizes["batch"]
+        return Gemm(
+            name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=dtype,
+            weight_dtype=group["weight_dtype"] or "",
+        )  # fmt: skip
+    if op == "grouped_gemm":
+        return GroupedGemm(
+            name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=dtype,
+            experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
+        )  # fmt: skip
+    if op in ("attention_prefill", "attention_decode"):
+        return _attention_of(group, sizes)
+    if op == "embedding":
+        return Embedding(name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=dtype)
+    if op in ROW_KINDS:
+        kind = ROW_KINDS[op]
+        return Norm(name=op, rows=sizes["rows"], cols=sizes["cols"], kind=kind, dtype=dtype)
+    elements = sizes["rows"] * sizes["cols"]
+    return Elementwise(name=op, elements=elements, reads=POINTWISE[op], dtype=dtype)
+
+
+def _attention_of(group: dict[str, Any], sizes: Columns) -> Attention:
+    requests, past = sizes["batch"], sizes["past_tokens"]
+    decode = group["op"] == "attention_decode"
+    new = np.ones_like(requests) if decode else sizes["new_tokens"]
+    return Attention(
+        name=group["op"],
+        phase="decode" if decode else "prefill",
+        requests=requests,
+        query_tokens=requests * new,
+        pairs=requests * (new * past + new * (new + 1.0) / 2.0),
+        kv_tokens=requests * (past + new),
+        heads=max(1.0, group["heads"]),
+        kv_heads=max(1.0, group["kv_heads"]),
+        head_dim=max(1.0, group["head_dim"]),
+        dtype=group["dtype"],
+        kv_dtype=group["dtype"],
+    )

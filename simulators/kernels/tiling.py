@@ -1,0 +1,140 @@
+"""A matrix product is cut into tiles, and tiles run in waves over the SMs.
+
+Each block computes one tile of the output: it loads a strip of `a` and a strip of `b` through L2
+and multiplies them along `k`. Blocks fill the SMs in waves; a wave that is only partly filled
+takes almost as long as a full one. Split-k gives several blocks a share of `k` each, when there
+are too few tiles for the SMs. The library tries several tiles and takes a good one, not always
+the best: a soft minimum.
+
+Two readings of the memory path stand side by side: what one SM can load through L2 per second,
+and what all of them together can draw from device memory, where a strip is read again by every
+group of blocks that cannot share it through L2.
+
+Every term grows with m, n, k and batch and falls with SMs, clock, bandwidth and L2, and sums,
+norms and soft minima of such terms do so too. That is why the laws hold by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats, arrays, f8, i8, kernel, matrix
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's share of the output, and the part of an SM's peak its inner loop reaches."""
+
+    m: int
+    n: int
+    efficiency: float
+    splits: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the tile model asks of a GPU, for one precision, already scaled to what is sustained."""
+
+    sm_count: int
+    flops_per_s_per_sm: float
+    load_bytes_per_s_per_sm: float
+    hbm_bytes_per_s: float
+    l2_bytes: float
+    a_bytes: float  # of one number of the left operand, the right one and the result
+    b_bytes: float
+    c_bytes: float
+    tail: float  # share of the last, partly filled wave that is paid for
+    prologue: float  # steps of k a block spends filling its pipeline and writing its tile
+    k_step: float
+
+
+def tile_seconds(
+    m: NDArray[np.float64],
+    n: NDArray[np.float64],
+    k: NDArray[np.float64],
+    batch: NDArray[np.float64],
+    tiles: tuple[Tile, ...],
+    machine: Machine,
+) -> NDArray[np.float64]:
+    """Return the seconds of each product in columns of sizes, over the best few of `tiles`.
+
+    `m` is the number of rows of all of `batch` products together, so that groups of unequal height
+    (experts) are priced by the same form.
+    """
+    sizes = np.broadcast_arrays(m, n, k, batch)
+    table = np.array([(t.m, t.n, t.efficiency, t.splits) for t in tiles], np.float64)
+    numbers = np.array(
+        [
+            machine.sm_count,
+            machine.flops_per_s_per_sm,
+            machine.load_bytes_per_s_per_sm,
+            machine.hbm_bytes_per_s,
+            machine.l2_bytes,
+            machine.a_bytes,
+            machine.b_bytes,
+            machine.c_bytes,
+            machine.tail,
+            machine.prologue,
+            machine.k_step,
+        ]
+    )
+    out = np.empty(sizes[0].size)
+    m, n, k, batch = (np.ascontiguousarray(size, np.float64).reshape(-1) for size in sizes)
+    _price_tiles(m, n, k, batch, table, numbers, out)
+    return out.reshape(sizes[0].shape)
+
+
+def four_norm(*terms: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Return the 4-norm of times that mostly overlap: near the largest, a little above it.
+
+    >>> float(four_norm(3.0, 0.0))
+    3.0
+    """
+    squares = [np.square(np.square(np.asarray(term, np.float64))) for term in terms]
+    total: NDArray[np.float64] = np.sqrt(np.sqrt(sum(squares[1:], squares[0])))
+    return total
+
+
+@kernel(i8(*arrays(f8, 4), matrix(f8), *arrays(f8, 2)))
+def _price_tiles(
+    m: Floats, n: Floats, k: Floats, batch: Floats, tiles: Floats, machine: Floats, out: Floats
+) -> int:
+    """Fill `out` with a 4-norm: the soft minimum over tiles, and each operand moved once.
+
+    Partial results of split-k are written and read once in fp32, 8 bytes a number. The exponents
+    4 and 16 are powers of two so that roots are square roots: the same bits on every machine.
+    """
+    sms, flops, load, hbm, l2 = machine[0], machine[1], machine[2], machine[3], machine[4]
+    a, b, c = machine[5], machine[6], machine[7]
+    tail, prologue, k_step = machine[8], machine[9], machine[10]
+    group = math.sqrt(sms)
+    for i in range(out.size):
+        a_bytes = m[i] * k[i] * a
+        b_bytes = batch[i] * n[i] * k[i] * b
+        c_bytes = m[i] * n[i] * c
+        rows = m[i] / batch[i]
+        missed = max(0.0, 1.0 - l2 / ((a_bytes + b_bytes) / batch[i]))
+        total = 0.0
+        for t in range(tiles.shape[0]):
+            tm, tn, splits = tiles[t, 0], tiles[t, 1], tiles[t, 3]
+            blocks = batch[i] * math.ceil(rows / tm) * math.ceil(n[i] / tn) * splits
+            x = blocks / sms
+            waves = 1.0 if x < 1.0 else (1.0 - tail) * x + tail * math.ceil(x)
+            depth = math.ceil(k[i] / (splits * k_step)) * k_step + prologue
+            compute_s = waves * 2.0 * tm * tn * depth / (flops * tiles[t, 2])
+            load_s = waves * (tm * a + tn * b) * depth / load
+            a_again = missed * max(0.0, n[i] / (tn * group) - 1.0)
+            b_again = missed * max(0.0, rows / (tm * group) - 1.0)
+            partial = 0.0 if splits == 1.0 else 8.0 * m[i] * n[i] * splits
+            again_s = (a_bytes * a_again + b_bytes * b_again + partial) / hbm
+            seconds_4 = compute_s**4 + load_s**4 + again_s**4
+            inverse_8 = 1.0 / (seconds_4 * seconds_4)
+            total += inverse_8 * inverse_8
+        tiled_4 = math.sqrt(math.sqrt(1.0 / total))
+        memory_s = (a_bytes + b_bytes + c_bytes) / hbm
+        out[i] = math.sqrt(math.sqrt(tiled_4 + memory_s**4))
+    return 0
