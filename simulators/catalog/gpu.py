@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import GPUS, read_toml
 
@@ -24,7 +25,7 @@ class Gpu:
     architecture: str  # ampere, hopper, cdna2 ...: what calibrations are shared by
     vendor: str = "nvidia"
     peak_flops: Mapping[str, float]  # by precision: fp32, tf32, fp16, bf16, fp8, int8, fp4
-    hbm_bytes: int
+    hbm_bytes: int  # a data sheet's "80 GB" are 80 GiB: memory stacks come in powers of two
     hbm_bytes_per_s: float
     sm_count: int
     clock_hz: float  # boost clock the peak rates are stated at
@@ -33,7 +34,8 @@ class Gpu:
     tdp_w: float
     idle_w: float | None = None
     link_bytes_per_s: float = 0.0  # NVLink or Infinity Fabric, per direction and GPU; 0: PCIe only
-    pcie_bytes_per_s: float = 0.0  # per direction
+    pcie_bytes_per_s: float = 0.0  # per direction; of a superchip, its share of the link to the CPU
+    cluster: str = "pcie_server"  # the machine it is usually bought in: what `cluster: auto` means
     source: str
     aliases: tuple[str, ...] = ()
     measured_as: str = field(default="")
@@ -73,19 +75,14 @@ def load_gpu(name: str) -> Gpu:
 
 @functools.lru_cache(maxsize=256)
 def _gpu(path: Path, _mtime_ns: int) -> Gpu:
-    sheet = {key: _frozen(value) for key, value in read_toml(path).items()}
-    known = {f.name: f for f in dataclasses.fields(Gpu)}
-    for key in sheet:
-        if key not in known:
-            raise UserError(f"{path}: '{key}' is not a field of a gpu{suggestion(key, known)}")
-    needed = [n for n, f in known.items() if f.default is dataclasses.MISSING and n != "name"]
-    if missing := [name for name in needed if name not in sheet]:
-        raise UserError(f"{path}: a gpu also needs {', '.join(missing)}")
-    return Gpu(**{"name": path.stem, **sheet})
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+    gpu = fill(Gpu, read_toml(path), path, "gpu")
+    for key in ("hbm_bytes", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes", "tdp_w"):
+        positive(getattr(gpu, key), path, key)
+    if not gpu.peak_flops:
+        raise UserError(f"{path}: [peak_flops] is empty; a gpu needs at least one precision")
+    for dtype, peak in gpu.peak_flops.items():
+        positive(peak, path, f"peak_flops.{dtype}")
+    return gpu
 
 
 def what_if(

@@ -1,0 +1,83 @@
+"""A cluster is nodes of GPUs: a link between two GPUs of a node, a link between two nodes.
+
+Bandwidths are the data sheet's, per direction and GPU; latencies are one hop of a small message.
+How much of a link a collective sustains is a calibration and lives with whoever prices it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulators.catalog.gpu import Gpu
+from simulators.catalog.sheet import fill, positive
+from simulators.core.folder import CLUSTERS, read_toml
+
+AUTO = "auto"
+"""Instead of a cluster's name: the machine the GPU is usually bought in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One direction of what joins a GPU to its peers."""
+
+    bytes_per_s: float
+    latency_s: float  # one hop of a small message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal nodes of equal GPUs, as their vendor describes them."""
+
+    name: str
+    gpus_per_node: int
+    intra: Link  # within a node
+    inter: Link  # between nodes; per GPU, so a shared network card counts by its share
+    host_w: float  # what a node draws besides its GPUs, at most
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    def link(self, ranks: int, gpu: Gpu) -> Link:
+        """Return the link that limits `ranks` neighbouring GPUs; no faster than the GPU's own port.
+
+        >>> from simulators.catalog.gpu import load_gpu
+        >>> h100 = load_gpu("h100_sxm")
+        >>> dgx = load_cluster("dgx_h100", h100)
+        >>> dgx.link(8, h100).bytes_per_s, dgx.link(16, h100).bytes_per_s
+        (450000000000.0, 50000000000.0)
+        """
+        if ranks > self.gpus_per_node:
+            return self.inter
+        port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or self.intra.bytes_per_s
+        return dataclasses.replace(self.intra, bytes_per_s=min(self.intra.bytes_per_s, port))
+
+
+def load_cluster(name: str, gpu: Gpu) -> Cluster:
+    """Return the cluster of that name, alias or TOML path; `auto` is the GPU's usual machine.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, or has one that means nothing.
+
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> load_cluster("auto", load_gpu("h100_sxm")).name
+    'dgx_h100'
+    """
+    path = cluster_file(name, gpu)
+    return _cluster(path, path.stat().st_mtime_ns)
+
+
+def cluster_file(name: str, gpu: Gpu) -> Path:
+    """Return the file behind a cluster's name for a GPU."""
+    return CLUSTERS.find(gpu.cluster if name == AUTO else name)
+
+
+@functools.lru_cache(maxsize=256)
+def _cluster(path: Path, _mtime_ns: int) -> Cluster:
+    cluster = fill(Cluster, read_toml(path), path, "cluster")
+    positive(cluster.gpus_per_node, path, "gpus_per_node")
+    for where, link in (("intra", cluster.intra), ("inter", cluster.inter)):
+        positive(link.bytes_per_s, path, f"{where}.bytes_per_s")
+    return cluster

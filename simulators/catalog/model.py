@@ -1,0 +1,156 @@
+"""A language model is the shape of its layers; everything else about it follows by counting.
+
+The fields are those of a Hugging Face `config.json`, under the words of the field, and such a file
+may be given by path in place of a name. Parameters are counted from the shape, and agree with the
+published counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulators.catalog.huggingface import sheet_of_config
+from simulators.catalog.sheet import fill, positive
+from simulators.core.errors import UserError
+from simulators.core.folder import MODELS, read_toml
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel:
+    """A decoder-only transformer: dense, grouped-query, mixture of experts or latent attention."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int  # width of a dense feed-forward block
+    vocab: int
+    max_context: int
+    gated_ffn: bool = True  # a gate beside the up projection (SwiGLU)
+    tied_embeddings: bool = False  # the LM head is the embedding
+    norm: str = "rms_norm"  # or layer_norm, which has a bias
+    qk_norm: bool = False  # queries and keys are normalised per head
+    biases: bool = False  # every linear layer has one (GPT-2, GPT-3)
+    qkv_biases: bool = False  # only the query, key and value projections have one (Qwen2)
+    learned_positions: int = 0  # rows of a position table; 0: rotary
+    experts: int = 0  # routed experts of a mixture layer; 0: dense
+    top_k: int = 0  # experts a token visits
+    shared_experts: int = 0  # experts every token visits
+    expert_ffn: int = 0  # width of one expert
+    dense_layers: int = 0  # leading layers without experts, in a mixture
+    kv_lora_rank: int = 0  # latent attention: width of the cached latent; 0: keys and values
+    q_lora_rank: int = 0  # 0: queries are projected directly
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether keys and values are cached as one latent per token (MLA)."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers whose feed-forward block is a mixture of experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def parameters(self) -> int:
+        """Every weight, counted from the shape.
+
+        >>> load_model("llama2_7b").parameters
+        6738415616
+        """
+        return self._parameters(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """The weights that one token passes through; in a dense model, all of them."""
+        return self._parameters(self.top_k)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of one layer's projections around attention, with biases and inner norms."""
+        if self.is_latent:
+            head = self.qk_nope_head_dim + self.qk_rope_head_dim
+            rank, h = self.q_lora_rank, self.hidden
+            queries = h * rank + rank + rank * self.heads * head if rank else h * self.heads * head
+            latent = h * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
+            up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+            return queries + latent + up + self.heads * self.v_head_dim * h
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        out = self.heads * self.head_dim
+        biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
+        return self.hidden * (qkv + out) + biases + 2 * self.head_dim * self.qk_norm
+
+    @property
+    def dense_ffn_parameters(self) -> int:
+        """Weights of one dense feed-forward block."""
+        biases = self.biases * (self.ffn + self.hidden)
+        return self._matrices * self.hidden * self.ffn + biases
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one expert."""
+        return self._matrices * self.hidden * self.expert_ffn
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of one norm over the hidden width."""
+        return self.hidden * (2 if self.norm == "layer_norm" else 1)
+
+    @property
+    def _matrices(self) -> int:
+        return 3 if self.gated_ffn else 2
+
+    def _parameters(self, experts_counted: int) -> int:
+        router = self.hidden * self.experts
+        mixture = router + (experts_counted + self.shared_experts) * self.expert_parameters
+        ffn = self.expert_layers * mixture
+        ffn += (self.layers - self.expert_layers) * self.dense_ffn_parameters
+        norms = (2 * self.layers + 1) * self.norm_parameters
+        tables = self.vocab * (1 if self.tied_embeddings else 2) + self.learned_positions
+        return self.layers * self.attention_parameters + ffn + norms + tables * self.hidden
+
+
+def load_model(name: str) -> LanguageModel:
+    """Return the model of that name, alias, TOML path or Hugging Face `config.json` path.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, or has one that means nothing.
+
+    >>> load_model("llama2_70b").kv_heads
+    8
+    """
+    path = MODELS.find(name)
+    return _model(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _model(path: Path, _mtime_ns: int) -> LanguageModel:
+    sheet = sheet_of_config(path) if path.suffix == ".json" else read_toml(path)
+    return _checked(path, fill(LanguageModel, sheet, path, "model"))
+
+
+def _checked(path: Path, model: LanguageModel) -> LanguageModel:
+    """Return the model, or say what in its file cannot be."""
+    for size in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_context"):
+        positive(getattr(model, size), path, size)
+    if model.heads % model.kv_heads:
+        raise UserError(
+            f"{path}: {model.heads} heads cannot share {model.kv_heads} kv_heads evenly"
+        )
+    if model.experts and not 0 < model.top_k <= model.experts:
+        raise UserError(f"{path}: top_k is {model.top_k}; it must be within 1..{model.experts}")
+    if model.experts and model.expert_ffn < 1:
+        raise UserError(f"{path}: a mixture of experts also needs expert_ffn")
+    if model.norm not in ("rms_norm", "layer_norm"):
+        raise UserError(f"{path}: norm is '{model.norm}'; it must be rms_norm or layer_norm")
+    return model

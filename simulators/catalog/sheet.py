@@ -1,0 +1,70 @@
+"""A sheet is a file whose keys are the fields of a dataclass; anything else in it is a mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simulators.core.errors import UserError, suggestion
+
+T = TypeVar("T")
+
+
+def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
+    """Return the `kind` that a sheet describes; its name is the file's unless it states one.
+
+    Args:
+        kind: the dataclass to fill.
+        sheet: what the file says.
+        path: the file, for what is said about mistakes.
+        what: one of it in the user's words, such as `gpu`.
+
+    Raises:
+        UserError: a key is not a field, a field is missing, or a value is of the wrong type.
+    """
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in sheet:
+        if key not in known:
+            raise UserError(f"{path}: '{key}' is not a field of a {what}{suggestion(key, known)}")
+    needed = [n for n, f in known.items() if _has_no_default(f) and n != "name"]
+    if missing := [name for name in needed if name not in sheet]:
+        raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
+    hints = typing.get_type_hints(kind)
+    values = {key: _value(hints[key], value, path, key) for key, value in sheet.items()}
+    if "name" in known:
+        values.setdefault("name", path.stem)
+    return kind(**values)
+
+
+def positive(value: float, path: Path, key: str) -> None:
+    """Raise a `UserError` unless a number of a sheet is above zero and finite."""
+    if not 0 < value < float("inf"):
+        raise UserError(f"{path}: {key} is {value:g}; it must be positive")
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
+    """Return a value as the field's type wants it."""
+    options = typing.get_args(hint) if type(None) in typing.get_args(hint) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
+    origin = typing.get_origin(wanted) or wanted
+    if origin is tuple and isinstance(value, list):
+        return tuple(value)
+    if dataclasses.is_dataclass(origin) and isinstance(value, Mapping):
+        return fill(origin, value, path, f"[{key}]")  # type: ignore[arg-type]
+    if origin is Mapping and isinstance(value, Mapping):
+        of = typing.get_args(wanted)[1]
+        return {k: _value(of, v, path, f"{key}.{k}") for k, v in value.items()}
+    if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if origin is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
+        return value
+    raise UserError(f"{path}: {key} is {value!r}; it must be of type {origin.__name__}")
