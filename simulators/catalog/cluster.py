@@ -44,7 +44,7 @@ class Cluster:
 
         >>> from simulators.catalog.gpu import load_gpu
         >>> h100 = load_gpu("h100_sxm")
-        >>> dgx = load_cluster("dgx_h100", h100)
+        >>> dgx = load_cluster("dgx_h100")
         >>> dgx.link(8, h100).bytes_per_s, dgx.link(16, h100).bytes_per_s
         (450000000000.0, 50000000000.0)
         """
@@ -54,24 +54,25 @@ class Cluster:
         return dataclasses.replace(self.intra, bytes_per_s=min(self.intra.bytes_per_s, port))
 
 
-def load_cluster(name: str, gpu: Gpu) -> Cluster:
-    """Return the cluster of that name, alias or TOML path; `auto` is the GPU's usual machine.
+def load_cluster(name: str) -> Cluster:
+    """Return the cluster of that name, alias or TOML path.
 
     Raises:
         UnknownNameError: nothing answers to the name.
         UserError: the file lacks a field, or has one that means nothing.
-
-    >>> from simulators.catalog.gpu import load_gpu
-    >>> load_cluster("auto", load_gpu("h100_sxm")).name
-    'dgx_h100'
     """
-    path = cluster_file(name, gpu)
+    path = CLUSTERS.find(name)
     return _cluster(path, path.stat().st_mtime_ns)
 
 
-def cluster_file(name: str, gpu: Gpu) -> Path:
-    """Return the file behind a cluster's name for a GPU."""
-    return CLUSTERS.find(gpu.cluster if name == AUTO else name)
+def cluster_for(name: str, gpu: Gpu) -> Cluster:
+    """Return the cluster of that name; `auto` is the machine the GPU is usually bought in.
+
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> cluster_for("auto", load_gpu("h100_sxm")).name
+    'dgx_h100'
+    """
+    return load_cluster(gpu.cluster if name == AUTO else name)
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,115 @@
+"""Attention reads keys and values of every earlier token; decode reads a lot and computes little.
+
+Latent attention (DeepSeek-V2, 2024) caches one latent of `kv_lora_rank + qk_rope_head_dim` numbers
+per token for all heads. Prefill expands it to keys and values of every head; decode absorbs the
+expansion into the queries and the output, and attends in the latent space: per head and key
+`kv_lora_rank + qk_rope_head_dim` products for the score and `kv_lora_rank` for the sum.
+"""
+
+from __future__ import annotations
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.cut import Parallelism, Stage, kv_heads_per_gpu
+from simulators.workload.operators import Attention, Column, Compute, Gemm
+from simulators.workload.precision import precision
+from simulators.workload.step import Step
+
+
+def prefill_operators(
+    model: LanguageModel, cut: Parallelism, part: Stage, step: Step, dtype: str, kv_dtype: str
+) -> tuple[Compute, ...]:
+    """Return the attention of prompt chunks: it depends on the step's prefill sums alone."""
+    if not model.is_latent:
+        return (_attention("prefill", model, cut, part, step, dtype, kv_dtype),)
+    how, heads = precision(dtype), model.heads / cut.tp
+    score = model.qk_nope_head_dim + model.qk_rope_head_dim
+    expand = Gemm(
+        name="kv_up",
+        m=step.prefill_kv_tokens,
+        n=heads * (model.qk_nope_head_dim + model.v_head_dim),
+        k=model.kv_lora_rank,
+        dtype=how.compute,
+        weight_dtype=how.weights,
+        repeat=part.layers,
+    )
+    attention = Attention(
+        name="prefill_attention",
+        phase="prefill",
+        requests=step.prefills,
+        query_tokens=step.prefill_tokens,
+        pairs=step.prefill_pairs,
+        kv_tokens=step.prefill_kv_tokens,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
+        dtype=how.activations,
+        kv_dtype=how.activations,
+        repeat=part.layers,
+    )
+    return (expand, attention)
+
+
+def decode_operators(
+    model: LanguageModel, cut: Parallelism, part: Stage, step: Step, dtype: str, kv_dtype: str
+) -> tuple[Compute, ...]:
+    """Return the attention of single new tokens: it depends on the decodes and their keys alone."""
+    if not model.is_latent:
+        return (_attention("decode", model, cut, part, step, dtype, kv_dtype),)
+    how, heads = precision(dtype), model.heads / cut.tp
+    cached = model.kv_lora_rank + model.qk_rope_head_dim
+    width = (cached + model.kv_lora_rank) / 2.0
+    attention = Attention(
+        name="decode_attention",
+        phase="decode",
+        requests=step.decodes,
+        query_tokens=step.decodes,
+        pairs=step.decode_kv_tokens,
+        kv_tokens=step.decode_kv_tokens,
+        heads=heads,
+        kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
+        head_dim=width,
+        dtype=how.activations,
+        kv_dtype=kv_dtype,
+        repeat=part.layers,
+    )
+    latent, layers, dtype = model.kv_lora_rank, part.layers, how.activations
+    nope = model.qk_nope_head_dim
+    return (
+        _per_head("q_absorb", step.decodes, latent, nope, heads, dtype, layers),
+        attention,
+        _per_head("v_expand", step.decodes, model.v_head_dim, latent, heads, dtype, layers),
+    )
+
+
+def _attention(
+    phase: str,
+    model: LanguageModel,
+    cut: Parallelism,
+    part: Stage,
+    step: Step,
+    dtype: str,
+    kv_dtype: str,
+) -> Attention:
+    """Return attention with keys and values of every head, or of groups of heads."""
+    prefill = phase == "prefill"
+    return Attention(
+        name=f"{phase}_attention",
+        phase=phase,
+        requests=step.prefills if prefill else step.decodes,
+        query_tokens=step.prefill_tokens if prefill else step.decodes,
+        pairs=step.prefill_pairs if prefill else step.decode_kv_tokens,
+        kv_tokens=step.prefill_kv_tokens if prefill else step.decode_kv_tokens,
+        heads=model.heads / cut.tp,
+        kv_heads=float(kv_heads_per_gpu(model, cut)),
+        head_dim=float(model.head_dim),
+        dtype=precision(dtype).activations,
+        kv_dtype=kv_dtype,
+        repeat=part.layers,
+    )
+
+
+def _per_head(
+    name: str, rows: Column, n: float, k: float, heads: float, dtype: str, repeat: int
+) -> Gemm:
+    """Return one small matrix product for each head."""
+    return Gemm(name=name, m=rows, n=n, k=k, batch=heads, dtype=dtype, repeat=repeat)

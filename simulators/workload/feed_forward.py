@@ -1,0 +1,120 @@
+"""A feed-forward block widens every token and narrows it again; a mixture does so in its experts.
+
+Tensor parallelism cuts every expert's width, so each GPU holds a slice of all experts.
+"""
+
+from __future__ import annotations
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.cut import Parallelism, Stage
+from simulators.workload.operators import Column, Compute, Elementwise, Gemm, GroupedGemm
+from simulators.workload.precision import Precision
+
+
+def feed_forward(
+    model: LanguageModel, cut: Parallelism, part: Stage, tokens: Column, how: Precision
+) -> tuple[Compute, ...]:
+    """Return the feed-forward blocks of a stage, dense layers first."""
+    dense = _block("ffn", model, model.ffn / cut.tp, tokens, how, part.dense_layers)
+    if not part.expert_layers:
+        return dense
+    mixture = _mixture(model, cut, tokens, how, part.expert_layers)
+    if model.shared_experts:
+        width = model.shared_experts * model.expert_ffn / cut.tp
+        mixture += _block("shared_expert", model, width, tokens, how, part.expert_layers)
+    return (dense if part.dense_layers else ()) + mixture
+
+
+def _block(
+    name: str, model: LanguageModel, width: float, tokens: Column, how: Precision, repeat: int
+) -> tuple[Compute, ...]:
+    """Return up projection (with the gate, if any), activation and down projection."""
+    up = 2 if model.gated_ffn else 1
+    return (
+        Gemm(
+            name=f"{name}_up",
+            m=tokens,
+            n=up * width,
+            k=model.hidden,
+            dtype=how.compute,
+            weight_dtype=how.weights,
+            repeat=repeat,
+        ),
+        Elementwise(
+            name=f"{name}_activation",
+            elements=tokens * width,
+            reads=float(up),
+            dtype=how.activations,
+            repeat=repeat,
+        ),
+        Gemm(
+            name=f"{name}_down",
+            m=tokens,
+            n=model.hidden,
+            k=width,
+            dtype=how.compute,
+            weight_dtype=how.weights,
+            repeat=repeat,
+        ),
+    )
+
+
+def _mixture(
+    model: LanguageModel, cut: Parallelism, tokens: Column, how: Precision, repeat: int
+) -> tuple[Compute, ...]:
+    """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
+    width, up = model.expert_ffn / cut.tp, 2 if model.gated_ffn else 1
+    routed = tokens * model.top_k
+    return (
+        Gemm(
+            name="router",
+            m=tokens,
+            n=model.experts,
+            k=model.hidden,
+            dtype=how.activations,
+            repeat=repeat,
+        ),
+        Elementwise(
+            name="gather_by_expert",
+            elements=routed * model.hidden,
+            dtype=how.activations,
+            repeat=repeat,
+        ),
+        _experts("experts_up", model, tokens, up * width, model.hidden, how, repeat),
+        Elementwise(
+            name="experts_activation",
+            elements=routed * width,
+            reads=float(up),
+            dtype=how.activations,
+            repeat=repeat,
+        ),
+        _experts("experts_down", model, tokens, model.hidden, width, how, repeat),
+        Elementwise(
+            name="weighted_sum",
+            elements=tokens * model.hidden,
+            reads=float(model.top_k),
+            dtype=how.activations,
+            repeat=repeat,
+        ),
+    )
+
+
+def _experts(
+    name: str,
+    model: LanguageModel,
+    tokens: Column,
+    n: float,
+    k: float,
+    how: Precision,
+    repeat: int,
+) -> GroupedGemm:
+    return GroupedGemm(
+        name=name,
+        tokens=tokens,
+        n=n,
+        k=k,
+        experts=model.experts,
+        top_k=float(model.top_k),
+        dtype=how.compute,
+        repeat=repeat,
+    )

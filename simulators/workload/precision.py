@@ -1,0 +1,70 @@
+"""A precision names how a model is stored and multiplied: `fp8`, `w4a16`, `bf16` ..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.core.errors import UnknownNameError
+from simulators.workload.operators import BYTES
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What linear layers multiply in, how their weights are stored, what flows between them."""
+
+    compute: str  # of the tensor units
+    weights: str  # as stored
+    activations: str  # of everything else: norms, attention, embedding, LM head, messages
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of one weight of a linear layer."""
+        return BYTES[self.weights]
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one number between the layers, and of embedding and LM head."""
+        return BYTES[self.activations]
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", "fp32", "fp32"),
+    "tf32": Precision("tf32", "fp32", "fp32"),
+    "fp16": Precision("fp16", "fp16", "fp16"),
+    "bf16": Precision("bf16", "bf16", "bf16"),
+    "fp8": Precision("fp8", "fp8", "bf16"),
+    "int8": Precision("int8", "int8", "fp16"),
+    "fp4": Precision("fp4", "fp4", "bf16"),
+    "w8a16": Precision("fp16", "int8", "fp16"),
+    "w4a16": Precision("fp16", "int4", "fp16"),
+}
+"""By the name that stands in a design space. Scales of quantised weights (a few percent) are not
+counted; embedding and LM head stay unquantised, as in the public checkpoints."""
+
+
+def precision(name: str) -> Precision:
+    """Return the precision of that name.
+
+    Raises:
+        UnknownNameError: there is no such precision.
+
+    >>> precision("w4a16").weight_bytes
+    0.5
+    """
+    if name not in PRECISIONS:
+        raise UnknownNameError("dtype", name, PRECISIONS)
+    return PRECISIONS[name]
+
+
+def number_bytes(dtype: str) -> float:
+    """Return the bytes of one cached number.
+
+    Raises:
+        UnknownNameError: there is no such format.
+
+    >>> number_bytes("fp8")
+    1.0
+    """
+    if dtype not in BYTES:
+        raise UnknownNameError("kv_dtype", dtype, BYTES)
+    return BYTES[dtype]
