@@ -1,0 +1,98 @@
+"""While nothing but context lengths grows, a batch of decodes is repeated without asking anyone.
+
+Each repetition is an iteration like any other: it is priced, takes blocks, ends at its own time.
+What is saved is looking at every request in turn. The times of all requests are those of asking the
+scheduler each time, to the last bit (a test compares the two).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulators.core.jit import f8, i8, kernel, pointer
+from simulators.serving.batch import DECODE_KV, LAST_STAGE_S, PRICE
+from simulators.serving.replica import (
+    BLOCK,
+    BLOCKS,
+    COASTED,
+    COASTING,
+    DONE,
+    FREE,
+    MOST_USED,
+    OUTPUT,
+    PROMPT,
+    TOTAL,
+)
+from simulators.serving.world import (
+    BUSY_S,
+    FIRST_END,
+    GAPS_S,
+    LONGEST_S,
+    WORLD,
+    World,
+    gap_bin,
+    record,
+    tick,
+)
+
+
+@kernel(i8(WORLD, i8, i8))
+def prepare_to_coast(world: World, replica: int, holds: int) -> int:
+    """Return how often a batch of decodes may be repeated before a request ends or needs care.
+
+    The iterations at which requests outgrow their blocks are counted by their remainder modulo the
+    block size, so that a repetition knows its new blocks without looking at the requests.
+    """
+    request, block = world.request, world.limits[BLOCK]
+    crossings = world.crossings[replica]
+    crossings[:] = 0
+    repeats = holds - 1
+    for i in range(world.sizes[replica, 0]):
+        who = world.batch[replica, i]
+        done = request[who, DONE]
+        if done <= request[who, PROMPT]:
+            return 0
+        repeats = min(repeats, request[who, PROMPT] + request[who, OUTPUT] - done - 1)
+        crossing = request[who, BLOCKS] * block - done + 1
+        if crossing > block:
+            repeats = min(repeats, crossing - 1)
+        else:
+            crossings[crossing % block] += 1
+    world.gauge[replica, FIRST_END] = world.ends[replica, 0]
+    world.gauge[replica, LONGEST_S] = 0.0
+    return repeats
+
+
+@kernel(f8(pointer(PRICE), WORLD, i8, f8))
+def coast(price: Any, world: World, replica: int, until: float) -> float:
+    """Repeat the batch at least once, and while it ends before `until`; return when it then ends.
+
+    When a repetition could find no free block, the scheduler is asked again instead.
+    """
+    pool, gauge, step = world.pool[replica], world.gauge[replica], world.step[replica]
+    crossings, block = world.crossings[replica], world.limits[BLOCK]
+    end, size = world.ends[replica, 0], world.sizes[replica, 0]
+    while pool[COASTING] > 0:
+        new_blocks = crossings[(pool[COASTED] + 1) % block]
+        if pool[FREE] - new_blocks < 1:
+            pool[COASTING] = 0
+            break
+        tick(world, replica, end)
+        pool[FREE] -= new_blocks
+        pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
+        pool[COASTED] += 1
+        pool[COASTING] -= 1
+        step[DECODE_KV] += size
+        price(step, world.shape, world.table, world.price)
+        begun, spent = end, world.price[LAST_STAGE_S]
+        end += spent
+        gap = end - begun
+        world.gaps[gap_bin(gap)] += size
+        gauge[GAPS_S] += size * gap
+        gauge[BUSY_S] += spent
+        gauge[LONGEST_S] = max(gauge[LONGEST_S], gap)
+        record(world, replica, begun, end)
+        if end >= until:
+            break
+    world.ends[replica, 0] = end
+    return end

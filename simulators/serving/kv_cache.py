@@ -1,0 +1,109 @@
+"""The KV cache is paged: a request holds whole blocks, takes one more when it outgrows them.
+
+Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
+(2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the
+request that arrived last is restarted: it gives its blocks back and later recomputes its context.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Ints, arrays, boolean, i8, kernel, matrix
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    BLOCK,
+    BLOCKS,
+    DONE,
+    FREE,
+    HOLDERS,
+    IDLE,
+    OUTPUT,
+    PARITY,
+    PROMPT,
+    RESTARTED,
+    RESTARTS,
+    WATERMARK,
+    return_waiting,
+    seat,
+)
+
+
+@kernel(i8(i8, i8))
+def blocks_for(tokens: int, block: int) -> int:
+    """Return the blocks that hold so many tokens."""
+    return (tokens + block - 1) // block
+
+
+@kernel(boolean(*arrays(i8, 2), i8))
+def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
+    """Return whether a new request may take so many blocks and leave the watermark."""
+    return pool[FREE] - blocks >= limits[WATERMARK]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
+def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
+    """Give a request its first blocks and return how many are free."""
+    request[who, BLOCKS] = blocks
+    pool[FREE] -= blocks
+    pool[HOLDERS] += 1
+    return pool[FREE]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8))
+def release(pool: Ints, request: Ints, who: int) -> int:
+    """Take all blocks of a request back and return how many are free."""
+    pool[FREE] += request[who, BLOCKS]
+    pool[HOLDERS] -= 1
+    request[who, BLOCKS] = 0
+    return pool[FREE]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
+def restart(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+    """Send a request back to the front of the queue; what it has generated joins its prompt.
+
+    VIDUR also shortens the prompt of a request restarted in the middle of its prefill.
+    """
+    release(pool, request, who)
+    done = request[who, DONE]
+    if done > request[who, PROMPT] or limits[PARITY] == 1:
+        request[who, OUTPUT] += request[who, PROMPT] - done
+        request[who, PROMPT] = done
+    request[who, DONE] = 0
+    request[who, RESTARTS] += 1
+    pool[RESTARTED] += 1
+    return return_waiting(pool, waiting, who)
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 4)))
+def seat_decodes(
+    limits: Ints, pool: Ints, request: Ints, waiting: Ints, idle: Ints, batch: Ints, tokens: Ints
+) -> int:
+    """Give one token to each idle request that decodes, in the order of `idle`.
+
+    Without a free block the last of those still idle is restarted, and if that is the request
+    itself, itself. Returns how many partly prefilled requests now lead `idle`; those that found no
+    seat follow them.
+    """
+    head, count, partial = 0, pool[IDLE], 0
+    while head < count and pool[BATCH] < limits[BATCH_SEATS]:
+        who = idle[head]
+        head += 1
+        if request[who, DONE] <= request[who, PROMPT]:
+            idle[partial] = who
+            partial += 1
+            continue
+        while pool[FREE] < 1 and head < count:
+            count -= 1
+            restart(limits, pool, request, waiting, idle[count])
+        if pool[FREE] < 1:
+            restart(limits, pool, request, waiting, who)
+            continue
+        if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
+            request[who, BLOCKS] += 1
+            pool[FREE] -= 1
+        seat(pool, batch, tokens, who, 1)
+    for i in range(head, count):
+        idle[partial + i - head] = idle[i]
+    pool[IDLE] = partial + count - head
+    return partial

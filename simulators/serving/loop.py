@@ -1,0 +1,289 @@
+"""Requests arrive, batches end: between the two nothing is decided.
+
+A replica forms a batch only when a request arrives or a batch ends, and only while fewer batches
+are in flight than it has pipeline stages. Each stage is a server that takes batches in order, so the
+times of a batch at all stages are known when it is formed. An output token comes with the end of a
+prefill and of every later iteration.
+
+Events are ordered by time; at one instant arrivals come first, in the order of requests, then the
+ends of batches, in the order of replicas.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from simulators.core.jit import boolean, f8, i8, kernel, pointer
+from simulators.serving.batch import LAST_STAGE_S, PRICE, STAGE_S, measure
+from simulators.serving.coast import coast, prepare_to_coast
+from simulators.serving.kv_cache import blocks_for, release
+from simulators.serving.replica import (
+    ARRIVAL,
+    BATCH,
+    BLOCK,
+    BLOCKS,
+    COASTED,
+    COASTING,
+    COMPLETED,
+    DONE,
+    ELAPSED,
+    FIRST_TOKEN,
+    FLIGHT,
+    FREE,
+    HOLDERS,
+    IDLE,
+    LAST_END,
+    LAST_TOKEN,
+    LONGEST_GAP,
+    MOST_USED,
+    NEXT,
+    NOBODY,
+    OLDEST,
+    OUTPUT,
+    PROMPT,
+    RANK,
+    REPLICA,
+    ROUTE,
+    SCHEDULE,
+    SCHEDULED,
+    STAGES,
+    STALLED,
+    SUCCESSOR,
+    TOTAL,
+    UNROUTED,
+    WAITING,
+    push_waiting,
+)
+from simulators.serving.world import (
+    ARRIVED,
+    BUSY_S,
+    FIRST_END,
+    GAPS_S,
+    LISTED,
+    LONGEST_S,
+    QUEUED,
+    RELEASED,
+    RUNNING,
+    TOUCHED,
+    UNRELEASED,
+    WORLD,
+    World,
+    gap_bin,
+    pop_release,
+    push_release,
+    record,
+    tick,
+)
+
+
+@kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), WORLD))
+def run(schedule: Any, route: Any, price: Any, world: World) -> int:
+    """Run until nothing happens any more; return how many requests are left waiting.
+
+    Some are left only if the scheduler forms no batch although nothing runs.
+    """
+    pool, ends = world.pool, world.ends
+    closed = world.released.size > 0
+    while True:
+        arrival = next_arrival(world)
+        first, second, replica = inf, inf, -1
+        for r in range(pool.shape[0]):
+            if pool[r, FLIGHT] > 0:
+                end = ends[r, pool[r, OLDEST]]
+                if end < first:
+                    first, second, replica = end, first, r
+                elif end < second:
+                    second = end
+        if arrival == inf and replica < 0:
+            break
+        if arrival <= first:
+            arrive(route, world, arrival)
+            for r in range(pool.shape[0]):
+                if world.load[TOUCHED, r] > 0:
+                    pool[r, COASTING] = 0
+                    form(schedule, price, world, r, arrival)
+        else:
+            until = min(arrival, second) if closed else arrival
+            advance(schedule, price, world, replica, until, closed)
+    left = 0
+    for r in range(pool.shape[0]):
+        left += pool[r, WAITING]
+    return left
+
+
+@kernel(f8(WORLD))
+def next_arrival(world: World) -> float:
+    """Return when the next request arrives; requests released by others are passed over."""
+    clock = world.clock
+    while clock[LISTED] < world.request.shape[0]:
+        if world.request[clock[LISTED], REPLICA] == UNROUTED:
+            break
+        clock[LISTED] += 1
+    listed = inf
+    if clock[LISTED] < world.request.shape[0]:
+        listed = world.times[clock[LISTED], ARRIVAL]
+    if clock[RELEASED] > 0:
+        return min(listed, world.released[0])
+    return listed  # type: ignore[no-any-return]
+
+
+@kernel(i8(pointer(ROUTE), WORLD, f8))
+def arrive(route: Any, world: World, now: float) -> int:
+    """Route all requests that arrive now, in order; return how many have arrived so far."""
+    pool, load, clock = world.pool, world.load, world.clock
+    for r in range(pool.shape[0]):
+        load[QUEUED, r] = pool[r, WAITING]
+        load[RUNNING, r] = pool[r, HOLDERS]
+        load[TOUCHED, r] = 0
+    rank = clock[ARRIVED]
+    while next_arrival(world) == now:
+        who = clock[LISTED]
+        if clock[RELEASED] > 0 and world.released[0] == now:
+            who = pop_release(world)
+        replica = route(clock[ARRIVED], load[QUEUED], load[RUNNING], world.draws[who])
+        world.request[who, REPLICA] = replica
+        world.request[who, RANK] = rank
+        push_waiting(pool[replica], world.waiting[replica], who)
+        load[QUEUED, replica] += 1
+        load[TOUCHED, replica] = 1
+        clock[ARRIVED] += 1
+    return clock[ARRIVED]  # type: ignore[no-any-return]
+
+
+@kernel(i8(pointer(SCHEDULE), pointer(PRICE), WORLD, i8, f8))
+def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> int:
+    """Form batches while a place in the pipeline is free; return how many are in flight."""
+    pool, stages = world.pool[replica], world.limits[STAGES]
+    if pool[FLIGHT] == stages:
+        return stages  # type: ignore[no-any-return]
+    tick(world, replica, now)
+    while pool[FLIGHT] < stages:
+        place = (pool[OLDEST] + pool[FLIGHT]) % stages
+        slot = replica * stages + place
+        pool[BATCH] = 0
+        holds = schedule(
+            now, world.limits, pool, world.request, world.times, world.waiting[replica],
+            world.idle[replica], world.batch[slot], world.tokens[slot],
+        )  # fmt: skip
+        pool[ELAPSED] = 0
+        if pool[BATCH] == 0:
+            break
+        pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
+        world.sizes[replica, place] = pool[BATCH]
+        world.ends[replica, place] = launch(price, world, replica, slot, pool[BATCH], now)
+        pool[FLIGHT] += 1
+        pool[COASTED] = 0
+        pool[COASTING] = 0
+        if stages == 1 and holds > 1:
+            pool[COASTING] = prepare_to_coast(world, replica, holds)
+    return pool[FLIGHT]  # type: ignore[no-any-return]
+
+
+@kernel(f8(pointer(PRICE), WORLD, i8, i8, i8, f8))
+def launch(price: Any, world: World, replica: int, slot: int, size: int, now: float) -> float:
+    """Send a batch through the stages and return when it ends."""
+    members, times, stages = world.batch[slot], world.times, world.stages[replica]
+    measure(world.request, members, world.tokens[slot], size, world.step[replica])
+    price(world.step[replica], world.shape, world.table, world.price)
+    last = stages.size - 1
+    start = max(now, stages[0])
+    end, bubbles = start, 0.0
+    for stage in range(stages.size):
+        begun = max(end, stages[stage])
+        spent = world.price[LAST_STAGE_S] if stage == last else world.price[STAGE_S]
+        bubbles += begun - end
+        end = begun + spent
+        stages[stage] = end
+        world.gauge[replica, BUSY_S] += spent
+    for i in range(size):
+        who = members[i]
+        if times[who, SCHEDULED] < 0.0:
+            times[who, SCHEDULED] = now
+        if times[who, LAST_END] >= 0.0:
+            times[who, STALLED] += start - times[who, LAST_END]
+        times[who, STALLED] += bubbles
+    record(world, replica, now, end)
+    return end
+
+
+@kernel(f8(pointer(SCHEDULE), pointer(PRICE), WORLD, i8, f8, boolean))
+def advance(
+    schedule: Any, price: Any, world: World, replica: int, until: float, closed: bool
+) -> float:
+    """Let batches of a replica end before `until`; return when the next one ends.
+
+    In a closed system the first end may release an arrival, so no further one is looked at.
+    """
+    pool, ends, stages = world.pool[replica], world.ends[replica], world.limits[STAGES]
+    while True:
+        end = ends[pool[OLDEST]]
+        if pool[COASTING] > 0:
+            end = coast(price, world, replica, until)
+            if end >= until:
+                return end
+        finish(world, replica, end)
+        pool[OLDEST] = (pool[OLDEST] + 1) % stages
+        pool[FLIGHT] -= 1
+        form(schedule, price, world, replica, end)
+        if pool[FLIGHT] == 0:
+            return inf
+        if closed or ends[pool[OLDEST]] >= until:
+            return ends[pool[OLDEST]]  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, i8, f8))
+def finish(world: World, replica: int, now: float) -> int:
+    """End the oldest batch: its tokens are out, what is complete leaves; return its requests."""
+    pool, request, times = world.pool[replica], world.request, world.times
+    gauge, idle, rounds = world.gauge[replica], world.idle[replica], pool[COASTED]
+    slot = replica * world.limits[STAGES] + pool[OLDEST]
+    size = world.sizes[replica, pool[OLDEST]]
+    first_end = gauge[FIRST_END] if rounds > 0 else now
+    longest = gauge[LONGEST_S] if rounds > 0 else 0.0
+    tick(world, replica, now)
+    for i in range(size):
+        who = world.batch[slot, i]
+        prompt = request[who, PROMPT]
+        done = request[who, DONE] + world.tokens[slot, i] + rounds
+        if rounds > 0:
+            grown = blocks_for(done - 1, world.limits[BLOCK])
+            request[who, BLOCKS] = max(request[who, BLOCKS], grown)
+        times[who, LAST_END] = now
+        if done == prompt:
+            done += 1  # the prefill brings a token
+        request[who, DONE] = done
+        if done > prompt:
+            if times[who, LAST_TOKEN] < 0.0:
+                times[who, FIRST_TOKEN] = now
+            else:
+                gap = first_end - times[who, LAST_TOKEN]
+                world.gaps[gap_bin(gap)] += 1
+                gauge[GAPS_S] += gap
+                times[who, LONGEST_GAP] = max(times[who, LONGEST_GAP], gap, longest)
+            times[who, LAST_TOKEN] = now
+        if done == prompt + request[who, OUTPUT]:
+            times[who, COMPLETED] = now
+            release(pool, request, who)
+            release_successor(world, who, now)
+        else:
+            idle[pool[IDLE]] = who
+            pool[IDLE] += 1
+    pool[ELAPSED] += rounds + 1
+    pool[COASTED] = 0
+    return size  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, i8, f8))
+def release_successor(world: World, who: int, now: float) -> int:
+    """Let the request that waits for this one's end arrive after its think time; return it."""
+    follower = world.request[who, SUCCESSOR]
+    if follower == NEXT:
+        if world.clock[UNRELEASED] == world.request.shape[0]:
+            return NOBODY
+        follower = world.clock[UNRELEASED]
+        world.clock[UNRELEASED] += 1
+    if follower >= 0:
+        world.times[follower, ARRIVAL] += now
+        push_release(world, world.times[follower, ARRIVAL], follower)
+    return follower  # type: ignore[no-any-return]

@@ -1,0 +1,171 @@
+"""VIDUR's own definitions, where ours differ: for comparing runs with that simulator, event by event.
+
+Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
+microsoft/vidur at 7d47513363ec. KV memory is counted over all layers even under pipeline
+parallelism, a batch's tokens as if padded, TPOT is divided by all output tokens; embedding, LM head,
+sampling and host time are not counted, and a mixed batch adds its prefill and decode parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.model import LanguageModel
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats, Ints, kernel
+from simulators.serving.batch import (
+    DECODE_KV,
+    DECODES,
+    ENERGY_J,
+    LAST_STAGE_S,
+    PAST_STEP,
+    PREFILL_PAST,
+    PREFILL_SQUARES,
+    PREFILLS,
+    PRICE,
+    STAGE_S,
+    TOKENS,
+)
+
+LAUNCH_MS = 0.02
+"""Host time of one collective, added to each of the two all-reduces of a layer."""
+
+GQA_FACTOR = 1.1
+"""Attention over more than one request costs this much more where heads share keys and values."""
+
+TOKEN_STEP = 8
+"""Linear layers are tabulated at multiples of so many tokens."""
+
+ONCE = (
+    "attn_pre_proj", "attn_post_proj", "attn_rope", "input_layernorm", "mlp_up_proj",
+    "mlp_down_proj", "mlp_act", "post_attention_layernorm", "add",
+)  # fmt: skip
+"""Operators of a layer whose time depends on the rounded number of tokens alone."""
+
+LAYERS_AND_GQA = {
+    "meta-llama/Llama-2-7b-hf": (32, False),
+    "meta-llama/Llama-2-70b-hf": (80, True),
+    "meta-llama/Meta-Llama-3-8B": (32, True),
+    "meta-llama/Meta-Llama-3-70B": (80, True),
+    "codellama/CodeLlama-34b-Instruct-hf": (48, True),
+    "internlm/internlm-20b": (60, False),
+    "internlm/internlm2-20b": (48, True),
+    "microsoft/phi-2": (32, False),
+    "Qwen/Qwen-72B": (80, False),
+}
+"""Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
+
+(_LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _DECODE_STRIDE, _PREFILL, _PREFILL_STRIDE, _GQA) = (
+    range(8)
+)
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """The times of one model, cut and GPU, as the price kernel reads them."""
+
+    shape: Ints
+    table: Floats
+
+
+def op_table(
+    op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats, *, layers: int, grouped: bool, tp: int
+) -> OpTable:
+    """Return the price table of a stage of `layers` layers.
+
+    Args:
+        op: per row the operator; `a`, `b` and `ms` as in the reference set's op tables.
+        a: batch tokens, requests that decode, or the keys of earlier chunks.
+        b: mean keys of a decode, or the root of the summed squares of the chunks.
+        ms: milliseconds of one layer, or of one call for `all_reduce` and `send_recv`.
+        layers: of one pipeline stage.
+        grouped: whether heads share keys and values.
+        tp: tensor parallel degree.
+
+    Raises:
+        UserError: an operator is missing.
+    """
+    rows = {name: (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
+    needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
+    if missing := [name for name in needed if name not in rows]:
+        raise UserError(f"the op table lacks {', '.join(missing)}")
+    layer = sum(_by_tokens(rows, name) for name in ONCE)
+    if tp > 1:
+        layer = layer + 2.0 * (_by_tokens(rows, "all_reduce") + LAUNCH_MS)
+    sends = _by_tokens(rows, "send_recv") if "send_recv" in rows else np.zeros(layer.size)
+    saves = _by_tokens(rows, "attn_kv_cache_save") * layers
+    decode = _grid(*rows["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
+    prefill = _grid(*rows["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
+    parts = [layer * layers, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
+    starts = np.cumsum([0, *(part.size for part in parts)])
+    shape = np.zeros(8, np.int64)
+    shape[[_LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _PREFILL]] = starts[:5]
+    shape[_DECODE_STRIDE], shape[_PREFILL_STRIDE] = decode.shape[1], prefill.shape[1]
+    shape[_GQA] = grouped
+    return OpTable(shape, np.concatenate(parts) / 1e3)
+
+
+def _by_tokens(rows: Mapping[str, tuple[Ints, Ints, Floats]], name: str) -> Floats:
+    """Return milliseconds by tokens divided by `TOKEN_STEP`; what the table lacks is NaN."""
+    a, _, ms = rows[name]
+    out = np.full(a.max() // TOKEN_STEP + 1, np.nan)
+    out[a // TOKEN_STEP] = ms
+    return out
+
+
+def _grid(a: Ints, b: Ints, ms: Floats, *, a_step: int, b_step: int) -> Floats:
+    """Return milliseconds as a matrix over both keys; what the table lacks is NaN."""
+    out = np.full((a.max() // a_step + 1, b.max() // b_step + 1), np.nan)
+    out[a // a_step, b // b_step] = ms
+    return out
+
+
+@kernel(PRICE)
+def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
+
+    The time to save keys and values is known at multiples of eight tokens, and taken as none
+    elsewhere.
+    """
+    tokens = int(step[TOKENS])
+    row = (tokens + TOKEN_STEP - 1) // TOKEN_STEP
+    spent = 0.0
+    if tokens % TOKEN_STEP == 0:
+        spent += table[shape[_KV_SAVE] + row]
+    decodes = int(step[DECODES])
+    if decodes > 0:
+        mean = int(step[DECODE_KV]) // decodes
+        column = (mean + PAST_STEP - 1) // PAST_STEP
+        part = table[shape[_DECODE] + decodes * shape[_DECODE_STRIDE] + column]
+        spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
+    if step[PREFILLS] > 0.0:
+        chunk = int(round(step[PREFILL_SQUARES] ** 0.5))
+        past = int(step[PREFILL_PAST]) // PAST_STEP
+        part = table[shape[_PREFILL] + past * shape[_PREFILL_STRIDE] + chunk]
+        spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
+    price[ENERGY_J] = 0.0
+    price[STAGE_S] = spent + table[shape[_STAGE_LINEARS] + row]
+    price[LAST_STAGE_S] = spent + table[shape[_LINEARS] + row]
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+def vidur_blocks(
+    model: LanguageModel, *, gpu_gib: int, tp: int, pp: int, max_tokens: int, block_size: int
+) -> int:
+    """Return the KV blocks of a replica by VIDUR's memory planner: fp16, a tenth of memory kept.
+
+    >>> from simulators.catalog.model import load_model
+    >>> model = load_model("llama2_7b")
+    >>> [vidur_blocks(model, gpu_gib=80, tp=1, pp=1, max_tokens=t, block_size=16) for t in (512, 4096)]
+    [7648, 7424]
+    """
+    layer = model.attention_parameters + model.dense_ffn_parameters
+    weights = 2.0 * layer * model.layers / pp / tp
+    memory = gpu_gib * 2.0**30 * (1.0 - 0.1) - weights
+    heads = -(-model.kv_heads // tp)
+    request = 2 * 2 * model.head_dim * heads * max_tokens * model.layers
+    return (max_tokens // block_size) * int(memory // request) * pp

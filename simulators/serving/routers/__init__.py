@@ -1,0 +1,1 @@
+"""Routers, one file each: a kernel `route` of the signature `ROUTE` picks a replica."""

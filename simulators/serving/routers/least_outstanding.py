@@ -1,0 +1,16 @@
+"""The replica with the fewest requests, waiting or running; ties go to the lowest number."""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, kernel
+from simulators.serving.replica import ROUTE
+
+
+@kernel(ROUTE)
+def route(_arrivals: int, waiting: Ints, running: Ints, _draws: Floats) -> int:
+    """Join the shortest system."""
+    best = 0
+    for replica in range(1, waiting.size):
+        if waiting[replica] + running[replica] < waiting[best] + running[best]:
+            best = replica
+    return best

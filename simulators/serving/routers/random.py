@@ -1,0 +1,12 @@
+"""A replica drawn uniformly, as an unaware load balancer would."""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, kernel
+from simulators.serving.replica import ROUTE
+
+
+@kernel(ROUTE)
+def route(_arrivals: int, waiting: Ints, _running: Ints, draws: Floats) -> int:
+    """Map the first draw to a replica."""
+    return int(draws[0] * waiting.size)

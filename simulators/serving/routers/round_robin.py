@@ -1,0 +1,12 @@
+"""Each replica in turn, whatever it is doing."""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, kernel
+from simulators.serving.replica import ROUTE
+
+
+@kernel(ROUTE)
+def route(arrivals: int, waiting: Ints, _running: Ints, _draws: Floats) -> int:
+    """Deal the requests like cards."""
+    return arrivals % waiting.size

@@ -1,0 +1,76 @@
+"""Decodes first, then prompts in chunks until the batch is full: no prompt stalls a decode.
+
+Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024).
+Decodes count against the chunk; a prompt offered no token keeps its place.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, kernel
+from simulators.serving.kv_cache import allocate, blocks_for, fits, seat_decodes
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    BLOCK,
+    CHUNK,
+    DONE,
+    FOREVER,
+    HEAD,
+    HOLDERS,
+    IDLE,
+    PROMPT,
+    SCHEDULE,
+    SEATS,
+    WAITING,
+    pop_waiting,
+    seat,
+    sort_by_arrival,
+)
+
+
+@kernel(SCHEDULE)
+def schedule(
+    _now: float,
+    limits: Ints,
+    pool: Ints,
+    request: Ints,
+    _times: Floats,
+    waiting: Ints,
+    idle: Ints,
+    batch: Ints,
+    tokens: Ints,
+) -> int:
+    """One token to every decode; what is left of the chunk to begun prompts, then to new ones."""
+    partial = seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
+    decodes = pool[BATCH]
+    left = limits[CHUNK] - decodes
+    skipped = 0
+    for i in range(partial):
+        who = idle[i]
+        granted = min(request[who, PROMPT] - request[who, DONE], left)
+        if granted > 0:
+            seat(pool, batch, tokens, who, granted)
+            left -= granted
+        else:
+            idle[skipped] = who
+            skipped += 1
+    for i in range(partial, pool[IDLE]):
+        idle[skipped + i - partial] = idle[i]
+    pool[IDLE] -= partial - skipped
+    sort_by_arrival(request, idle, pool[IDLE])
+    while (
+        pool[WAITING] > 0
+        and left > 0
+        and pool[HOLDERS] < limits[SEATS]
+        and pool[BATCH] < limits[BATCH_SEATS]
+    ):
+        prompt = request[waiting[pool[HEAD]], PROMPT]
+        blocks = blocks_for(prompt, limits[BLOCK])
+        if not fits(limits, pool, blocks):
+            break
+        who = pop_waiting(pool, waiting)
+        allocate(pool, request, who, blocks)
+        granted = min(prompt, left)
+        seat(pool, batch, tokens, who, granted)
+        left -= granted
+    return FOREVER if pool[BATCH] == decodes and pool[IDLE] == 0 else 1

@@ -1,0 +1,263 @@
+"""The state of a run is a few named arrays; rows are replicas, places in a pipeline or requests."""
+
+from __future__ import annotations
+
+from math import frexp
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats, Ints, f8, i8, kernel, matrix, types
+from simulators.serving.batch import (
+    DECODES,
+    ENERGY_J,
+    PREFILL_TOKENS,
+    PREFILLS,
+    PRICE_COLUMNS,
+    STEP_COLUMNS,
+    TOKENS,
+)
+from simulators.serving.replica import (
+    ARRIVAL,
+    BATCHED,
+    BLOCK,
+    FREE,
+    ITERATIONS,
+    LONGEST_GAP,
+    OUTPUT,
+    POOL_COLUMNS,
+    PROMPT,
+    REPLICA,
+    REQUEST_COLUMNS,
+    SEATS,
+    STAGES,
+    STALLED,
+    SUCCESSOR,
+    TIME_COLUMNS,
+    TOKENS_SEEN,
+    TOTAL,
+    UNBORN,
+    UNROUTED,
+)
+
+# One row of `gauge`: a replica's sums over time.
+(
+    BLOCK_SECONDS,  # blocks in use, integrated
+    KV_CLOCK,  # until when
+    BUSY_S,  # seconds of work, summed over stages
+    JOULES,
+    GAPS_S,  # gaps between tokens, summed over requests
+    FIRST_END,  # when the first round of a repeated batch ended
+    LONGEST_S,  # its longest later round
+) = range(7)
+GAUGE_COLUMNS = 7
+
+# `clock`: what the whole service counts.
+LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
+CLOCK_COLUMNS = 5
+"""Requests looked at in the list; arrived; the next one to release; on the heap; batches logged."""
+
+QUEUED, RUNNING, TOUCHED = range(3)
+"""Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
+
+LOG_COLUMNS = ("replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens")
+
+BINS_PER_OCTAVE = 256
+"""Gaps between tokens are counted in bins 0.27 to 0.39 % wide."""
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -20, 14
+"""From 1 us to 4.5 h; what lies outside is counted at the edge."""
+GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
+
+
+class World(NamedTuple):
+    """All that changes in a run."""
+
+    limits: Ints
+    request: Ints
+    times: Floats
+    pool: Ints
+    gauge: Floats
+    load: Ints
+    waiting: Ints  # per replica a ring, its length a power of two
+    idle: Ints
+    batch: Ints  # per place in a pipeline: the requests in flight,
+    tokens: Ints  # what each was granted,
+    sizes: Ints  # and per replica and place their number
+    ends: Floats  # and when they end
+    stages: Floats  # per replica, when each stage is free
+    step: Floats  # per replica, the sums of the batch formed last
+    crossings: Ints  # per replica, requests that need a block, by iteration modulo the block size
+    draws: Floats  # per request, for routers
+    released: Floats  # a heap of arrival times, and
+    released_who: Ints  # the requests that arrive then
+    clock: Ints
+    gaps: Ints  # histogram of the gaps between tokens
+    log: Floats  # one row per batch while there is room
+    shape: Ints  # of the price table
+    table: Floats
+    price: Floats
+
+
+_I, _F = types.Array(i8, 1, "C"), types.Array(f8, 1, "C")
+_II, _FF = matrix(i8), matrix(f8)
+WORLD: Any = types.NamedTuple(
+    (
+        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _FF, _FF, _FF, _II, _FF,
+        _F, _I, _I, _I, _FF, _I, _F, _F,
+    ),
+    World,
+)  # fmt: skip
+
+
+def new_world(
+    *,
+    limits: Ints,
+    blocks: int,
+    replicas: int,
+    arrival_s: Floats,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
+    successor: Ints,
+    unborn: NDArray[np.bool_],
+    draws: Floats,
+    shape: Ints,
+    table: Floats,
+    log_rows: int = 0,
+) -> World:
+    """Return the state before the first arrival.
+
+    Args:
+        limits: as named in `replica`.
+        blocks: KV blocks of each replica.
+        replicas: how many there are.
+        arrival_s: in order; for a request that another one's end releases, its think time.
+        prompt_tokens: per request.
+        output_tokens: per request.
+        successor: per request, the request that its end releases, `NOBODY` or `NEXT`.
+        unborn: per request, whether it arrives only when another one's end releases it.
+        draws: two uniform numbers per request.
+        shape: of the price table.
+        table: what the price kernel reads.
+        log_rows: batches to log.
+    """
+    count, stages, seats = arrival_s.size, int(limits[STAGES]), int(limits[SEATS]) + 1
+    request = np.zeros((count, REQUEST_COLUMNS), np.int64)
+    request[:, PROMPT], request[:, OUTPUT] = prompt_tokens, output_tokens
+    request[:, SUCCESSOR], request[:, REPLICA] = successor, np.where(unborn, UNBORN, UNROUTED)
+    times = np.full((count, TIME_COLUMNS), -1.0)
+    times[:, ARRIVAL], times[:, STALLED], times[:, LONGEST_GAP] = arrival_s, 0.0, 0.0
+    pool = np.zeros((replicas, POOL_COLUMNS), np.int64)
+    pool[:, TOTAL] = pool[:, FREE] = blocks
+    clock = np.zeros(CLOCK_COLUMNS, np.int64)
+    clock[UNRELEASED] = unborn.argmax() if unborn.any() else count
+    released = int(np.count_nonzero(unborn))
+    places = replicas * stages
+    return World(
+        limits=limits,
+        request=request,
+        times=times,
+        pool=pool,
+        gauge=np.zeros((replicas, GAUGE_COLUMNS)),
+        load=np.zeros((3, replicas), np.int64),
+        waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
+        idle=np.empty((replicas, seats), np.int64),
+        batch=np.empty((places, seats), np.int64),
+        tokens=np.empty((places, seats), np.int64),
+        sizes=np.zeros((replicas, stages), np.int64),
+        ends=np.zeros((replicas, stages)),
+        stages=np.zeros((replicas, stages)),
+        step=np.zeros((replicas, STEP_COLUMNS)),
+        crossings=np.zeros((replicas, int(limits[BLOCK])), np.int64),
+        draws=draws,
+        released=np.empty(released),
+        released_who=np.empty(released, np.int64),
+        clock=clock,
+        gaps=np.zeros(GAP_BINS, np.int64),
+        log=np.empty((log_rows, len(LOG_COLUMNS))),
+        shape=shape,
+        table=table,
+        price=np.zeros(PRICE_COLUMNS),
+    )
+
+
+@kernel(i8(f8))
+def gap_bin(gap_s: float) -> int:
+    """Return the bin of the histogram that a gap between two tokens is counted in."""
+    fraction, exponent = frexp(gap_s)  # the fraction lies in [1/2, 1)
+    place = int((2.0 * fraction - 1.0) * BINS_PER_OCTAVE)
+    return min(max((exponent - 1 - LOWEST_OCTAVE) * BINS_PER_OCTAVE + place, 0), GAP_BINS - 1)
+
+
+def gap_edges_s() -> Floats:
+    """Return the lower edges of the histogram's bins, and the upper edge of the last."""
+    bins = np.arange(GAP_BINS + 1)
+    octave, place = np.divmod(bins, BINS_PER_OCTAVE)
+    return np.ldexp(1.0 + place / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+
+
+@kernel(f8(WORLD, i8, f8))
+def tick(world: World, replica: int, now: float) -> float:
+    """Bring the time integral of the blocks in use up to now and return it."""
+    gauge, pool = world.gauge, world.pool
+    used = pool[replica, TOTAL] - pool[replica, FREE]
+    gauge[replica, BLOCK_SECONDS] += used * (now - gauge[replica, KV_CLOCK])
+    gauge[replica, KV_CLOCK] = now
+    return gauge[replica, BLOCK_SECONDS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, i8, f8, f8))
+def record(world: World, replica: int, formed: float, end: float) -> int:
+    """Count an iteration, and log it if there is room; return the number of iterations."""
+    pool, step = world.pool, world.step
+    size = step[replica, PREFILLS] + step[replica, DECODES]
+    pool[replica, ITERATIONS] += 1
+    pool[replica, BATCHED] += int(size)
+    pool[replica, TOKENS_SEEN] += int(step[replica, TOKENS])
+    world.gauge[replica, JOULES] += world.price[ENERGY_J]
+    row = world.clock[LOGGED]
+    if row < world.log.shape[0]:
+        world.log[row, 0] = replica
+        world.log[row, 1] = formed
+        world.log[row, 2] = end
+        world.log[row, 3] = size
+        world.log[row, 4] = step[replica, PREFILL_TOKENS]
+        world.log[row, 5] = step[replica, TOKENS]
+        world.clock[LOGGED] = row + 1
+    return pool[replica, ITERATIONS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, f8, i8))
+def push_release(world: World, time: float, who: int) -> int:
+    """Put an arrival on the heap, ordered by time and then by request; return its size."""
+    times, whos = world.released, world.released_who
+    place = world.clock[RELEASED]
+    world.clock[RELEASED] = place + 1
+    while place > 0:
+        parent = (place - 1) // 2
+        if (times[parent], whos[parent]) <= (time, who):
+            break
+        times[place], whos[place] = times[parent], whos[parent]
+        place = parent
+    times[place], whos[place] = time, who
+    return world.clock[RELEASED]  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD))
+def pop_release(world: World) -> int:
+    """Take the earliest arrival off the heap."""
+    times, whos = world.released, world.released_who
+    first, size = whos[0], world.clock[RELEASED] - 1
+    world.clock[RELEASED] = size
+    time, who = times[size], whos[size]
+    place = 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and (times[child + 1], whos[child + 1]) < (times[child], whos[child]):
+            child += 1
+        if (time, who) <= (times[child], whos[child]):
+            break
+        times[place], whos[place] = times[child], whos[child]
+        place = child
+    times[place], whos[place] = time, who
+    return first  # type: ignore[no-any-return]
