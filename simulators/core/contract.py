@@ -49,6 +49,17 @@ def metric(doc: str, *, unit: str = "", better: Direction | None = None) -> Any:
     return field(metadata={"doc": doc, "unit": unit, "better": better})
 
 
+def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
+    """Declare a field of a facts type: a column that constraints and derived columns may name.
+
+    Args:
+        doc: one sentence for `sweeper show SIMULATOR`.
+        unit: the unit of the value.
+        needs: the point fields it depends on; all of them if empty. The fewer, the cheaper.
+    """
+    return field(metadata={"doc": doc, "unit": unit, "needs": tuple(needs)})
+
+
 @runtime_checkable
 class Simulator(Protocol):
     """Anything that maps a batch of design points to a batch of metrics, row by row.

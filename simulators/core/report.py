@@ -1,0 +1,33 @@
+"""One output for all that measures: a table for people, a list of objects for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from simulators.core.contract import Check
+
+_VERDICT = {None: "", True: "ok", False: "MISSED"}
+
+
+def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
+    """Print what was measured beside what was asked.
+
+    >>> print_checks([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)])
+    name              value  unit  limit  ok  rows  note
+    V100 linear MAPE  4.2    %     5      ok  120
+    """
+    if as_json:
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
+        return
+    header = ("name", "value", "unit", "limit", "ok", "rows", "note")
+    lines = [header]
+    for check in checks:
+        value = "-" if check.value is None else f"{check.value:.4g}"
+        limit = "" if check.limit is None else f"{check.limit:g}"
+        rows = f"{check.rows:,}" if check.rows else ""
+        lines.append((check.name, value, check.unit, limit, _VERDICT[check.ok], rows, check.note))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())

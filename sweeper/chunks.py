@@ -1,0 +1,78 @@
+"""A chunk is sized by time: about a second of work, with a tail that tapers off.
+
+A round trip to a worker costs the same for one point and for thousands, so chunks are as large as
+patience allows; towards the end they shrink, so that no worker sits idle while another finishes
+(guided self-scheduling, Polychronopoulos and Kuck, 1987).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from sweeper.space import Span
+from sweeper.store import Batch
+
+LARGEST = 200_000
+"""Points in a chunk: a part of this many rows is a good Parquet row group."""
+FIRST_S, LAST_S = 1.0, 8.0
+"""A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
+_MEMORY = 0.5
+"""Weight of the newest measurement in the running mean of seconds per point."""
+
+
+@dataclass
+class Chunks:
+    """Cuts batches into chunks for `workers` workers, learning how long a point takes."""
+
+    batches: Iterable[Batch]
+    total: int
+    workers: int = 1
+    point_s: float = 1e-3
+    spent_s: float = 0.0
+    _source: Iterator[Batch] = field(init=False)
+    _rest: Batch | None = None
+
+    def __post_init__(self) -> None:
+        self._source = iter(self.batches)
+
+    def learn(self, points: int, seconds: float) -> None:
+        """Take note of how long a chunk took."""
+        self.spent_s += seconds
+        if points and seconds > 0:
+            self.point_s += _MEMORY * (seconds / points - self.point_s)
+
+    def size(self) -> int:
+        """Return how many points the next chunk should have."""
+        aim_s = min(max(FIRST_S, self.spent_s / (20 * self.workers)), LAST_S)
+        by_time = int(aim_s / max(self.point_s, 1e-12))
+        tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
+        return max(1, min(by_time, tail, LARGEST))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._rest is None:
+            self._rest = next(self._source)
+        batch, size = self._rest, self.size()
+        self._rest = None
+        if isinstance(batch, Span):
+            middle = batch.lo + size
+            if middle < batch.hi:
+                batch, self._rest = batch.cut(batch.lo, middle), batch.cut(middle, batch.hi)
+        elif len(batch) > size:
+            batch, self._rest = batch[:size], batch[size:]
+        self.total = max(self.total - len(batch), 0)
+        return batch
+
+
+def split(batch: Batch, pieces: int) -> list[Batch]:
+    """Return a batch in up to `pieces` parts of nearly equal size, none empty."""
+    size = -(-len(batch) // pieces) if not isinstance(batch, Span) else -(-(batch.hi - batch.lo) // pieces)
+    if isinstance(batch, Span):
+        cuts = range(batch.lo, batch.hi, size)
+        parts: list[Batch] = [batch.cut(lo, min(lo + size, batch.hi)) for lo in cuts]
+    else:
+        parts = [batch[i : i + size] for i in range(0, len(batch), size)]
+    return [part for part in parts if len(part)]

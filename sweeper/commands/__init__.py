@@ -1,0 +1,1 @@
+"""The commands: each module has a `main` that returns an exit code."""

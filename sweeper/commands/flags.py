@@ -1,0 +1,23 @@
+"""Commands other than a sweep have flags; a mistyped one gets the nearest."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from simulators.core.errors import UserError, suggestion
+
+
+class Flags(argparse.ArgumentParser):
+    """An argument parser that fails like everything else here: in one paragraph."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and how the command is used."""
+        known = [s for action in self._actions for s in action.option_strings]
+        wrong = message.rpartition(": ")[2].split()[0] if "unrecognized" in message else ""
+        raise UserError(f"{message}{suggestion(wrong, known)}\n{self.format_usage().strip()}")
+
+
+def flags(command: str, about: str) -> Flags:
+    """Return a parser for `python -m sweeper COMMAND`."""
+    return Flags(prog=f"python -m sweeper {command}", description=about, allow_abbrev=False)

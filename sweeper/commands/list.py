@@ -1,0 +1,48 @@
+"""What there is, kind by kind: names are files."""
+
+from __future__ import annotations
+
+import json
+
+from simulators.core.errors import UnknownNameError
+from simulators.core.folder import FOLDERS
+from sweeper import engines, places, samplers
+from sweeper.commands.flags import flags
+from sweeper.commands.spaces import about
+
+
+def main(words: list[str]) -> int:
+    """Print the names of one kind, or of all."""
+    parser = flags("list", "what there is")
+    parser.add_argument("kind", nargs="?", help=", ".join(sorted(kinds())))
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    everything = kinds()
+    if chosen.kind is not None and chosen.kind not in everything:
+        plural = f"{chosen.kind}s"
+        if plural not in everything:
+            raise UnknownNameError("kind", chosen.kind, everything)
+        chosen.kind = plural
+    wanted = {chosen.kind: everything[chosen.kind]} if chosen.kind else everything
+    if chosen.json:
+        print(json.dumps(wanted, indent=1))
+        return 0
+    for kind, names in wanted.items():
+        if kind == "spaces":
+            print("spaces")
+            for name in names:
+                print(f"  {name:24} {about(places.spaces()[name])}")
+        else:
+            print(kind)
+            print(f"  {' '.join(names) or 'none'}")
+    return 0
+
+
+def kinds() -> dict[str, list[str]]:
+    """Return the names of everything, by kind in the plural."""
+    found = {"spaces": list(places.spaces())}
+    found |= {f"{kind}s": list(folder.names()) for kind, folder in FOLDERS.items()}
+    return {k: v for k, v in found.items() if v} | {
+        "samplers": list(samplers.names()),
+        "engines": list(engines.ENGINES),
+    }

@@ -1,0 +1,55 @@
+"""The front of results that are there: any objectives, any condition, per group, in an instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from simulators.core.contract import Direction
+from simulators.core.errors import UserError
+from sweeper.commands.flags import flags
+from sweeper.commands.run import latest
+from sweeper.commands.summary import print_front
+from sweeper.keys import keys
+from sweeper.query import knee, pareto_front
+
+
+def main(words: list[str]) -> int:
+    """Print the front."""
+    parser = flags("pareto", "the Pareto front of a sweep's results")
+    parser.add_argument("name", help="a space that has been run")
+    parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
+    parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
+    parser.add_argument("--where", metavar="SQL")
+    parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
+    parser.add_argument("--outputs", default="outputs")
+    parser.add_argument("--rows", type=int, default=20, help="how many designs to print")
+    parser.add_argument("--csv", metavar="FILE")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    space, store, objectives = latest(chosen.name, chosen.outputs)
+    asked: dict[str, Direction] = {n: "min" for n in chosen.min} | {n: "max" for n in chosen.max}
+    objectives = asked or objectives
+    front = pareto_front(store.scan(), objectives, where=chosen.where, per=chosen.per)
+    if front.is_empty():
+        raise UserError(
+            f"no feasible design of '{chosen.name}'" + (f" meets {chosen.where}" if chosen.where else "")
+        )
+    front = front.insert_column(0, keys(store.definition, front))
+    if chosen.csv:
+        try:
+            front.write_csv(Path(chosen.csv))
+        except OSError as error:
+            raise UserError(f"{chosen.csv}: {error.strerror}") from error
+        print(f"{len(front)} designs written to {chosen.csv}", file=sys.stderr)
+    if chosen.json:
+        print(json.dumps(front.to_dicts(), indent=1, default=str))
+        return 0
+    groups = front.partition_by(chosen.per, maintain_order=True) if chosen.per else [front]
+    for group in groups:
+        if chosen.per:
+            print(", ".join(f"{c}={group[c][0]}" for c in chosen.per))
+        print_front(group, space, objectives, chosen.rows)
+        print(f"Knee {group['key'][knee(group, objectives)][:10]}\n")
+    return 0

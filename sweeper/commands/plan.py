@@ -1,0 +1,67 @@
+"""What a sweep would do: points, what removes them, what is answered, how long, how many bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from simulators.core.contract import load_simulator, schema_of
+from sweeper.commands.run import question
+from sweeper.engines.auto import probe
+from sweeper.units import duration, human
+
+_PATIENCE_S = 0.2
+_BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
+"""Bytes of a stored value by type, before compression (strings are stored as codes)."""
+
+
+def main(composed: Mapping[str, Any]) -> int:
+    """Print the plan."""
+    asked = question(composed)
+    space = asked.space
+    removed = space.removed()
+    allowed = space.size - sum(removed.values())
+    picked = min(asked.sampler.size(space), allowed)
+    answered = sum(len(s) if not space.constraints else _kept(space, s) for s in asked.store.finished())
+    answered += len(asked.store.answered(space))
+    todo = max(picked - answered, 0)
+    estimate = probe(space, patience_s=_PATIENCE_S) if todo else None
+    work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
+    work_s *= todo / max(picked, 1)
+    width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
+    plan = {
+        "space": asked.name,
+        "points": space.size,
+        "axes": {name: len(space.axes[name]) for name in space.varied},
+        "removed": removed,
+        "picked": picked,
+        "answered": answered,
+        "to_do": todo,
+        "probes": estimate.probes if estimate else 0,
+        "cpu_s": work_s,
+        "wall_s": work_s / (os.cpu_count() or 1),
+        "bytes": todo * width,
+    }
+    if composed["output"] == "json":
+        print(json.dumps(plan, indent=1))
+        return 0
+    print(f"space {asked.name}: {space.size:,} points of the simulator '{space.simulator}'")
+    for name, size in plan["axes"].items():
+        print(f"  {name} × {size}")
+    for text, count in removed.items():
+        print(f"  {count:,} removed by {text}")
+    print(f"{picked:,} to be answered, {answered:,} answered already, {todo:,} to do")
+    if estimate:
+        print(
+            f"About {duration(work_s)} of CPU ({estimate.probes} points tried: "
+            f"{human(estimate.point_s, 's')} each), {duration(plan['wall_s'])} on "
+            f"{os.cpu_count()} cores, at most {human(float(plan['bytes']), 'bytes')} of results"
+        )
+    return 0
+
+
+def _kept(space: Any, span: Any) -> int:
+    kept = space.kept(span)
+    return len(span) if kept is None else int(kept.sum())

@@ -1,0 +1,206 @@
+"""Words become objects, and every mistake is reported in the words it was made in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulators.core.contract import (
+    Describes,
+    Direction,
+    Simulator,
+    default_of,
+    load_simulator,
+    objectives_of,
+    schema_of,
+)
+from simulators.core.errors import UserError, suggestion
+from simulators.core.folder import FOLDERS
+from sweeper.notation import Scalar, values_of
+from sweeper.space import DesignSpace, Factor
+
+KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "objectives")
+
+
+def space_of(written: Mapping[str, Any]) -> DesignSpace:
+    """Return the design space a `spaces/*.yaml` describes.
+
+    Raises:
+        UserError: something in it is misspelt, missing, of the wrong type or empty.
+    """
+    for key in written:
+        if key not in KEYS:
+            raise UserError(f"a space has no key '{key}'{suggestion(key, KEYS)}\nKnown: {', '.join(KEYS)}")
+    if not written.get("simulator"):
+        raise UserError("a space needs `simulator:`, the model that answers it")
+    simulator = load_simulator(str(written["simulator"]))
+    axes = dict(_mapping(written, "axes"))
+    union = _union(written.get("union") or [], simulator)
+    for name in axes:
+        check_axis(name, simulator)
+        if union and name in union.columns:
+            raise UserError(f"axis '{name}' stands both in `axes` and in `union`")
+    factors = _zipped({n: _values(n, v, simulator) for n, v in axes.items()}, written.get("zip") or [])
+    if union:
+        factors.append(union)
+    space = DesignSpace(
+        simulator=str(written["simulator"]),
+        factors=(*factors, *_defaults(simulator, {n for f in factors for n in f.columns})),
+        derived={str(n): str(sql) for n, sql in _mapping(written, "derived").items()},
+        constraints=tuple(str(sql) for sql in written.get("constraints") or ()),
+    )
+    _check_names(space, simulator)
+    return space
+
+
+def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Direction]:
+    """Return what the space wants small or large: its `objectives`, else all the simulator has.
+
+    Raises:
+        UserError: an objective is no metric, or its direction is neither `min` nor `max`.
+    """
+    simulator = load_simulator(space.simulator)
+    wanted = dict(_mapping(written, "objectives")) or objectives_of(simulator)
+    known = [*schema_of(simulator.metrics).names, *space.derived]
+    for name, direction in wanted.items():
+        if name not in known:
+            raise UserError(
+                f"objective '{name}' is not a metric of the simulator '{space.simulator}'"
+                f"{suggestion(name, known)}\nKnown: {', '.join(known)}"
+            )
+        if direction not in ("min", "max"):
+            raise UserError(f"objective '{name}' is {direction!r}; write min or max")
+    return wanted
+
+
+def check_axis(name: str, simulator: Simulator) -> None:
+    """Raise `UserError` unless `name` is an input of the simulator."""
+    known = schema_of(simulator.point).names
+    if name not in known:
+        raise UserError(
+            f"axis '{name}' is not an input of the simulator '{simulator.name}'"
+            f"{suggestion(name, known)}\nIts inputs: {', '.join(known)}"
+        )
+
+
+def _values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
+    kind = schema_of(simulator.point).field(name).type
+    nullable = type(None) in typing.get_args(typing.get_type_hints(simulator.point)[name])
+    values = values_of(name, written, kind, nullable=nullable)
+    folder = _fields(simulator)[name].metadata.get("names", "")
+    if folder:
+        for value in values:
+            if value is not None and value != default_of(_fields(simulator)[name]):
+                _check_named(folder, str(value))
+    return values
+
+
+def _check_named(kind: str, value: str) -> None:
+    folder = FOLDERS[kind]
+    if value in folder.names() or Path(value).is_file():
+        return
+    looks_like_module = "." in value and os.sep not in value and folder.suffix == ".py"
+    if os.sep in value or (Path(value).suffix and not looks_like_module):
+        raise UserError(f"{kind} '{value}': there is no such file (seen from {Path.cwd()})")
+    if not looks_like_module:
+        folder.find(value)
+
+
+def _zipped(columns: dict[str, tuple[Scalar, ...]], groups: Any) -> list[Factor]:
+    if not isinstance(groups, list):
+        raise UserError("`zip` is a list of lists of axes that move together, as in [[tp, pp]]")
+    groups = [groups] if groups and all(isinstance(g, str) for g in groups) else groups
+    home: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        for name in group:
+            if name not in columns:
+                raise UserError(f"`zip` names '{name}', which is no axis{suggestion(name, columns)}")
+            if name in home:
+                raise UserError(f"`zip` names '{name}' twice")
+            home[name] = number
+    factors: list[Factor] = []
+    done: set[int] = set()
+    for name, values in columns.items():
+        if name not in home:
+            factors.append(Factor({name: values}))
+        elif home[name] not in done:
+            done.add(home[name])
+            factors.append(Factor({n: columns[n] for n in groups[home[name]]}))
+    return factors
+
+
+def _union(grids: Any, simulator: Simulator) -> Factor | None:
+    """Return several small grids over the same axes as one factor: their rows, without repeats."""
+    if not grids:
+        return None
+    if not isinstance(grids, list) or not all(isinstance(g, Mapping) for g in grids):
+        raise UserError("`union` is a list of small grids, as in [{gpu: h100_sxm, tp: [4, 8]}, …]")
+    names = list(grids[0])
+    rows: dict[tuple[Scalar, ...], None] = {}
+    for grid in grids:
+        if set(grid) != set(names):
+            raise UserError(f"each grid of `union` must name the same axes: {', '.join(names)}")
+        for name in names:
+            check_axis(name, simulator)
+        part = DesignSpace(
+            simulator.name,
+            tuple(Factor({n: _values(n, grid[n], simulator)}) for n in names),
+        )
+        codes = part.codes(_all(part))
+        columns = [[f.columns[n][c] for c in code] for f, n, code in zip(part.factors, names, codes, strict=True)]
+        rows |= dict.fromkeys(zip(*columns, strict=True))
+    return Factor(dict(zip(names, map(tuple, zip(*rows, strict=True)), strict=True)))
+
+
+def _all(space: DesignSpace) -> Any:
+    from sweeper.space import Span
+
+    return Span(0, len(space))
+
+
+def _defaults(simulator: Simulator, given: set[str]) -> tuple[Factor, ...]:
+    missing = [
+        name
+        for name, f in _fields(simulator).items()
+        if name not in given and default_of(f) is dataclasses.MISSING
+    ]
+    if missing:
+        raise UserError(
+            f"the simulator '{simulator.name}' also needs the axes: {', '.join(missing)}"
+        )
+    return tuple(
+        Factor({name: (default_of(f),)}) for name, f in _fields(simulator).items() if name not in given
+    )
+
+
+def _check_names(space: DesignSpace, simulator: Simulator) -> None:
+    taken = {*space.axes, *schema_of(simulator.metrics).names}
+    for name in space.derived:
+        if name in taken:
+            raise UserError(f"derived column '{name}' has the name of an axis or a metric")
+    _ = space.rules, space.derive(_all_of_first(space))
+    if isinstance(simulator, Describes):
+        overlap = set(schema_of(simulator.facts).names) & set(space.derived)
+        if overlap:
+            raise UserError(f"derived column '{overlap.pop()}' has the name of a fact")
+
+
+def _all_of_first(space: DesignSpace) -> Any:
+    from sweeper.space import Span
+
+    return Span(0, min(1, len(space)))
+
+
+def _fields(simulator: Simulator) -> dict[str, dataclasses.Field[Any]]:
+    return {f.name: f for f in dataclasses.fields(simulator.point)}
+
+
+def _mapping(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = written.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise UserError(f"`{key}` is a mapping from names, not {value!r}")
+    return value

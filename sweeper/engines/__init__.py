@@ -1,0 +1,62 @@
+"""An engine decides where the work is done; what is done is the same everywhere, bit for bit.
+
+An engine's name is the name of its file, and its fields are its options on the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from simulators.core.errors import UnknownNameError
+from sweeper.store import Batch, Part
+from sweeper.work import Task
+
+Say = Callable[[str], None]
+"""Tells the user one line about what the engine does and why."""
+
+
+class Crew(Protocol):
+    """Workers that are there: they outlive a round of a sweep."""
+
+    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+        """Yield a part for everything in `batches`, in any order.
+
+        Args:
+            task: what to do with a batch.
+            batches: what to do it with; consumed as workers become free.
+            total: how many points the batches hold, roughly; sizes the last chunks.
+            say: told which workers do it.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """The options of an engine: a frozen dataclass of plain values, and so its own configuration."""
+
+    def open(self) -> AbstractContextManager[Crew]:
+        """Return a context in which a crew is at work; leaving it lets the crew go."""
+        ...
+
+
+ENGINES = ("auto", "inline", "ray")
+
+
+def options_of(name: str) -> type:
+    """Return the dataclass of an engine's options.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+    """
+    if name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    kind: type = importlib.import_module(f"sweeper.engines.{name}").ENGINE
+    return kind
+
+
+def load_engine(name: str, **options: Any) -> Engine:
+    """Return the engine of that name with these options."""
+    engine: Engine = options_of(name)(**options)
+    return engine

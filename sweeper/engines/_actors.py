@@ -1,0 +1,219 @@
+"""Ray actors do the work, on this machine's cores or on a cluster's.
+
+An actor gets ranges of point numbers, two at a time (one runs, one waits), writes its rows itself
+and sends back counts. It is never restarted but replaced: with restarts on, a dying actor also fails
+the chunk behind the one that killed it, and innocents are blamed. A chunk whose worker died or hung
+is split by four until the culprit is alone; alone, it is tried once more, then recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from simulators.core.errors import UserError
+from sweeper.chunks import Chunks, split
+from sweeper.engines import Say
+from sweeper.store import Batch, Part
+from sweeper.work import Task
+
+_IN_FLIGHT = 2
+_POLL_S = 0.25
+_SLACK = 10.0
+"""A chunk may take this many times what was expected before its worker is called hung."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    batch: Batch
+    suspect: bool = False
+    tries: int = 0
+
+
+@dataclass
+class _Worker:
+    """One actor and what it was given, oldest first."""
+
+    name: str
+    handle: Any
+    jobs: deque[tuple[Any, _Job]] = field(default_factory=deque)
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs it may be given; a suspect job is given alone."""
+        if any(job.suspect for _, job in self.jobs):
+            return 0
+        return _IN_FLIGHT - len(self.jobs)
+
+
+class _Actor:
+    """What runs in the worker process."""
+
+    def __init__(self, task: Task, name: str, folder: str) -> None:
+        os.chdir(folder)
+        self.task, self.name = task, name
+
+    def answer(self, batch: Batch) -> Part | UserError:
+        try:
+            return self.task.answer(batch, self.name)
+        except UserError as error:  # travels back as a value: Ray would wrap it in its own
+            return error
+
+
+@contextmanager
+def hired(address: str, actors: int, point_timeout_s: float) -> Iterator[_Actors]:
+    """Let everybody go at the end, and stop Ray if it was started for them."""
+    ours = not ray.is_initialized()
+    crew = _Actors(address, actors, point_timeout_s)
+    try:
+        yield crew
+    finally:
+        for worker in crew.hired:
+            ray.kill(worker.handle)
+        if ours and ray.is_initialized():
+            ray.shutdown()
+
+
+@dataclass
+class _Actors:
+    """The actors of one sweep."""
+
+    address: str
+    wanted: int
+    point_timeout_s: float
+    hired: list[_Worker] = field(default_factory=list)
+    names: Iterator[int] = field(default_factory=itertools.count)
+
+    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+        """Keep every actor busy until the batches end."""
+        started = time.perf_counter()
+        self._hire(task)
+        names = ", ".join(f"{w.name} (pid {ray.get(w.handle.pid.remote())})" for w in self.hired)
+        seconds = time.perf_counter() - started
+        say(f"engine ray: {len(self.hired)} actors hired in {seconds:.1f} s: {names}")
+        chunks = Chunks(batches, total, workers=len(self.hired), point_s=1e-3)
+        again: deque[_Job] = deque()
+        while True:
+            self._give(chunks, again)
+            busy = [w for w in self.hired if w.jobs]
+            if not busy:
+                return
+            ready, _ = ray.wait([w.jobs[0][0] for w in busy], num_returns=1, timeout=_POLL_S)
+            for worker in busy:
+                if worker.jobs[0][0] in ready:
+                    yield from self._collect(task, worker, chunks, again)
+                elif self._hung(worker, chunks):
+                    ray.kill(worker.handle)
+                    yield from self._replace(task, worker, again, "timeout", "no answer in time")
+
+    def _hire(self, task: Task) -> None:
+        task.warm_up()
+        if not ray.is_initialized():
+            _start(self.address)
+        wanted = self.wanted or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        while len(self.hired) < wanted:
+            self.hired.append(self._recruit(task))
+
+    def _recruit(self, task: Task) -> _Worker:
+        name = f"actor-{next(self.names)}"
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        return _Worker(name, _RemoteActor.options(**options).remote(task, name, str(Path.cwd())))
+
+    def _give(self, chunks: Chunks, again: deque[_Job]) -> None:
+        # Round by round, so that the first chunks do not all queue at the first worker.
+        for _ in range(_IN_FLIGHT):
+            for worker in self.hired:
+                if worker.room <= 0:
+                    continue
+                if again and again[0].suspect and worker.jobs:
+                    continue
+                job = again.popleft() if again else None
+                if job is None and (batch := next(chunks, None)) is not None:
+                    job = _Job(batch)
+                if job is None:
+                    return
+                if not worker.jobs:
+                    worker.since = time.monotonic()
+                worker.jobs.append((worker.handle.answer.remote(job.batch), job))
+
+    def _collect(
+        self, task: Task, worker: _Worker, chunks: Chunks, again: deque[_Job]
+    ) -> Iterator[Part]:
+        try:
+            result = ray.get(worker.jobs[0][0])
+        except ray.exceptions.RayActorError as error:
+            yield from self._replace(task, worker, again, "crash", type(error).__name__)
+            return
+        except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
+            raise error.cause if isinstance(error.cause, Exception) else error from error
+        worker.jobs.popleft()
+        now = time.monotonic()
+        worker.since = now
+        if isinstance(result, UserError):
+            raise result
+        chunks.learn(result.points, result.seconds)
+        yield result
+
+    def _hung(self, worker: _Worker, chunks: Chunks) -> bool:
+        points = len(worker.jobs[0][1].batch)
+        allowed = self.point_timeout_s
+        if points > 1:
+            allowed = max(allowed, _SLACK * points * chunks.point_s)
+        return time.monotonic() - worker.since > allowed
+
+    def _replace(
+        self, task: Task, worker: _Worker, again: deque[_Job], status: str, reason: str
+    ) -> Iterator[Part]:
+        """Hire another actor; requeue what waited, examine what ran."""
+        jobs = [job for _, job in worker.jobs]
+        self.hired[self.hired.index(worker)] = self._recruit(task)
+        culprit, innocent = jobs[0], jobs[1:]
+        again.extendleft(reversed(innocent))
+        if len(culprit.batch) > 1:
+            again.extendleft(_Job(piece, suspect=True) for piece in reversed(split(culprit.batch, 4)))
+        elif culprit.tries == 0 and status == "crash":
+            again.appendleft(_Job(culprit.batch, suspect=True, tries=1))
+        else:
+            yield task.give_up(culprit.batch, status, f"{status}: {reason}")
+
+
+@ray.remote
+class _RemoteActor(_Actor):
+    """The actor Ray knows."""
+
+    def pid(self) -> int:
+        """Return the worker's process id; answers once the worker is ready."""
+        return os.getpid()
+
+
+def _start(address: str) -> None:
+    """Start Ray quietly, or join the cluster at `address`."""
+    one = dict.fromkeys(
+        ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
+    )
+    passed = {k: os.environ[k] for k in ("NUMBA_CACHE_DIR", "SWEEPER_HOME") if k in os.environ}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+    options: dict[str, Any] = {
+        "address": address,
+        "runtime_env": {"env_vars": {**one, **passed}},
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
+    if address == "local":
+        options |= {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"engine.address={address}: Ray did not start: {error}") from error
+

@@ -1,0 +1,110 @@
+"""Small work is done in place; Ray actors are hired when the work is worth their wages.
+
+Starting Ray and hiring actors costs about ten seconds. A few points spread over the space are
+evaluated first (and not kept) to estimate the whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.contract import load_simulator
+from sweeper.engines import Crew, Engine, Say, load_engine
+from sweeper.space import DesignSpace
+from sweeper.store import Batch, Part
+from sweeper.work import Task, evaluate
+
+PROBES, PROBE_S = 64, 1.0
+"""Points evaluated to estimate a sweep, and the time after which fewer will do."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long one point takes, from a few of them."""
+
+    probes: int
+    point_s: float
+
+
+def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S) -> Estimate:
+    """Evaluate points spread evenly over the space, keeping nothing, until patience ends."""
+    simulator = load_simulator(space.simulator)
+    count = min(probes, len(space))
+    # An odd stride visits every value of every axis sooner or later; a power of two would not.
+    spread = (np.arange(count, dtype=np.float64) + 0.5) / count * len(space)
+    order = np.random.default_rng(0).permutation(spread.astype(np.int64))
+    spent, done, rows = 0.0, 0, 1
+    while done < count and spent < patience_s:
+        where = np.sort(order[done : done + rows])
+        started = time.perf_counter()
+        kept = space.kept(where)
+        evaluate(simulator, space.batch(where, kept))
+        spent += time.perf_counter() - started
+        done += len(where)
+        rows *= 2
+    return Estimate(done, spent / max(done, 1))
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Inline below `worth_s` seconds of estimated work, Ray above.
+
+    Args:
+        worth_s: the CPU-seconds of work from which Ray is worth starting.
+        actors: how many to hire; 0 takes one per core.
+        point_timeout_s: see the engine `ray`.
+    """
+
+    worth_s: float = 20.0
+    actors: int = 0
+    point_timeout_s: float = 600.0
+
+    @contextmanager
+    def open(self) -> Iterator[_Choice]:
+        """Hire nobody before the first round is known."""
+        with ExitStack() as stack:
+            yield _Choice(self, stack)
+
+
+@dataclass
+class _Choice:
+    """The engine chosen at the first round."""
+
+    options: Auto
+    stack: ExitStack
+    crew: Crew | None = None
+
+    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+        if self.crew is None:
+            self.crew = self.stack.enter_context(self._choose(task, total, say).open())
+        yield from self.crew.run(task, batches, total, say)
+
+    def _choose(self, task: Task, total: int, say: Say) -> Engine:
+        options = self.options
+        workers = options.actors or os.cpu_count() or 1
+        task.warm_up()
+        estimate = probe(task.space)
+        work_s = estimate.point_s * total
+        figures = f"{total:,} points × {_short(estimate.point_s)} = {_short(work_s)} of work"
+        if work_s < options.worth_s or workers < 2:
+            why = "one core" if workers < 2 else f"under {options.worth_s:g} s"
+            say(f"auto chose inline: {figures}, {why}")
+            return load_engine("inline")
+        say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
+        return load_engine("ray", actors=workers, point_timeout_s=options.point_timeout_s)
+
+
+def _short(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+ENGINE = Auto

@@ -1,0 +1,147 @@
+"""While a sweep runs, one display says how far it is and how the front grows.
+
+On a terminal it redraws in place; piped, it is a plain line now and then, without control characters.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+import polars as pl
+
+from simulators.core.contract import Direction
+from sweeper.query import merge_fronts
+from sweeper.store import Part
+from sweeper.units import duration
+
+_REDRAW_S, _LINE_S = 0.25, 10.0
+
+
+@dataclass
+class Progress:
+    """What has come back so far.
+
+    Args:
+        total: points to settle in this run.
+        objectives: of the live front.
+    """
+
+    total: int
+    objectives: Mapping[str, Direction]
+    done: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    busy_s: float = 0.0
+    started: float = field(default_factory=time.perf_counter)
+    _fronts: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, part: Part) -> None:
+        """Take note of a part."""
+        self.done += part.points
+        self.rows.update(part.rows)
+        self.reasons.update(part.reasons)
+        self.busy_s += part.seconds
+        if len(part.front):
+            self._fronts.append(part.front)
+
+    def front(self) -> pl.DataFrame | None:
+        """Return the front of everything that has come back, objectives only."""
+        if len(self._fronts) > 1:
+            self._fronts = [merge_fronts(self._fronts, self.objectives)]
+        return self._fronts[0] if self._fronts else None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the sweep began."""
+        return time.perf_counter() - self.started
+
+    def line(self) -> str:
+        """Return the state in one line."""
+        rate = self.done / max(self.elapsed_s, 1e-9)
+        left = f"{duration((self.total - self.done) / rate)} left" if self.done else "starting"
+        front = self.front()
+        parts = [
+            f"{self.done:,} of {self.total:,} points",
+            f"{rate:,.0f}/s",
+            left if self.done < self.total else "done",
+            f"front {0 if front is None else len(front)}",
+        ]
+        bad = {k: n for k, n in self.rows.items() if k != "ok" and n}
+        parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]
+        if self.reasons:
+            common = ", ".join(f"{r} {n:,}" for r, n in self.reasons.most_common(3))
+            parts.append(f"({common})")
+        return " · ".join(parts)
+
+
+@contextmanager
+def shown(progress: Progress, stream: TextIO = sys.stderr) -> Iterator[_Display]:
+    """Show the progress until the context ends."""
+    display = _Terminal(progress, stream) if stream.isatty() else _Plain(progress, stream)
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+class _Display:
+    """What a run tells as it goes."""
+
+    def __init__(self, progress: Progress, stream: TextIO) -> None:
+        self.progress, self.stream = progress, stream
+        self.drawn = time.perf_counter()
+
+    def watch(self, part: Part) -> None:
+        self.progress.add(part)
+        self.draw()
+
+    def say(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+    def draw(self) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        """Nothing to clean up."""
+
+
+class _Plain(_Display):
+    def draw(self) -> None:
+        if time.perf_counter() - self.drawn >= _LINE_S:
+            self.drawn = time.perf_counter()
+            self.say(self.progress.line())
+
+
+class _Terminal(_Display):
+    def __init__(self, progress: Progress, stream: TextIO) -> None:
+        super().__init__(progress, stream)
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        def render() -> Table:
+            grid = Table.grid(padding=(0, 1))
+            bar = ProgressBar(total=max(progress.total, 1), completed=progress.done, width=28)
+            grid.add_row(bar, progress.line())
+            return grid
+
+        self.live = Live(
+            get_renderable=render, console=Console(file=stream), refresh_per_second=1 / _REDRAW_S
+        )
+        self.live.start()
+
+    def say(self, line: str) -> None:
+        self.live.console.print(line, markup=False, highlight=False)
+
+    def draw(self) -> None:
+        """The live display redraws itself."""
+
+    def close(self) -> None:
+        self.live.stop()

@@ -1,0 +1,158 @@
+"""Questions to ask of results: the front, its knee, and how large a share of the space it rules.
+
+A point with several objectives has no best value, only a front: the designs for which nothing else
+is at least as good everywhere and better somewhere. Grids tie often, so the front is a set of
+distinct objective vectors, each with the number of designs that reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from simulators.core.contract import Direction
+from simulators.core.errors import UserError, suggestion
+
+
+def pareto_front(
+    results: pl.LazyFrame,
+    objectives: Mapping[str, Direction],
+    *,
+    where: str | None = None,
+    per: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Return the non-dominated designs, best in the first objective first.
+
+    One row per distinct vector of objectives (and group), with all columns of `results` and
+    `equivalents`, the number of designs that reach exactly this vector. Rows whose status is not
+    `ok`, or that lack an objective, are never on the front.
+
+    Args:
+        results: rows of metrics, as `Store.scan` returns them.
+        objectives: column to `min` or `max`.
+        where: an SQL condition rows must meet.
+        per: columns; each combination of their values has its own front.
+
+    Raises:
+        UserError: a column is not there, or `where` is not a condition.
+
+    >>> rows = pl.LazyFrame({"cost": [1, 2, 2, 1], "speed": [1, 3, 1, 1]})
+    >>> pareto_front(rows, {"cost": "min", "speed": "max"}).rows()
+    [(1, 1, 2), (2, 3, 1)]
+    """
+    schema = results.collect_schema()
+    check_columns([*objectives, *per], schema.names(), "objective")
+    chosen = results
+    if where is not None:
+        chosen = chosen.filter(condition(where, schema.names()))
+    if "status" in schema:
+        chosen = chosen.filter(pl.col("status").cast(pl.String) == "ok")
+    columns = [*objectives, *(p for p in per if p not in objectives)]
+    try:
+        table = chosen.with_row_index("__row").select("__row", *columns).collect()
+    except pl.exceptions.PolarsError as error:
+        raise UserError(f"where '{where}' cannot be computed: {error}") from error
+    groups = table.partition_by(list(per), maintain_order=True) if per else [table]
+    picked: list[pl.DataFrame] = []
+    for group in groups:
+        values = minimised(group, objectives)
+        picked.append(_first_of_ties(group.filter(_front(values)), list(objectives)))
+    rows = pl.concat(picked) if picked else table.with_columns(equivalents=pl.lit(0, pl.UInt32)).clear()
+    wanted = rows.select("__row", "equivalents").sort("__row")
+    front = (
+        chosen.with_row_index("__row")
+        .filter(pl.col("__row").is_in(wanted["__row"].implode()))
+        .collect()
+        .sort("__row")
+        .with_columns(wanted["equivalents"])
+        .drop("__row")
+    )
+    first, better = next(iter(objectives.items()))
+    return front.sort([*per, first], descending=[False] * len(per) + [better == "max"])
+
+
+def minimised(rows: pl.DataFrame, objectives: Mapping[str, Direction]) -> NDArray[np.float64]:
+    """Return the objectives as a matrix in which smaller is better; missing values are NaN."""
+    columns = [
+        rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() * (-1.0 if d == "max" else 1.0)
+        for name, d in objectives.items()
+    ]
+    return np.column_stack(columns) if columns else np.empty((len(rows), 0))
+
+
+def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
+    """Return the row of the front nearest to the best value of every objective at once.
+
+    Each objective is scaled to 0..1 over the front, on a logarithm where all its values are
+    positive, and the distance is Euclidean.
+
+    >>> knee(pl.DataFrame({"a": [1.0, 2.0, 100.0], "b": [100.0, 2.0, 1.0]}), {"a": "min", "b": "min"})
+    1
+    """
+    if front.is_empty():
+        raise UserError("there is no knee: the front is empty")
+    values = minimised(front, objectives)
+    for j, direction in enumerate(objectives.values()):
+        column = -values[:, j] if direction == "max" else values[:, j]
+        if (column > 0).all():
+            values[:, j] = -np.log(column) if direction == "max" else np.log(column)
+    low, high = values.min(axis=0), values.max(axis=0)
+    scaled = (values - low) / np.where(high > low, high - low, 1.0)
+    return int(np.argmin((scaled**2).sum(axis=1)))
+
+
+def merge_fronts(
+    fronts: Sequence[pl.DataFrame], objectives: Mapping[str, Direction]
+) -> pl.DataFrame:
+    """Return the front of several fronts, one row per distinct vector; `equivalents` add up."""
+    rows = pl.concat(fronts, how="vertical_relaxed")
+    rows = rows.filter(_front(minimised(rows, objectives)))
+    names = list(objectives)
+    others = [c for c in rows.columns if c not in names and c != "equivalents"]
+    return rows.group_by(names, maintain_order=True).agg(
+        *(pl.col(c).first() for c in others), pl.col("equivalents").sum()
+    ).select(rows.columns)
+
+
+def local_front(rows: pl.DataFrame, objectives: Mapping[str, Direction]) -> pl.DataFrame:
+    """Return the front of one part, objectives only, with `equivalents`."""
+    values = minimised(rows.select(list(objectives)), objectives)
+    return _first_of_ties(rows.select(list(objectives)).filter(_front(values)), list(objectives))
+
+
+def condition(where: str, columns: Sequence[str]) -> pl.Expr:
+    """Return an SQL condition as an expression.
+
+    Raises:
+        UserError: it is not SQL, or names a column that is not there.
+    """
+    from sweeper.space import names_in
+
+    check_columns(names_in(where, f"where '{where}'"), columns, f"where '{where}'")
+    return pl.sql_expr(where)
+
+
+def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    """Raise `UserError` for the first name that is no column, with the nearest that is."""
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"{what}: there is no column '{name}'{suggestion(name, known)}\n"
+                f"Known: {', '.join(known)}"
+            )
+
+
+def _front(values: NDArray[np.float64]) -> pl.Series:
+    from sweeper.skyline import front_mask
+
+    return pl.Series(front_mask(values) if len(values) else np.zeros(0, bool), dtype=pl.Boolean)
+
+
+def _first_of_ties(rows: pl.DataFrame, objectives: list[str]) -> pl.DataFrame:
+    others = [c for c in rows.columns if c not in objectives]
+    return rows.group_by(objectives, maintain_order=True).agg(
+        *(pl.col(c).first() for c in others), equivalents=pl.len()
+    ).select(*rows.columns, "equivalents")

@@ -1,0 +1,46 @@
+"""A sampler picks points in rounds. It reads results from the store, which is the only memory.
+
+A grid is one endless lazy round; a search is one round per generation. A sampler's name is the name
+of its file, and its fields are its options on the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+from simulators.core.errors import UnknownNameError
+from sweeper.space import DesignSpace
+from sweeper.store import Batch
+
+Results = Callable[[], pl.LazyFrame]
+
+
+class Sampler(Protocol):
+    """Picks the points of a space that are worth evaluating."""
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield rounds of batches; a round sees the results of those before it."""
+        ...
+
+    def size(self, space: DesignSpace) -> int:
+        """Return how many points will be picked, constraints apart."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Return the samplers there are."""
+    folder = Path(__file__).parent
+    return tuple(sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_")))
+
+
+def load_sampler(name: str, **options: Any) -> Sampler:
+    """Return the sampler of that name with these options."""
+    if name not in names():
+        raise UnknownNameError("sampler", name, names())
+    sampler: Sampler = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER(**options)
+    return sampler

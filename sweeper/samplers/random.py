@@ -1,0 +1,74 @@
+"""Points picked uniformly, without repeats, among those the constraints allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.samplers import Results
+from sweeper.space import DesignSpace, Index
+from sweeper.store import Batch
+
+BLOCK = 4096
+"""Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""
+
+
+@dataclass(frozen=True)
+class Random:
+    """A uniform sample.
+
+    Args:
+        points: how many; all that are allowed, if there are fewer.
+        seed: of the draw.
+    """
+
+    points: int = 1000
+    seed: int = 0
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the draw looks at no results
+        """Yield one round of blocks."""
+        yield in_blocks(self._draw(space))
+
+    def size(self, space: DesignSpace) -> int:
+        """Return the number of points asked for, at most the space."""
+        return min(self.points, len(space))
+
+    def _draw(self, space: DesignSpace) -> Index:
+        random = np.random.default_rng(self.seed)
+        if len(space) <= 4 * self.points:
+            return allowed(space, random.permutation(len(space)))[: self.points]
+        return first_distinct(space, self.points, lambda n: random.integers(len(space), size=n))
+
+
+def in_blocks(index: Index) -> Iterator[Batch]:
+    """Yield point numbers in blocks, each sorted."""
+    for start in range(0, len(index), BLOCK):
+        yield np.sort(index[start : start + BLOCK])
+
+
+def allowed(space: DesignSpace, index: Index) -> Index:
+    """Return the numbers whose points the constraints allow, in order."""
+    kept = space.kept(index)
+    return index if kept is None else index[kept]
+
+
+def first_distinct(space: DesignSpace, count: int, draw: object) -> Index:
+    """Return the first `count` distinct allowed numbers of a sequence of draws.
+
+    Gives up after as many draws as there are points, when few are allowed.
+    """
+    assert callable(draw)
+    found = np.empty(0, np.int64)
+    drawn = 0
+    while len(found) < count and drawn < max(len(space), 16 * count):
+        more = allowed(space, np.asarray(draw(max(2 * count, 1024)), np.int64))
+        drawn += max(2 * count, 1024)
+        together = np.concatenate([found, more])
+        _, first = np.unique(together, return_index=True)
+        found = together[np.sort(first)]
+    return found[:count]
+
+
+SAMPLER = Random

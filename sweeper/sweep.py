@@ -1,0 +1,56 @@
+"""One question: which points of this space are worth building?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from simulators.core.contract import Direction
+from sweeper.engines import Engine, Say
+from sweeper.samplers import Sampler
+from sweeper.space import DesignSpace
+from sweeper.store import Part, Store, check_writable, stores_beside
+from sweeper.work import Task
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A space, how to pick its points, who evaluates them, and where the answers are kept."""
+
+    space: DesignSpace
+    sampler: Sampler
+    engine: Engine
+    store: Store
+    objectives: Mapping[str, Direction]
+
+    def run(
+        self, watch: Callable[[Part], None] = lambda _: None, say: Say = lambda _: None
+    ) -> pl.LazyFrame:
+        """Answer it, and return all answers.
+
+        A sweep interrupted at any line can be run again; it loses what was in flight.
+
+        Args:
+            watch: told of every part as it arrives.
+            say: told what is being done, a line at a time.
+        """
+        check_writable(self.store.results)
+        self._reuse(say)
+        task = Task(self.space, self.store, self.objectives)
+        left = self.sampler.size(self.space)
+        with self.engine.open() as crew:
+            for round_ in self.sampler.rounds(self.space, self.store.scan):
+                fresh = list(self.store.missing(self.space, round_))
+                left = sum(len(batch) for batch in fresh)
+                if left:
+                    for part in crew.run(task, fresh, left, say):
+                        watch(part)
+        return self.store.scan()
+
+    def _reuse(self, say: Say) -> None:
+        """Copy what sweeps of other spaces have answered already."""
+        for other in stores_beside(self.store):
+            if taken := self.store.adopt(self.space, other):
+                say(f"{taken:,} points were already answered in {other.folder}")

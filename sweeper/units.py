@@ -1,0 +1,69 @@
+"""Reports speak in the unit a person would use; the house keeps one unit per quantity."""
+
+from __future__ import annotations
+
+import math
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
+_FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (0.0, "FLOP"))
+_SCALES = {"s": _SECONDS, "bytes": _BYTES, "flops": _FLOPS}
+
+
+def human(value: object, unit: str = "") -> str:
+    """Return a value as a person would write it.
+
+    >>> human(0.0123, "s"), human(80e9, "bytes"), human(1234567, ""), human(None)
+    ('12.3 ms', '80 GB', '1,234,567', '-')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0:
+        return "0"
+    scale = _SCALES.get(unit.removesuffix("/s"))
+    if scale:
+        size, name = next((s, n) for s, n in scale if abs(value) >= s)
+        size = size or (1e-9 if name == "ns" else 1.0)
+        return f"{digits(value / size)} {name}" + ("/s" if unit.endswith("/s") else "")
+    if unit == "USD":
+        return f"${digits(value)}"
+    return f"{digits(value)} {unit}".rstrip()
+
+
+def digits(value: float) -> str:
+    """Return a number with three significant digits, and thousands grouped.
+
+    >>> digits(1234.5), digits(0.012345), digits(12.0)
+    ('1,234', '0.0123', '12')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time as hours, minutes and seconds.
+
+    >>> duration(3725), duration(59.4), duration(0.25)
+    ('1 h 2 min', '59 s', '0.2 s')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"
