@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import boolean, i8, kernel, matrix, types
+from simulators.core.jit import array, boolean, f8, i8, kernel, matrix, void
 
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _SAMPLE = 2_000
-_BOOLS = types.Array(boolean, 1, "C")
-_FLOATS = matrix(types.float64)
+_BOOLS = array(boolean)
+_FLOATS = matrix(f8)
 
 
 def front_mask(values: Matrix) -> Mask:
@@ -60,7 +60,7 @@ def _member(values: Matrix, front: Matrix) -> Mask:
     return np.isin(rows, members)
 
 
-@kernel(types.void(_FLOATS, _FLOATS, _BOOLS))
+@kernel(void(_FLOATS, _FLOATS, _BOOLS))
 def _prefilter(values: Matrix, pivots: Matrix, alive: Mask) -> None:
     """Mark as dead every row that a pivot dominates."""
     for i in range(values.shape[0]):

@@ -1,6 +1,7 @@
 """Loops over events are compiled; importing them never compiles.
 
-`kernel(signature)` keeps the stated signature and compiles at the first call. Stating it means that
+`kernel(signature)` keeps the stated signature and compiles at the first call; even the compiler is
+imported only then. Stating it means that
 the compiled loop comes from the cache in the next process, that kernels of one signature can stand
 in for each other as typed function pointers, and that compiled and pure Python agree bit for bit.
 The Python original stays reachable as `py_func`.
@@ -12,10 +13,12 @@ cache folder of the user's.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -54,30 +57,63 @@ def cache_folder() -> Path:
     return roots[-1] / name
 
 
-# numba reads this once, at import. The driver's choice is inherited by its workers.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+@dataclass(frozen=True, eq=False)
+class Type:
+    """A type in a signature, described without importing the compiler."""
 
-import numba  # noqa: E402 - after the cache folder is known
-from numba import types  # noqa: E402
-from numba.core.typing import Signature  # noqa: E402
-from numba.extending import typeof_impl  # noqa: E402
+    build: Callable[[], Any]
 
-i8, f8, boolean = types.int64, types.float64, types.boolean
+    @functools.cached_property
+    def numba(self) -> Any:
+        """The compiler's own object."""
+        return self.build()
+
+    def __call__(self, *arguments: Type) -> Signature:
+        return Signature(self, arguments)
 
 
-def arrays(kind: Any, count: int) -> tuple[Any, ...]:
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """What a kernel takes and returns."""
+
+    result: Type
+    arguments: tuple[Type, ...]
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        """The compiler's own object."""
+        return self.result.numba(*(argument.numba for argument in self.arguments))
+
+
+i8 = Type(lambda: _numba().types.int64)
+f8 = Type(lambda: _numba().types.float64)
+boolean = Type(lambda: _numba().types.boolean)
+void = Type(lambda: _numba().types.void)
+
+
+def array(kind: Type, dimensions: int = 1) -> Type:
+    """Return the type of a contiguous array of `kind`."""
+    return Type(lambda: _numba().types.Array(kind.numba, dimensions, "C"))
+
+
+def arrays(kind: Type, count: int) -> tuple[Type, ...]:
     """Return the types of `count` contiguous vectors of `kind`, for use in a signature."""
-    return (types.Array(kind, 1, "C"),) * count
+    return (array(kind),) * count
 
 
-def matrix(kind: Any) -> Any:
+def matrix(kind: Type) -> Type:
     """Return the type of a contiguous matrix of `kind`."""
-    return types.Array(kind, 2, "C")
+    return array(kind, 2)
 
 
-def pointer(signature: Signature) -> Any:
+def named_tuple(kinds: Sequence[Type], factory: type) -> Type:
+    """Return the type of a `NamedTuple` class whose fields have these types."""
+    return Type(lambda: _numba().types.NamedTuple([k.numba for k in kinds], factory))
+
+
+def pointer(signature: Signature) -> Type:
     """Return the type of a kernel passed as an argument: any kernel with that signature."""
-    return types.FunctionType(signature)
+    return Type(lambda: _numba().types.FunctionType(signature.numba))
 
 
 class Kernel(Generic[A, R]):
@@ -86,19 +122,18 @@ class Kernel(Generic[A, R]):
     def __init__(self, function: Callable[A, R], signature: Signature) -> None:
         self.py_func = function
         self.signature = signature
-        self.dispatcher = numba.njit(cache=True, nogil=True)(function)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
         self.__wrapped__ = function
 
-    @property
+    @functools.cached_property
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        if not self.dispatcher.signatures:
-            self.dispatcher.compile(self.signature)
-            self.dispatcher.disable_compile()
-        return self.dispatcher
+        dispatcher = _numba().njit(cache=True, nogil=True)(self.py_func)
+        dispatcher.compile(self.signature.numba)
+        dispatcher.disable_compile()
+        return dispatcher
 
     def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
         result: R = self.compiled(*args, **kwargs)
@@ -106,12 +141,6 @@ class Kernel(Generic[A, R]):
 
     def __reduce__(self) -> str:
         return self.__name__
-
-
-@typeof_impl.register(Kernel)
-def _typeof_kernel(value: Kernel[Any, Any], _context: Any) -> Any:
-    """Let kernels call kernels: inside one, another is an ordinary compiled function."""
-    return types.Dispatcher(value.compiled)
 
 
 def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
@@ -128,3 +157,18 @@ def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
         return Kernel(function, signature)
 
     return decorate
+
+
+@functools.cache
+def _numba() -> Any:
+    """Import the compiler, once the cache folder is known, and teach it that kernels call kernels."""
+    # numba reads this once, at import. The driver's choice is inherited by its workers.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+    import numba
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(Kernel)
+    def _typeof_kernel(value: Kernel[Any, Any], _context: Any) -> Any:
+        return numba.types.Dispatcher(value.compiled)
+
+    return numba

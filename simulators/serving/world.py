@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints, f8, i8, kernel, matrix, types
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
 from simulators.serving.batch import (
     DECODES,
     ENERGY_J,
@@ -99,9 +99,9 @@ class World(NamedTuple):
     price: Floats
 
 
-_I, _F = types.Array(i8, 1, "C"), types.Array(f8, 1, "C")
+_I, _F = array(i8), array(f8)
 _II, _FF = matrix(i8), matrix(f8)
-WORLD: Any = types.NamedTuple(
+WORLD: Any = named_tuple(
     (
         _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _FF, _FF, _FF, _II, _FF,
         _F, _I, _I, _I, _FF, _I, _F, _F,
