@@ -17,6 +17,8 @@ Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _SAMPLE = 2_000
+_SMALL = 5_000
+"""Rows up to which plain numpy is quicker than loading a compiled loop."""
 _BOOLS = array(boolean)
 _FLOATS = matrix(f8)
 
@@ -34,8 +36,9 @@ def front_mask(values: Matrix) -> Mask:
     alive = ~np.isnan(values).any(axis=1)
     if not alive.any():
         return alive
-    pivots = values[alive][:: max(1, int(alive.sum()) // _SAMPLE)]
-    _prefilter(values, _distinct_front(pivots), alive)
+    if len(values) > _SMALL:
+        pivots = values[alive][:: max(1, int(alive.sum()) // _SAMPLE)]
+        _prefilter(values, _distinct_front(pivots), alive)
     rows = np.flatnonzero(alive)
     front = _distinct_front(values[rows])
     alive[rows] = _member(values[rows], front)
@@ -48,9 +51,20 @@ def _distinct_front(values: Matrix) -> Matrix:
     fresh = np.ones(len(ordered), bool)
     fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
     distinct = np.ascontiguousarray(ordered[fresh])
+    if len(distinct) <= _SMALL:
+        return _small_front(distinct)
     keep = np.zeros(len(distinct), bool)
     _skyline(distinct, keep)
     return distinct[keep]
+
+
+def _small_front(rest: Matrix) -> Matrix:
+    """Return the front of a few vectors without waking the compiler."""
+    found = []
+    while len(rest):
+        found.append(rest[0])
+        rest = rest[(rest < rest[0]).any(axis=1)]
+    return np.array(found).reshape(len(found), rest.shape[1])
 
 
 def _member(values: Matrix, front: Matrix) -> Mask:
