@@ -71,7 +71,8 @@ def coast(price: Any, world: World, replica: int, until: float) -> float:
     """
     pool, gauge, step = world.pool[replica], world.gauge[replica], world.step[replica]
     crossings, block = world.crossings[replica], world.limits[BLOCK]
-    end, size = world.ends[replica, 0], world.sizes[replica, 0]
+    end: float = world.ends[replica, 0]
+    size = world.sizes[replica, 0]
     while pool[COASTING] > 0:
         new_blocks = crossings[(pool[COASTED] + 1) % block]
         if pool[FREE] - new_blocks < 1:

@@ -1,9 +1,9 @@
 """Requests arrive, batches end: between the two nothing is decided.
 
 A replica forms a batch only when a request arrives or a batch ends, and only while fewer batches
-are in flight than it has pipeline stages. Each stage is a server that takes batches in order, so the
-times of a batch at all stages are known when it is formed. An output token comes with the end of a
-prefill and of every later iteration.
+are in flight than it has pipeline stages. Each stage is a server that takes batches in order, so
+the times of a batch at all stages are known when it is formed. An output token comes with the end
+of a prefill and of every later iteration.
 
 Events are ordered by time; at one instant arrivals come first, in the order of requests, then the
 ends of batches, in the order of replicas.
@@ -124,8 +124,8 @@ def next_arrival(world: World) -> float:
     if clock[LISTED] < world.request.shape[0]:
         listed = world.times[clock[LISTED], ARRIVAL]
     if clock[RELEASED] > 0:
-        return min(listed, world.released[0])
-    return listed  # type: ignore[no-any-return]
+        return min(listed, world.released[0])  # type: ignore[no-any-return]
+    return listed
 
 
 @kernel(i8(pointer(ROUTE), WORLD, f8))
@@ -188,7 +188,8 @@ def launch(price: Any, world: World, replica: int, slot: int, size: int, now: fl
     price(world.step[replica], world.shape, world.table, world.price)
     last = stages.size - 1
     start = max(now, stages[0])
-    end, bubbles = start, 0.0
+    end: float = start
+    bubbles = 0.0
     for stage in range(stages.size):
         begun = max(end, stages[stage])
         spent = world.price[LAST_STAGE_S] if stage == last else world.price[STAGE_S]

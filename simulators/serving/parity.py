@@ -1,9 +1,9 @@
-"""VIDUR's own definitions, where ours differ: for comparing runs with that simulator, event by event.
+"""VIDUR's own definitions, where ours differ: to compare runs with that simulator event by event.
 
 Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
 microsoft/vidur at 7d47513363ec. KV memory is counted over all layers even under pipeline
-parallelism, a batch's tokens as if padded, TPOT is divided by all output tokens; embedding, LM head,
-sampling and host time are not counted, and a mixed batch adds its prefill and decode parts.
+parallelism, a batch's tokens as if padded, TPOT is divided by all output tokens; embedding, LM
+head, sampling and host time are not counted, and a mixed batch adds its prefill and decode parts.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def op_table(
     needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
     if missing := [name for name in needed if name not in rows]:
         raise UserError(f"the op table lacks {', '.join(missing)}")
-    layer = sum(_by_tokens(rows, name) for name in ONCE)
+    layer = np.sum([_by_tokens(rows, name) for name in ONCE], axis=0)
     if tp > 1:
         layer = layer + 2.0 * (_by_tokens(rows, "all_reduce") + LAUNCH_MS)
     sends = _by_tokens(rows, "send_recv") if "send_recv" in rows else np.zeros(layer.size)
@@ -143,7 +143,7 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
         part = table[shape[_DECODE] + decodes * shape[_DECODE_STRIDE] + column]
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
     if step[PREFILLS] > 0.0:
-        chunk = int(round(step[PREFILL_SQUARES] ** 0.5))
+        chunk = round(step[PREFILL_SQUARES] ** 0.5)
         past = int(step[PREFILL_PAST]) // PAST_STEP
         part = table[shape[_PREFILL] + past * shape[_PREFILL_STRIDE] + chunk]
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
@@ -160,8 +160,8 @@ def vidur_blocks(
 
     >>> from simulators.catalog.model import load_model
     >>> model = load_model("llama2_7b")
-    >>> [vidur_blocks(model, gpu_gib=80, tp=1, pp=1, max_tokens=t, block_size=16) for t in (512, 4096)]
-    [7648, 7424]
+    >>> vidur_blocks(model, gpu_gib=80, tp=1, pp=1, max_tokens=4096, block_size=16)
+    7424
     """
     layer = model.attention_parameters + model.dense_ffn_parameters
     weights = 2.0 * layer * model.layers / pp / tp

@@ -12,7 +12,7 @@ from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
 PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA = range(8)
 REQUEST_COLUMNS = 8
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
-arrival, shared by requests that arrive together; SUCCESSOR is the one that this one's end releases."""
+arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end."""
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""

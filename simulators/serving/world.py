@@ -193,7 +193,8 @@ def gap_edges_s() -> Floats:
     """Return the lower edges of the histogram's bins, and the upper edge of the last."""
     bins = np.arange(GAP_BINS + 1)
     octave, place = np.divmod(bins, BINS_PER_OCTAVE)
-    return np.ldexp(1.0 + place / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+    edges: Floats = np.ldexp(1.0 + place / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+    return edges
 
 
 @kernel(f8(WORLD, i8, f8))

@@ -1,0 +1,121 @@
+"""How long a prompt is says much about how long the answer will be, so the two are drawn together.
+
+A workload is a table of quantiles of the prompt and, for ranges of prompt length, of the output.
+`chat` and `code` were fitted to production traces; one's own is a file of the same form in
+`catalog/workloads/`:
+
+    [prompt]
+    probability = [0, 0.9, 1]       # omitted: even steps
+    tokens = [16, 200, 4000]        # quantiles there; a single one: all alike
+    [[output]]
+    prompt_up_to = 1000             # omitted in the last table
+    tokens = [100, 300]
+    [[output]]
+    tokens = [10, 50]
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.core.calibration import SEAL, read_calibration
+from simulators.core.errors import UserError
+from simulators.core.folder import WORKLOADS, read_toml
+from simulators.core.jit import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """A distribution of token counts, by its values at rising probabilities from 0 to 1."""
+
+    probability: tuple[float, ...]
+    tokens: tuple[float, ...]
+
+    def at(self, probability: Floats) -> Ints:
+        """Return whole tokens at a column of probabilities, interpolated, never less than one.
+
+        >>> Quantiles((0.0, 0.5, 1.0), (10.0, 20.0, 100.0)).at(np.array([0.0, 0.25, 1.0]))
+        array([ 10,  15, 100])
+        """
+        tokens = np.interp(probability, self.probability, self.tokens)
+        return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompt lengths, and output lengths given the prompt."""
+
+    name: str
+    prompt: Quantiles
+    prompt_up_to: tuple[float, ...]  # upper ends of the ranges, the last without end
+    output: tuple[Quantiles, ...]
+
+    def draw(self, uniforms: Floats) -> tuple[Ints, Ints]:
+        """Return prompt and output tokens for rows of two uniform numbers."""
+        prompt = self.prompt.at(uniforms[:, 0])
+        which = np.searchsorted(np.array(self.prompt_up_to[:-1]), prompt, side="left")
+        output = np.empty(prompt.size, np.int64)
+        for table in range(len(self.output)):
+            rows = which == table
+            output[rows] = self.output[table].at(uniforms[rows, 1])
+        return prompt, output
+
+
+def load_workload(name: str) -> Workload:
+    """Return the workload of that name or TOML path.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: a table is missing or means nothing.
+
+    >>> load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500
+    np.True_
+    """
+    path = WORKLOADS.find(name)
+    return _workload(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _workload(path: Path, _mtime_ns: int) -> Workload:
+    sheet = read_toml(path)
+    if SEAL in path.read_text(encoding="utf-8"):
+        read_calibration(path)
+    outputs = sheet.get("output")
+    if not isinstance(outputs, list) or not outputs:
+        raise UserError(f"{path}: a workload needs at least one [[output]] table")
+    ends = [float(table.get("prompt_up_to", np.inf)) for table in outputs]
+    if ends[-1] != np.inf or sorted(set(ends)) != ends:
+        raise UserError(
+            f"{path}: prompt_up_to must rise from table to table and be omitted in the last"
+        )
+    return Workload(
+        name=path.stem,
+        prompt=_quantiles(path, "[prompt]", sheet.get("prompt")),
+        prompt_up_to=tuple(ends),
+        output=tuple(_quantiles(path, f"[[output]] {i + 1}", t) for i, t in enumerate(outputs)),
+    )
+
+
+def _quantiles(path: Path, where: str, table: Any) -> Quantiles:
+    """Return the quantiles of one table of the file, or say what is wrong with it."""
+    tokens = table.get("tokens") if isinstance(table, dict) else None
+    if not isinstance(tokens, list) or not tokens:
+        raise UserError(f"{path}: {where} needs tokens = [quantiles]")
+    if not all(isinstance(t, int | float) and not isinstance(t, bool) for t in tokens):
+        raise UserError(f"{path}: {where} tokens must be numbers")
+    if min(tokens) < 1 or sorted(tokens) != tokens:
+        raise UserError(f"{path}: {where} tokens must be at least 1 and must not fall")
+    even = np.linspace(0.0, 1.0, len(tokens)).tolist() if len(tokens) > 1 else [0.0]
+    probability = table.get("probability", even)
+    if not isinstance(probability, list) or len(probability) != len(tokens):
+        raise UserError(f"{path}: {where} needs one probability per quantile")
+    rising = all(a < b for a, b in itertools.pairwise(probability))
+    if not rising or probability[0] != 0 or (len(tokens) > 1 and probability[-1] != 1):
+        raise UserError(f"{path}: {where} probability must rise from 0 to 1")
+    return Quantiles(tuple(float(p) for p in probability), tuple(float(t) for t in tokens))

@@ -1,0 +1,156 @@
+"""A trace says when real requests came and how long they were; it is replayed from its file.
+
+Parquet with `arrival_s`, `prompt_tokens`, `output_tokens` (lengths alone will do); CSV with these
+columns or those of the Azure LLM inference traces (`TIMESTAMP`, `ContextTokens`,
+`GeneratedTokens`); JSONL as published with Mooncake (`timestamp` in ms, `input_length`,
+`output_length`, `hash_ids`).
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats, Ints
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOONCAKE = ("timestamp", "input_length", "output_length")
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The requests of a trace, in order; `arrival_s` starts at 0, and is None in one of lengths."""
+
+    arrival_s: Floats | None
+    prompt_tokens: Ints
+    output_tokens: Ints
+
+
+def is_trace(workload: str) -> bool:
+    """Return whether a workload is a trace's path rather than a name.
+
+    >>> is_trace("traces/azure.csv"), is_trace("chat")
+    (True, False)
+    """
+    return workload.endswith(SUFFIXES)
+
+
+def load_trace(path: str) -> Trace:
+    """Return a trace, read once per version of the file.
+
+    Raises:
+        UserError: it cannot be read or is malformed; names the file, the row and the column.
+    """
+    file = Path(path)
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise UserError(f"trace '{path}': {error.strerror}") from error
+    return _trace(file, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
+    try:
+        columns = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[file.suffix](file)
+    except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"trace '{file}' cannot be read: {error}") from error
+    arrival, prompt, output = columns
+    if prompt.size == 0:
+        raise UserError(f"trace '{file}' has no rows")
+    for name, tokens in (("prompt tokens", prompt), ("output tokens", output)):
+        if (tokens < 1).any():
+            row = int((tokens < 1).argmax())
+            raise UserError(
+                f"trace '{file}', row {row + 1}: {name} are {tokens[row]}; at least 1 is needed"
+            )
+    if arrival is not None:
+        falls = np.flatnonzero(np.diff(arrival) < 0)
+        if falls.size:
+            raise UserError(
+                f"trace '{file}' is not in time order: row {falls[0] + 2} arrives before the row "
+                "above it. Sort it by arrival"
+            )
+        arrival = arrival - arrival[0]
+    return Trace(arrival, prompt, output)
+
+
+def _parquet(file: Path) -> tuple[Floats | None, Ints, Ints]:
+    table = pq.read_table(file)
+    if missing := [name for name in COLUMNS[1:] if name not in table.column_names]:
+        raise UserError(
+            f"trace '{file}' lacks the column {', '.join(missing)}. It has: "
+            f"{', '.join(table.column_names)}"
+        )
+    for name in COLUMNS:
+        if name in table.column_names and (nulls := table[name].null_count):
+            row = table[name].is_null().to_pylist().index(True)
+            raise UserError(f"trace '{file}', row {row + 1}: {name} is empty ({nulls} in all)")
+    arrival = None
+    if COLUMNS[0] in table.column_names:
+        arrival = np.asarray(table[COLUMNS[0]].to_numpy(), np.float64)
+    prompt, output = (np.asarray(table[name].to_numpy(), np.int64) for name in COLUMNS[1:])
+    return arrival, prompt, output
+
+
+def _csv(file: Path) -> tuple[Floats, Ints, Ints]:
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        rows = csv.DictReader(stream)
+        header = rows.fieldnames or ()
+        layout = next((kind for kind in (AZURE, COLUMNS) if set(kind) <= set(header)), None)
+        if layout is None:
+            raise UserError(
+                f"trace '{file}': the header must name {', '.join(AZURE)} or {', '.join(COLUMNS)}"
+                f". It has: {', '.join(header) or 'nothing'}"
+            )
+        cells: list[list[Any]] = [[], [], []]
+        for number, row in enumerate(rows, start=2):
+            for cell, name in zip(cells, layout, strict=True):
+                cell.append(_cell(file, number, name, row[name]))
+    return np.array(cells[0], np.float64), np.array(cells[1]), np.array(cells[2])
+
+
+def _jsonl(file: Path) -> tuple[Floats, Ints, Ints]:
+    cells: list[list[Any]] = [[], [], []]
+    with file.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"trace '{file}', row {number}: {error.msg}") from error
+            for cell, name in zip(cells, MOONCAKE, strict=True):
+                if not isinstance(row, dict) or name not in row:
+                    raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
+                cell.append(_cell(file, number, name, row[name]))
+    return np.array(cells[0], np.float64) / 1e3, np.array(cells[1]), np.array(cells[2])
+
+
+def _cell(file: Path, row: int, column: str, value: Any) -> float | int:
+    """Return a cell as a number: seconds, milliseconds or tokens."""
+    try:
+        if column == AZURE[0]:
+            stamp = np.datetime64(_ZONE.sub("", value.strip()), "ns")
+            return int(stamp.astype(np.int64)) / 1e9
+        if column in (COLUMNS[0], MOONCAKE[0]):
+            return float(value)
+        return int(value)
+    except (TypeError, ValueError, AttributeError) as error:
+        kind = "a time" if column in (AZURE[0], COLUMNS[0], MOONCAKE[0]) else "a whole number"
+        shown = "empty" if value in (None, "") else f"'{value}', not {kind}"
+        raise UserError(f"trace '{file}', row {row}, column {column}: {shown}") from error
