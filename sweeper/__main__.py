@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UnknownNameError, UserError, suggestion
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -92,6 +92,7 @@ def compose(words: list[str]) -> dict[str, Any]:
         UserError: an override cannot be read, or names a key that is not there.
     """
     from sweeper import places
+    from sweeper.commands.spaces import read_space
 
     words = [f"+{w}" if w.startswith("space=") else w for w in words]
     chosen = [w for w in words if w.startswith("+space=")]
@@ -106,13 +107,29 @@ def compose(words: list[str]) -> dict[str, Any]:
             raise UserError(f"'{word}' is not an override; write key=value")
     file = places.find_space(chosen[-1].removeprefix("+space="))
     overrides = [w for w in words if not w.startswith("+space=")]
-    with _hydra_errors(overrides):
-        config = _compose(file, [*overrides, f"+space={file.stem}"])
+    node = read_space(file, complete=True)
+    with _hydra_errors(overrides, list(node.get("axes") or {})):
+        config = _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
     config["name"] = file.stem
     return config
 
 
-def _compose(file: Path, overrides: list[str]) -> dict[str, Any]:
+def map_replacements(overrides: list[str]) -> list[str]:
+    """Make an override of a whole mapping replace it, where Hydra would merge the two.
+
+    >>> map_replacements(["space.objectives={mfu: max}"])
+    ['~space.objectives', '+space.objectives={mfu: max}']
+    """
+    result: list[str] = []
+    for word in overrides:
+        if word.startswith(("space.objectives={", "space.derived={")):
+            result += [f"~{word.split('=')[0]}", f"+{word}"]
+        else:
+            result.append(word)
+    return result
+
+
+def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
@@ -121,11 +138,11 @@ def _compose(file: Path, overrides: list[str]) -> dict[str, Any]:
     from sweeper import engines, places, samplers
 
     store = ConfigStore.instance()
-    for name in samplers.names():
-        _offer("sampler", name, type(samplers.load_sampler(name)))
-    for name in engines.ENGINES:
-        _offer("engine", name, engines.options_of(name))
-    store.store(group="space", name=file.stem, node=_read_space(file), package="space")
+    for sampler in samplers.names():
+        _offer("sampler", sampler, samplers.options_of(sampler))
+    for engine in engines.ENGINES:
+        _offer("engine", engine, engines.options_of(engine))
+    store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
     with initialize_config_dir(version_base="1.3", config_dir=str(places.conf())):
         config: DictConfig = hydra_compose(config_name="config", overrides=overrides)
     choices = dict(w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
@@ -145,20 +162,9 @@ def _offer(group: str, name: str, kind: type) -> None:
     ConfigStore.instance().store(group=group, name=name, node=node)
 
 
-def _read_space(file: Path) -> Any:
-    """Return a space file as a configuration in which every input of its simulator can be set."""
-    from omegaconf import OmegaConf
-
-    from sweeper.commands.spaces import read_space
-
-    return OmegaConf.create(read_space(file, complete=True))
-
-
 @contextlib.contextmanager
-def _hydra_errors(overrides: list[str]) -> Iterator[None]:
+def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
     """Say in one paragraph what Hydra and OmegaConf say in several."""
-    import re
-
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -166,50 +172,56 @@ def _hydra_errors(overrides: list[str]) -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
-        text = str(cause).strip()
-        lines = [x.strip() for x in text.splitlines() if x.strip() and "object_type" not in x]
-        message = " ".join(line for line in lines if not line.startswith("full_key"))
-        if "not in struct" in text or "not in '" in text or "Could not override" in str(error):
-            message = _unknown_key(str(error), text, overrides)
-        elif match := re.search(r"Could not find '(\w+)/([^']*)'", str(error)):
-            from simulators.core.errors import UnknownNameError
-            from sweeper import engines, samplers
-
-            known = samplers.names() if match[1] == "sampler" else engines.ENGINES
-            raise UnknownNameError(match[1], match[2], known) from None
-        elif "mismatched input" in text or "no viable alternative" in text or "LexerNoViableAlt" in text:
-            message += "\nPut quotes around the whole override, as in 'space.axes.tp=[4,8]'"
-        raise UserError(message) from None
+        raise UserError(_plainly(str(error), str(cause).strip(), overrides, axes)) from None
 
 
-def _unknown_key(hydra: str, omegaconf: str, overrides: list[str]) -> str:
-    import re
+def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) -> str:
+    """Return what is wrong with the overrides, in terms of the words that were typed."""
+    from sweeper import engines, samplers
 
-    match = re.search(r"Key '([^']+)'", omegaconf) or re.search(r"Could not override '([^']+)'", hydra)
-    key = match[1] if match else ""
+    if match := re.search(r"Could not find '(\w+)/([^']*)'", hydra):
+        known = {"sampler": samplers.names(), "engine": engines.ENGINES}.get(match[1], ())
+        return str(UnknownNameError(match[1], match[2], known))
+    if "Ambiguous value" in hydra and (match := re.search(r"argument '([^=']+)=([^']*)'", hydra)):
+        return f"'{match[1]}={match[2]}': several values are a list; write '{match[1]}=[{match[2]}]'"
+    if any(hint in omegaconf for hint in ("not in struct", "not in '")) or "Could not override" in hydra:
+        match = re.search(r"Key '([^']+)'", omegaconf) or re.search(r"override '([^']+)'", hydra)
+        return _unknown_key(match[1] if match else "", overrides, axes)
+    lines = [x.strip() for x in omegaconf.splitlines() if x.strip() and "object_type" not in x]
+    message = " ".join(line for line in lines if not line.startswith("full_key"))
+    if match := re.search(r"full_key: (\S+)", omegaconf):
+        message = f"{match[1]}: {message}"
+    if any(hint in omegaconf for hint in ("mismatched input", "no viable alternative", "Lexer")):
+        message += "\nPut quotes around the whole override, as in 'space.axes.tp=[4,8]'"
+    return message
+
+
+def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
+    from sweeper import engines, samplers
+    from sweeper.config import KEYS
+
     leaf = key.split(".")[-1]
     word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
-    path = word.split("=")[0]
-    known: tuple[str, ...] = ()
-    if path.startswith("space.axes."):
-        chosen = "the simulator of this space"
+    path = word.split("=")[0].lstrip("+~")
+    room = path.rsplit(".", 1)[0] if "." in path else ""
+    chosen = dict(w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
+    if room == "space.axes":
         return (
-            f"'{word}': axis '{leaf}' is not an input of {chosen}"
-            f"{suggestion(leaf, _axis_names)}\nIts inputs: {', '.join(_axis_names)}"
+            f"'{word}': axis '{leaf}' is not an input of this space's simulator"
+            f"{suggestion(leaf, axes)}\nIts inputs: {', '.join(axes)}"
         )
-    if path.split(".")[0] not in (*_TOP, "space"):
-        known = _TOP
+    known: tuple[str, ...] = _TOP
+    if room == "engine":
+        known = tuple(engines.options_of(chosen.get("engine", "auto")).__dataclass_fields__)
+    elif room == "sampler":
+        known = tuple(samplers.options_of(chosen.get("sampler", "grid")).__dataclass_fields__)
     elif path.startswith("space."):
-        from sweeper.config import KEYS
-
         known = KEYS
-    hint = suggestion(leaf, known) if known else ""
-    listing = f"\nKnown: {', '.join(known)}" if known else ""
-    return f"'{word}': there is no key '{path}'{hint}{listing}"
+    listing = ", ".join(known) if known else "it has no options"
+    return f"'{word}': there is no key '{path}'{suggestion(leaf, known)}\nKnown: {listing}"
 
 
 _TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
-_axis_names: list[str] = []
 
 
 if __name__ == "__main__":

@@ -97,8 +97,7 @@ class Store:
             "evaluated_in_s": round(seconds, 6),
             "written": int(time.time()),
         }
-        table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
-        self._put(name, table)
+        self._put(name, table, json.dumps(meta))
         return name
 
     def parts(self) -> list[str]:
@@ -270,21 +269,18 @@ class Store:
     def _url(self, name: str) -> str:
         return f"{self.results}/{name}"
 
-    def _put(self, name: str, table: pa.Table) -> None:
+    def _put(self, name: str, table: pa.Table, meta: str) -> None:
         fs, path = _filesystem(self.results)
-        options: dict[str, Any] = {
-            "compression": "zstd", "compression_level": 1, "row_group_size": max(len(table), 1),
-            "store_schema": False, "write_statistics": False,
-        }  # fmt: skip
         try:
             fs.create_dir(path, recursive=True)
             if not isinstance(fs, pafs.LocalFileSystem):
-                pq.write_table(table, f"{path}/{name}", filesystem=fs, **options)  # one PUT: atomic
+                with fs.open_output_stream(f"{path}/{name}") as sink:  # one PUT: atomic
+                    _write_parquet(table, sink, meta)
                 return
             temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
             try:
                 with temporary.open("wb") as stream:
-                    pq.write_table(table, stream, **options)
+                    _write_parquet(table, stream, meta)
                     stream.flush()
                     os.fsync(stream.fileno())
                 temporary.rename(Path(path) / name)
@@ -293,6 +289,16 @@ class Store:
                 raise
         except OSError as error:
             raise _explained(error, self.results) from error
+
+
+def _write_parquet(table: pa.Table, sink: Any, meta: str) -> None:
+    """Write one row group of plain types: dictionaries are an encoding, not a type, to readers."""
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", compression_level=1, write_statistics=False,
+        store_schema=False,
+    ) as writer:  # fmt: skip
+        writer.write_table(table, row_group_size=max(len(table), 1))
+        writer.add_key_value_metadata({_META.decode(): meta})
 
 
 def check_writable(folder: str) -> None:

@@ -72,6 +72,10 @@ def main(composed: Mapping[str, Any]) -> int:
     if composed["output"] not in ("text", "json"):
         raise UserError(f"output={composed['output']}: write output=text or output=json")
     asked = question(composed)
+    removed = asked.space.removed()
+    if sum(removed.values()) == asked.space.size:
+        listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
+        raise UserError(f"the space is empty: its constraints leave none of {asked.space.size:,} points\n{listed}")
     sweep = Sweep(asked.space, asked.sampler, asked.engine, asked.store, asked.objectives)
     with _alone(asked.store):
         progress = Progress(total=asked.sampler.size(asked.space), objectives=asked.objectives)
@@ -85,7 +89,6 @@ def main(composed: Mapping[str, Any]) -> int:
             if composed["failures"]["retry"] and (dropped := asked.store.forget_failures()):
                 say(f"{dropped:,} points that failed before are asked again")
             say(f"space {asked.name}: {asked.space.size:,} points, {len(asked.space.varied)} axes vary")
-            removed = asked.space.removed()
             for text, count in removed.items():
                 say(f"  {count:,} removed by {text}")
             before = _settled(asked.store)

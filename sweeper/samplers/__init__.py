@@ -38,9 +38,19 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_")))
 
 
-def load_sampler(name: str, **options: Any) -> Sampler:
-    """Return the sampler of that name with these options."""
+def options_of(name: str) -> type:
+    """Return the dataclass of a sampler: its fields are its options.
+
+    Raises:
+        UnknownNameError: there is no such sampler.
+    """
     if name not in names():
         raise UnknownNameError("sampler", name, names())
-    sampler: Sampler = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER(**options)
+    kind: type = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER
+    return kind
+
+
+def load_sampler(name: str, **options: Any) -> Sampler:
+    """Return the sampler of that name with these options."""
+    sampler: Sampler = options_of(name)(**options)
     return sampler
