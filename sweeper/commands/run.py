@@ -113,7 +113,7 @@ def main(composed: Mapping[str, Any]) -> int:
         results=results,
         folder=asked.store.results,
         removed=removed,
-        evaluated=progress.done,
+        evaluated=sum(progress.rows.values()),
         rows=progress.rows,
         seconds=progress.elapsed_s,
         said=tuple(said),

@@ -91,8 +91,8 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
     status = ", ".join(f"{n:,} {word}" for word, n in answers.status.items())
     rate = answers.evaluated / max(answers.seconds, 1e-9)
     print(
-        f"{sum(answers.status.values()):,} rows ({status}); {answers.evaluated:,} points settled now "
-        f"in {duration(answers.seconds)}" + (f", {rate:,.0f}/s" if answers.evaluated else "")
+        f"{sum(answers.status.values()):,} rows ({status}); {answers.evaluated:,} of them new, "
+        f"in {duration(answers.seconds)}" + (f" ({rate:,.0f}/s)" if answers.evaluated else "")
     )
     for reason, count in list(answers.reasons.items())[:5]:
         print(f"  {count:,} {reason}")

@@ -40,6 +40,7 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
     spread = (np.arange(count, dtype=np.float64) + 0.5) / count * len(space)
     order = np.random.default_rng(0).permutation(spread.astype(np.int64))
     spent, done, rows = 0.0, 0, 1
+    evaluate(simulator, space.batch(order[:1]))  # loads and fills what later points find ready
     while done < count and spent < patience_s:
         where = np.sort(order[done : done + rows])
         started = time.perf_counter()
