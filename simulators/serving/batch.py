@@ -6,7 +6,8 @@ tables, which are keyed by rounded quantities.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
+from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import DONE, PROMPT
 
 # One `step`: the sums of a batch.

@@ -9,29 +9,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulators.core.jit import f8, i8, kernel, pointer
-from simulators.serving.batch import DECODE_KV, LAST_STAGE_S, PRICE
+from simulators.core.jit import f8, i8, pointer
+from simulators.serving.batch import DECODE_KV, ENERGY_J, LAST_STAGE_S, PRICE
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
+    BATCH,
+    BATCHED,
     BLOCK,
     BLOCKS,
     COASTED,
     COASTING,
     DONE,
     FREE,
+    ITERATIONS,
     MOST_USED,
     OUTPUT,
     PROMPT,
+    TOKENS_SEEN,
     TOTAL,
 )
 from simulators.serving.world import (
+    BLOCK_SECONDS,
     BUSY_S,
     FIRST_END,
     GAPS_S,
+    JOULES,
+    KV_CLOCK,
+    LOGGED,
     LONGEST_S,
     WORLD,
     World,
     gap_bin,
-    record,
+    log,
     tick,
 )
 
@@ -70,30 +79,45 @@ def coast(price: Any, world: World, replica: int, until: float) -> float:
     When a repetition could find no free block, the scheduler is asked again instead.
     """
     pool, gauge, step = world.pool[replica], world.gauge[replica], world.step[replica]
-    crossings, block = world.crossings[replica], world.limits[BLOCK]
+    crossings, block, total = world.crossings[replica], world.limits[BLOCK], pool[TOTAL]
+    size, rounds, free, left = pool[BATCH], pool[COASTED], pool[FREE], pool[COASTING]
+    before = rounds
     end: float = world.ends[replica, 0]
-    size = world.sizes[replica, 0]
-    while pool[COASTING] > 0:
-        new_blocks = crossings[(pool[COASTED] + 1) % block]
-        if pool[FREE] - new_blocks < 1:
-            pool[COASTING] = 0
+    used_s, busy_s, gaps_s, joules, longest = 0.0, 0.0, 0.0, 0.0, gauge[LONGEST_S]
+    tick(world, replica, end)
+    while left > 0:
+        phase = (rounds + 1) % block
+        if free - crossings[phase] < 1:
+            left = 0
             break
-        tick(world, replica, end)
-        pool[FREE] -= new_blocks
-        pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
-        pool[COASTED] += 1
-        pool[COASTING] -= 1
+        free -= crossings[phase]
+        rounds += 1
+        left -= 1
         step[DECODE_KV] += size
         price(step, world.shape, world.table, world.price)
         begun, spent = end, world.price[LAST_STAGE_S]
         end += spent
         gap = end - begun
         world.gaps[gap_bin(gap)] += size
-        gauge[GAPS_S] += size * gap
-        gauge[BUSY_S] += spent
-        gauge[LONGEST_S] = max(gauge[LONGEST_S], gap)
-        record(world, replica, begun, end)
+        longest = max(longest, gap)
+        gaps_s += gap
+        busy_s += spent
+        used_s += (total - free) * gap
+        joules += world.price[ENERGY_J]
+        if world.clock[LOGGED] < world.log.shape[0]:
+            log(world, replica, begun, end)
         if end >= until:
             break
+    pool[COASTED], pool[FREE], pool[COASTING] = rounds, free, left
+    pool[MOST_USED] = max(pool[MOST_USED], total - free)
+    pool[ITERATIONS] += rounds - before
+    pool[BATCHED] += size * (rounds - before)
+    pool[TOKENS_SEEN] += size * (rounds - before)
+    gauge[GAPS_S] += size * gaps_s
+    gauge[BUSY_S] += busy_s
+    gauge[JOULES] += joules
+    gauge[LONGEST_S] = longest
+    gauge[BLOCK_SECONDS] += used_s
+    gauge[KV_CLOCK] = end
     world.ends[replica, 0] = end
     return end

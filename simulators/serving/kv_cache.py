@@ -7,7 +7,8 @@ request that arrived last is restarted: it gives its blocks back and later recom
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, arrays, boolean, i8, kernel, matrix
+from simulators.core.jit import Ints, arrays, boolean, i8, matrix
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
     BATCH,
     BATCH_SEATS,

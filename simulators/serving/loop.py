@@ -14,9 +14,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from simulators.core.jit import boolean, f8, i8, kernel, pointer
+from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.batch import LAST_STAGE_S, PRICE, STAGE_S, measure
 from simulators.serving.coast import coast, prepare_to_coast
+from simulators.serving.kernel import kernel
 from simulators.serving.kv_cache import blocks_for, release
 from simulators.serving.replica import (
     ARRIVAL,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
-from simulators.core.jit import Floats, Ints, kernel
+from simulators.core.jit import Floats, Ints
 from simulators.serving.batch import (
     DECODE_KV,
     DECODES,
@@ -30,6 +30,7 @@ from simulators.serving.batch import (
     STAGE_S,
     TOKENS,
 )
+from simulators.serving.kernel import kernel
 
 LAUNCH_MS = 0.02
 """Host time of one collective, added to each of the two all-reduces of a layer."""

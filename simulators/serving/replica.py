@@ -6,7 +6,8 @@ a scheduler or a router is a kernel of the signature given here, in a file of it
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
+from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
+from simulators.serving.kernel import kernel
 
 # One row of `request`: what a request still asks for and what it holds.
 PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA = range(8)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
+from simulators.core.jit import Floats, Ints, array, f8, i8, matrix, named_tuple
 from simulators.serving.batch import (
     DECODES,
     ENERGY_J,
@@ -18,6 +18,7 @@ from simulators.serving.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
     ARRIVAL,
     BATCHED,
@@ -208,6 +209,20 @@ def tick(world: World, replica: int, now: float) -> float:
 
 
 @kernel(i8(WORLD, i8, f8, f8))
+def log(world: World, replica: int, formed: float, end: float) -> int:
+    """Write a row for the batch formed last; return the number of rows."""
+    row, step = world.clock[LOGGED], world.step[replica]
+    world.log[row, 0] = replica
+    world.log[row, 1] = formed
+    world.log[row, 2] = end
+    world.log[row, 3] = step[PREFILLS] + step[DECODES]
+    world.log[row, 4] = step[PREFILL_TOKENS]
+    world.log[row, 5] = step[TOKENS]
+    world.clock[LOGGED] = row + 1
+    return row + 1  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, i8, f8, f8))
 def record(world: World, replica: int, formed: float, end: float) -> int:
     """Count an iteration, and log it if there is room; return the number of iterations."""
     pool, step = world.pool, world.step
@@ -216,15 +231,8 @@ def record(world: World, replica: int, formed: float, end: float) -> int:
     pool[replica, BATCHED] += int(size)
     pool[replica, TOKENS_SEEN] += int(step[replica, TOKENS])
     world.gauge[replica, JOULES] += world.price[ENERGY_J]
-    row = world.clock[LOGGED]
-    if row < world.log.shape[0]:
-        world.log[row, 0] = replica
-        world.log[row, 1] = formed
-        world.log[row, 2] = end
-        world.log[row, 3] = size
-        world.log[row, 4] = step[replica, PREFILL_TOKENS]
-        world.log[row, 5] = step[replica, TOKENS]
-        world.clock[LOGGED] = row + 1
+    if world.clock[LOGGED] < world.log.shape[0]:
+        log(world, replica, formed, end)
     return pool[replica, ITERATIONS]  # type: ignore[no-any-return]
 
 

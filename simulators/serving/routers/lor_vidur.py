@@ -6,7 +6,8 @@ with VIDUR; `least_outstanding` is the router that the name promises.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, kernel
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import ROUTE
 
 

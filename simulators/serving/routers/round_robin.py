@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, kernel
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
 from simulators.serving.replica import ROUTE
 
 

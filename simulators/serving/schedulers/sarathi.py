@@ -6,7 +6,8 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, kernel
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
 from simulators.serving.kv_cache import allocate, blocks_for, fits, seat_decodes
 from simulators.serving.replica import (
     BATCH,

@@ -1,0 +1,39 @@
+"""The kernels of this room borrow every array, so none of them counts references.
+
+A loop over events passes some twenty arrays from function to function. Counting their holders costs
+six times the simulation itself (0.28 against 0.043 us per iteration, measured on a 7B model with
+10,000 requests), and protects nothing: the arrays belong to the caller for the whole run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from simulators.core import jit
+from simulators.core.jit import Kernel, Signature
+
+A = ParamSpec("A")
+R = TypeVar("R")
+
+
+class Borrower(Kernel[A, R]):
+    """A kernel that allocates nothing."""
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The compiled function, to be passed where a `pointer(signature)` is wanted."""
+        dispatcher = jit._numba().njit(cache=True, nogil=True, _nrt=False)(self.py_func)
+        dispatcher.compile(self.signature.numba)
+        dispatcher.disable_compile()
+        return dispatcher
+
+
+def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
+    """Compile the decorated function for `signature` when it is first called."""
+
+    def decorate(function: Callable[A, R]) -> Kernel[A, R]:
+        return Borrower(function, signature)
+
+    return decorate
