@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, suggestion
+from sweeper.skyline import distinct_front
 
 
 def pareto_front(
@@ -56,12 +57,8 @@ def pareto_front(
     except pl.exceptions.PolarsError as error:
         raise UserError(f"where '{where}' cannot be computed: {error}") from error
     groups = table.partition_by(list(per), maintain_order=True) if per else [table]
-    picked: list[pl.DataFrame] = []
-    for group in groups:
-        values = minimised(group, objectives)
-        picked.append(_first_of_ties(group.filter(_front(values)), list(objectives)))
-    rows = pl.concat(picked) if picked else table.with_columns(equivalents=pl.lit(0, pl.UInt32)).clear()
-    wanted = rows.select("__row", "equivalents").sort("__row")
+    picked = [_distinct(group, objectives, ["__row"]) for group in groups]
+    wanted = pl.concat(picked).sort("__row")
     front = (
         chosen.with_row_index("__row")
         .filter(pl.col("__row").is_in(wanted["__row"].implode()))
@@ -108,19 +105,16 @@ def merge_fronts(
     fronts: Sequence[pl.DataFrame], objectives: Mapping[str, Direction]
 ) -> pl.DataFrame:
     """Return the front of several fronts, one row per distinct vector; `equivalents` add up."""
-    rows = pl.concat(fronts, how="vertical_relaxed")
-    rows = rows.filter(_front(minimised(rows, objectives)))
     names = list(objectives)
-    others = [c for c in rows.columns if c not in names and c != "equivalents"]
-    return rows.group_by(names, maintain_order=True).agg(
-        *(pl.col(c).first() for c in others), pl.col("equivalents").sum()
-    ).select(rows.columns)
+    rows = pl.concat(fronts, how="vertical_relaxed").group_by(names, maintain_order=True)
+    together = rows.agg(pl.col("equivalents").sum())
+    kept, _ = distinct_front(minimised(together, objectives))
+    return together[kept]
 
 
 def local_front(rows: pl.DataFrame, objectives: Mapping[str, Direction]) -> pl.DataFrame:
     """Return the front of one part, objectives only, with `equivalents`."""
-    values = minimised(rows.select(list(objectives)), objectives)
-    return _first_of_ties(rows.select(list(objectives)).filter(_front(values)), list(objectives))
+    return _distinct(rows, objectives, [])
 
 
 def condition(where: str, columns: Sequence[str]) -> pl.Expr:
@@ -145,14 +139,9 @@ def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None
             )
 
 
-def _front(values: NDArray[np.float64]) -> pl.Series:
-    from sweeper.skyline import front_mask
-
-    return pl.Series(front_mask(values) if len(values) else np.zeros(0, bool), dtype=pl.Boolean)
-
-
-def _first_of_ties(rows: pl.DataFrame, objectives: list[str]) -> pl.DataFrame:
-    others = [c for c in rows.columns if c not in objectives]
-    return rows.group_by(objectives, maintain_order=True).agg(
-        *(pl.col(c).first() for c in others), equivalents=pl.len()
-    ).select(*rows.columns, "equivalents")
+def _distinct(
+    rows: pl.DataFrame, objectives: Mapping[str, Direction], also: list[str]
+) -> pl.DataFrame:
+    kept, ties = distinct_front(minimised(rows, objectives))
+    front = rows.select(*objectives, *also)[kept]
+    return front.with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
