@@ -1,6 +1,6 @@
 """A cluster is nodes of GPUs: a link between two GPUs of a node, a link between two nodes.
 
-Bandwidths are the data sheet's, per direction and GPU; latencies are one hop of a small message.
+Bandwidths are the data sheet's, per direction and GPU; latencies are those of one hop.
 How much of a link a collective sustains is a calibration and lives with whoever prices it.
 """
 
@@ -24,7 +24,8 @@ class Link:
     """One direction of what joins a GPU to its peers."""
 
     bytes_per_s: float
-    latency_s: float  # one hop of a small message
+    latency_s: float  # one hop of a message sent for latency
+    bulk_latency_s: float  # one hop of a message sent for bandwidth
 
 
 @dataclass(frozen=True, kw_only=True)

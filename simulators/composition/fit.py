@@ -1,0 +1,283 @@
+"""Measurements become the calibrations of this room: `python -m simulators.composition.fit`.
+
+    network                 how much of a link a large all-reduce sustains, by cluster
+    runtimes/graphs         gaps and host time of engines that replay CUDA graphs
+    runtimes/eager          host time to launch the kernels of a layer, in one process
+    runtimes/eager_tp       the same where several processes, one a GPU, run in step
+
+Every fit minimises the mean |log(predicted / measured)|: a factor too high weighs as much as a
+factor too low. Whole groups of rows are held out, never single rows; the rule stands in the header
+of each file. The runtimes rest on the kernels' prices: fit them again when those change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import load_cluster
+from simulators.composition.measured import (
+    CONCURRENT,
+    SPLITWISE,
+    TINYCHAT,
+    Case,
+    concurrent,
+    splitwise,
+    tinychat,
+)
+from simulators.composition.network import CALIBRATION, collective_s
+from simulators.composition.overhead import RUNTIMES, Runtime
+from simulators.core.calibration import reference_folder, sha256_of, write_calibration
+from simulators.core.errors import UserError
+from simulators.core.folder import PACKAGE
+from simulators.workload.operators import Collective
+
+Floats = NDArray[np.float64]
+RingErrors = Callable[[float], Floats]
+
+NETWORK = "llm_ops/network.parquet"
+LINKS = {
+    "a100_dgx": ("dgx_a100", 300e9),
+    "h100_dgx": ("dgx_h100", 450e9),
+    "a100_pairwise_nvlink": ("pcie_server", 31.5e9),
+    "h100_pairwise_nvlink": ("pcie_server", 63e9),
+}
+"""Nodes of the network table: whose links they have, and the data-sheet rate of those. In the
+pairwise nodes a ring over four GPUs crosses PCIe."""
+
+Rings = Sequence[tuple[str, int]]
+RINGS: dict[str, tuple[Rings, Rings]] = {
+    "dgx_a100": ([("a100_dgx", 2), ("a100_dgx", 8)], [("a100_dgx", 4)]),
+    "dgx_h100": ([("h100_dgx", 2), ("h100_dgx", 8)], [("h100_dgx", 4)]),
+    "any_pcie": ([("a100_pairwise_nvlink", 4)], [("h100_pairwise_nvlink", 4)]),
+}
+"""What is fitted: the rings (node, GPUs) it is fitted to, and those held out."""
+
+LARGE_BYTES = 2**20
+"""Smaller messages were timed with the host's launch in them; they say nothing about the link."""
+
+
+NEGLIGIBLE_S = 1e-8
+"""No wait of a host is shorter than some tens of cycles."""
+
+
+def main() -> None:
+    """Fit what is named, or everything, from the reference folder."""
+    fits: dict[str, Callable[[Path], None]] = {
+        "network": fit_network,
+        "graphs": fit_graphs,
+        "eager": fit_eager,
+        "eager_tp": fit_eager_tp,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", help=f"any of {', '.join(fits)}")
+    parser.add_argument("--reference", type=Path, default=reference_folder())
+    arguments = parser.parse_args()
+    if arguments.reference is None:
+        raise UserError("no reference folder; set SWEEPER_REFERENCE or give --reference")
+    for name in arguments.what or fits:
+        fits[name](arguments.reference)
+
+
+def fit_network(reference: Path) -> None:
+    """Fit the sustained part of links to large all-reduces over 2 and 8 GPUs; 4 are held out."""
+    table = _large_all_reduces(reference)
+    sustained, held_out, rows = {}, [], 0
+    for kind, (train, test) in RINGS.items():
+        errors = [_ring_errors(table, node, ranks) for node, ranks in train]
+
+        def loss(fraction: float, errors: list[RingErrors] = errors) -> float:
+            return float(np.mean(np.concatenate([error(fraction) for error in errors])))
+
+        sustained[kind] = min(_grid(0.3, 1.0, 0.005), key=loss)
+        held_out += [_ring_errors(table, node, n)(sustained[kind]) for node, n in test]
+        rows += sum(error(1.0).size for error in errors)
+    sustained["any_port"] = float(np.mean([sustained["dgx_a100"], sustained["dgx_h100"]]))
+    body = _header(
+        reference,
+        NETWORK,
+        rows=rows,
+        held_out=np.concatenate(held_out),
+        split="DGX: rings of 2 and 8 fitted, 4 held out; PCIe: A100 fitted, H100 held out",
+    )
+    body += "\n[sustained]\n" + "".join(f"{k} = {v:.3f}\n" for k, v in sustained.items())
+    write_calibration(CALIBRATION, body)
+
+
+def fit_graphs(reference: Path) -> None:
+    """Fit gaps and host time to dense models served on H100; tp 4 is held out."""
+    cases = concurrent(reference, "h100_sxm")
+    fitted, tested = _split(cases, lambda case: "tp4" not in case.group)
+
+    def runtime(numbers: Floats) -> Runtime:
+        return Runtime(name="graphs", layer_s=numbers[0], host_s=numbers[1], sequence_s=numbers[2])
+
+    start = np.array([1e-5, 1e-3, 1e-5])
+    numbers = _descend(lambda x: _loss(fitted, runtime(x)), start)
+    _write_runtime(
+        reference,
+        CONCURRENT,
+        runtime(numbers),
+        fitted,
+        tested,
+        "Llama-3.1 8B and 70B, aggregated, H100: tp 1, 2, 8 fitted; tp 4 held out",
+    )
+
+
+def fit_eager(reference: Path) -> None:
+    """Fit the host's launching to batch-1 decodes on A100; the RTX 4090 is held out."""
+    cases = [
+        case
+        for column in ("int4_awq_ms_per_token", "fp16_ms_per_token")
+        for case in tinychat(reference, column)
+    ]
+    fitted, tested = _split(cases, lambda case: case.group == "a100_sxm")
+
+    def runtime(numbers: Floats) -> Runtime:
+        return Runtime(
+            name="eager",
+            layer_s=0.0,
+            host_s=numbers[0],
+            sequence_s=0.0,
+            launch_layer_s={"any": numbers[1]},
+        )
+
+    numbers = _descend(lambda x: _loss(fitted, runtime(x)), np.array([1e-4, 1e-4]))
+    split = "decode at batch 1, 4-bit and fp16: A100 fitted, RTX 4090 held out"
+    _write_runtime(reference, TINYCHAT, runtime(numbers), fitted, tested, split)
+
+
+def fit_eager_tp(reference: Path) -> None:
+    """Fit the host's launching to Llama-2-70B decodes at tp 2 and 8; tp 4 is held out."""
+    cases = splitwise(reference, "token")
+    fitted, tested = _split(cases, lambda case: "tp4" not in case.group)
+
+    def runtime(numbers: Floats) -> Runtime:
+        return Runtime(
+            name="eager_tp",
+            layer_s=numbers[0],
+            host_s=0.0,
+            sequence_s=numbers[1],
+            launch_layer_s={
+                "dgx_a100": numbers[2],
+                "dgx_h100": numbers[3],
+                "any": float(np.mean(numbers[2:])),
+            },
+        )
+
+    start = np.array([1e-5, 1e-5, 4e-4, 4e-4])
+    numbers = _descend(lambda x: _loss(fitted, runtime(x)), start)
+    split = "token times of Llama-2-70B on DGX A100 and H100: tp 2, 8 fitted; tp 4 held out"
+    _write_runtime(reference, SPLITWISE, runtime(numbers), fitted, tested, split)
+
+
+def _large_all_reduces(reference: Path) -> dict[str, NDArray[Any]]:
+    """Return the columns of large all-reduces within one node."""
+    table = pq.read_table(reference / NETWORK).to_pydict()
+    columns = {name: np.array(values) for name, values in table.items()}
+    kept = (columns["op"] == "all_reduce") & (columns["size_bytes"] >= LARGE_BYTES)
+    kept &= columns["num_workers"] == columns["devices_per_node"]
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def _ring_errors(table: dict[str, NDArray[Any]], node: str, ranks: int) -> RingErrors:
+    """Return the |log error| of each all-reduce of one ring, given the sustained part."""
+    here = (table["node"] == node) & (table["num_workers"] == ranks)
+    measured_s = np.asarray(table["min_ms"][here] * 1e-3, np.float64)
+    name, rate = LINKS[node]
+    link = dataclasses.replace(load_cluster(name).intra, bytes_per_s=rate)
+    sizes = np.asarray(table["size_bytes"][here], np.float64)
+    sent = Collective(name=node, kind="all_reduce", size_bytes=sizes, ranks=ranks)
+
+    def errors(fraction: float) -> Floats:
+        off: Floats = np.abs(np.log(collective_s(sent, link, fraction) / measured_s))
+        return off
+
+    return errors
+
+
+def _split(
+    cases: Sequence[Case], is_fitted: Callable[[Case], bool]
+) -> tuple[list[Case], list[Case]]:
+    """Return the cases fitted to and those held out."""
+    return [c for c in cases if is_fitted(c)], [c for c in cases if not is_fitted(c)]
+
+
+def _errors(cases: Sequence[Case], runtime: Runtime) -> Floats:
+    return np.array([abs(np.log(c.predicted_s(runtime) / c.measured_s)) for c in cases])
+
+
+def _loss(cases: Sequence[Case], runtime: Runtime) -> float:
+    return float(_errors(cases, runtime).mean())
+
+
+def _descend(loss: Callable[[Floats], float], start: Floats) -> Floats:
+    """Return non-negative numbers of a small loss: one after another, in ever finer factors.
+
+    What ends below `NEGLIGIBLE_S` is 0.
+    """
+    best, least = start, loss(start)
+    for step in (4.0, 2.0, 1.4, 1.15, 1.05, 1.02):
+        improved = True
+        while improved:
+            improved = False
+            for trial in _neighbours(best, step):
+                if (value := loss(trial)) < least - 1e-9:
+                    best, least, improved = trial, value, True
+    return np.where(best < NEGLIGIBLE_S, 0.0, best)
+
+
+def _neighbours(x: Floats, step: float) -> Iterator[Floats]:
+    for i in range(x.size):
+        for factor in (step, 1.0 / step):
+            trial = x.copy()
+            trial[i] *= factor
+            yield trial
+
+
+def _grid(low: float, high: float, step: float) -> list[float]:
+    return [float(x) for x in np.arange(low, high + step / 2, step)]
+
+
+def _header(reference: Path, table: str, *, rows: int, held_out: Floats, split: str) -> str:
+    return (
+        "# Written by `python -m simulators.composition.fit`. To change a number, change the fit.\n"
+        "[provenance]\n"
+        f'measured = "{table}"\n'
+        f'sha256 = "{sha256_of(reference / table)}"\n'
+        f"rows = {rows}\n"
+        f'split = "{split}"\n'
+        f"held_out_rows = {held_out.size}\n"
+        f"held_out_mape = {np.mean(np.expm1(held_out)):.3f}\n"
+    )
+
+
+def _write_runtime(
+    reference: Path,
+    table: str,
+    runtime: Runtime,
+    fitted: Sequence[Case],
+    tested: Sequence[Case],
+    split: str,
+) -> None:
+    held_out = _errors(tested, runtime)
+    body = _header(reference, table, rows=len(fitted), held_out=held_out, split=split)
+    body += "\n[runtime]\n"
+    body += "".join(
+        f"{name} = {getattr(runtime, name):.3g}\n" for name in ("layer_s", "host_s", "sequence_s")
+    )
+    if runtime.launch_layer_s:
+        body += "\n[runtime.launch_layer_s]\n"
+        body += "".join(f"{k} = {v:.3g}\n" for k, v in runtime.launch_layer_s.items())
+    write_calibration(PACKAGE / RUNTIMES.path / f"{runtime.name}.toml", body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A collective takes latency by its steps and bandwidth by its bytes, with the better protocol.
+
+A ring all-reduce moves 2(n-1)/n of the data over every link in 2(n-1) steps (Patarasuk and Yuan,
+2009). Libraries send small messages with a protocol of short hops that wastes most of the link, and
+large ones with a protocol of longer hops that fills it; they estimate both and take the faster, as
+here (NCCL 2.19, src/graph/tuning.cc: latencies and shares of the link). How much of its data sheet
+a link sustains is fitted.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simulators.catalog.cluster import Cluster, Link
+from simulators.catalog.gpu import Gpu
+from simulators.core.calibration import read_calibration
+from simulators.workload.operators import Collective, Column
+
+CALIBRATION = Path(__file__).parent / "calibration" / "network.toml"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a message is cut and acknowledged: a start, a hop, and a share of the link."""
+
+    start_s: float
+    is_bulk: bool
+    share: float
+
+
+PROTOCOLS = (
+    Protocol(start_s=6.6e-6, is_bulk=False, share=0.25),  # 4 of 8 bytes are flags, both ways
+    Protocol(start_s=14.0e-6, is_bulk=True, share=0.92),  # 120 of 128 bytes are data
+)
+"""NCCL's ring protocols LL and LL128."""
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """The part of a link's data-sheet bandwidth that a large collective reaches."""
+
+    fraction: float
+    calibrated: bool
+
+
+def collective_s(collective: Collective, link: Link, fraction: float) -> Column:
+    """Return the seconds of one collective, alone on links of which `fraction` is sustained.
+
+    >>> link = Link(bytes_per_s=100e9, latency_s=1e-6, bulk_latency_s=2e-6)
+    >>> sent = Collective(name="x", kind="send_recv", size_bytes=1e9, ranks=2)
+    >>> round(float(collective_s(sent, link, fraction=1.0)), 5)
+    0.01089
+    """
+    steps, wire = _steps_and_wire(collective.kind, collective.ranks)
+    moved = np.asarray(collective.size_bytes, np.float64) * wire
+    times = [
+        protocol.start_s
+        + steps * (link.bulk_latency_s if protocol.is_bulk else link.latency_s)
+        + moved / (link.bytes_per_s * fraction * protocol.share)
+        for protocol in PROTOCOLS
+    ]
+    return np.minimum(*times)
+
+
+def price_collective(
+    collective: Collective, cluster: Cluster, gpu: Gpu, span: int
+) -> tuple[Column, bool]:
+    """Return the seconds of a collective on a cluster, and whether its link was measured.
+
+    Args:
+        collective: what is exchanged.
+        cluster: where.
+        gpu: whose ports may be narrower than the node's links.
+        span: neighbouring GPUs it reaches over; more than a node has means the network.
+    """
+    reach = sustained(cluster, gpu, span)
+    return collective_s(collective, cluster.link(span, gpu), reach.fraction), reach.calibrated
+
+
+def sustained(cluster: Cluster, gpu: Gpu, span: int) -> Sustained:
+    """Return what is sustained of the link that `span` neighbouring GPUs need.
+
+    A cluster that was measured has its own number; others have that of their kind of link.
+    """
+    fitted = read_calibration(CALIBRATION)["sustained"]
+    if span <= cluster.gpus_per_node:
+        if cluster.name in fitted:
+            return Sustained(fitted[cluster.name], calibrated=True)
+        kind = "any_port" if gpu.link_bytes_per_s else "any_pcie"
+        return Sustained(fitted[kind], calibrated=False)
+    return Sustained(fitted["any_port"], calibrated=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _steps_and_wire(kind: str, ranks: int) -> tuple[int, float]:
+    """Return the steps of a ring, and the bytes on each link over the size of the buffer."""
+    around = ranks - 1
+    return {
+        "all_reduce": (2 * around, 2.0 * around / ranks),
+        "all_gather": (around, around / ranks),
+        "reduce_scatter": (around, around / ranks),
+        "all_to_all": (around, around / ranks),
+        "send_recv": (1, 1.0),
+    }[kind]
