@@ -37,6 +37,7 @@ class Cluster:
     intra: Link  # within a node
     inter: Link  # between nodes; per GPU, so a shared network card counts by its share
     host_w: float  # what a node draws besides its GPUs, at most
+    fabric: str = ""  # what joins the GPUs of a node: nvlink4, pcie ...
     source: str
     aliases: tuple[str, ...] = ()
 

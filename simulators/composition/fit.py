@@ -1,6 +1,6 @@
 """Measurements become the calibrations of this room: `python -m simulators.composition.fit`.
 
-    network                 how much of a link a large all-reduce sustains, by cluster
+    network                 how much of a link a large all-reduce sustains, by fabric
     runtimes/graphs         gaps and host time of engines that replay CUDA graphs
     runtimes/eager          host time to launch the kernels of a layer, in one process
     runtimes/eager_tp       the same where several processes, one a GPU, run in step
@@ -54,11 +54,11 @@ pairwise nodes a ring over four GPUs crosses PCIe."""
 
 Rings = Sequence[tuple[str, int]]
 RINGS: dict[str, tuple[Rings, Rings]] = {
-    "dgx_a100": ([("a100_dgx", 2), ("a100_dgx", 8)], [("a100_dgx", 4)]),
-    "dgx_h100": ([("h100_dgx", 2), ("h100_dgx", 8)], [("h100_dgx", 4)]),
-    "any_pcie": ([("a100_pairwise_nvlink", 4)], [("h100_pairwise_nvlink", 4)]),
+    "nvlink3": ([("a100_dgx", 2), ("a100_dgx", 8)], [("a100_dgx", 4)]),
+    "nvlink4": ([("h100_dgx", 2), ("h100_dgx", 8)], [("h100_dgx", 4)]),
+    "pcie": ([("a100_pairwise_nvlink", 4)], [("h100_pairwise_nvlink", 4)]),
 }
-"""What is fitted: the rings (node, GPUs) it is fitted to, and those held out."""
+"""By fabric: the rings (node, GPUs) it is fitted to, and those held out."""
 
 LARGE_BYTES = 2**20
 """Smaller messages were timed with the host's launch in them; they say nothing about the link."""
@@ -90,16 +90,16 @@ def fit_network(reference: Path) -> None:
     """Fit the sustained part of links to large all-reduces over 2 and 8 GPUs; 4 are held out."""
     table = _large_all_reduces(reference)
     sustained, held_out, rows = {}, [], 0
-    for kind, (train, test) in RINGS.items():
+    for fabric, (train, test) in RINGS.items():
         errors = [_ring_errors(table, node, ranks) for node, ranks in train]
 
         def loss(fraction: float, errors: list[RingErrors] = errors) -> float:
             return float(np.mean(np.concatenate([error(fraction) for error in errors])))
 
-        sustained[kind] = min(_grid(0.3, 1.0, 0.005), key=loss)
-        held_out += [_ring_errors(table, node, n)(sustained[kind]) for node, n in test]
+        sustained[fabric] = min(_grid(0.3, 1.0, 0.005), key=loss)
+        held_out += [_ring_errors(table, node, n)(sustained[fabric]) for node, n in test]
         rows += sum(error(1.0).size for error in errors)
-    sustained["any_port"] = float(np.mean([sustained["dgx_a100"], sustained["dgx_h100"]]))
+    sustained["other"] = float(np.mean([sustained[fabric] for fabric in RINGS]))
     body = _header(
         reference,
         NETWORK,

@@ -20,6 +20,9 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.workload.operators import Collective, Column
 
+PCIE = "pcie"
+"""The fabric of a GPU without ports of its own, whatever the node offers."""
+
 CALIBRATION = Path(__file__).parent / "calibration" / "network.toml"
 
 
@@ -84,15 +87,15 @@ def price_collective(
 def sustained(cluster: Cluster, gpu: Gpu, span: int) -> Sustained:
     """Return what is sustained of the link that `span` neighbouring GPUs need.
 
-    A cluster that was measured has its own number; others have that of their kind of link.
+    Fabrics that were measured have their own number. An unknown one, and the network between
+    nodes, get the mean of those that were.
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
-    if span <= cluster.gpus_per_node:
-        if cluster.name in fitted:
-            return Sustained(fitted[cluster.name], calibrated=True)
-        kind = "any_port" if gpu.link_bytes_per_s else "any_pcie"
-        return Sustained(fitted[kind], calibrated=False)
-    return Sustained(fitted["any_port"], calibrated=False)
+    is_inside = span <= cluster.gpus_per_node
+    fabric = cluster.fabric if gpu.link_bytes_per_s else PCIE
+    if is_inside and fabric in fitted:
+        return Sustained(fitted[fabric], calibrated=True)
+    return Sustained(fitted["other"], calibrated=False)
 
 
 @functools.lru_cache(maxsize=64)
