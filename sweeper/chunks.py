@@ -17,6 +17,8 @@ LARGEST = 200_000
 """Points in a chunk: a part of this many rows is a good Parquet row group."""
 FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
+_TAPER = 8
+"""The last chunks are this much smaller than full ones, no less: each costs a round trip and a file."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""
 
@@ -38,16 +40,18 @@ class Chunks:
 
     def learn(self, points: int, seconds: float) -> None:
         """Take note of how long a chunk took."""
-        self.spent_s += seconds
         if points and seconds > 0:
-            self.point_s += _MEMORY * (seconds / points - self.point_s)
+            weight = _MEMORY if self.spent_s else 1.0
+            self.point_s += weight * (seconds / points - self.point_s)
+        self.spent_s += seconds
 
     def size(self) -> int:
         """Return how many points the next chunk should have."""
         aim_s = min(max(FIRST_S, self.spent_s / (20 * self.workers)), LAST_S)
         by_time = int(aim_s / max(self.point_s, 1e-12))
+        full = min(by_time, LARGEST)
         tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
-        return max(1, min(by_time, tail, LARGEST))
+        return max(1, min(full, max(tail, full // _TAPER)))
 
     def __iter__(self) -> Iterator[Batch]:
         return self

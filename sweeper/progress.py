@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-import polars as pl
+import numpy as np
+from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
 from sweeper.query import merge_fronts
@@ -39,7 +40,8 @@ class Progress:
     reasons: Counter[str] = field(default_factory=Counter)
     busy_s: float = 0.0
     started: float = field(default_factory=time.perf_counter)
-    _fronts: list[pl.DataFrame] = field(default_factory=list)
+    _fronts: list[NDArray[np.float64]] = field(default_factory=list)
+    _ties: list[NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
         """Take note of a part."""
@@ -49,12 +51,14 @@ class Progress:
         self.busy_s += part.seconds
         if len(part.front):
             self._fronts.append(part.front)
+            self._ties.append(part.ties)
 
-    def front(self) -> pl.DataFrame | None:
-        """Return the front of everything that has come back, objectives only."""
+    def front(self) -> NDArray[np.float64]:
+        """Return the front of everything that has come back: distinct objective vectors."""
         if len(self._fronts) > 1:
-            self._fronts = [merge_fronts(self._fronts, self.objectives)]
-        return self._fronts[0] if self._fronts else None
+            front, ties = merge_fronts(self._fronts, self._ties, self.objectives)
+            self._fronts, self._ties = [front], [ties]
+        return self._fronts[0] if self._fronts else np.empty((0, len(self.objectives)))
 
     @property
     def elapsed_s(self) -> float:
@@ -65,12 +69,11 @@ class Progress:
         """Return the state in one line."""
         rate = self.done / max(self.elapsed_s, 1e-9)
         left = f"{duration((self.total - self.done) / rate)} left" if self.done else "starting"
-        front = self.front()
         parts = [
             f"{self.done:,} of {self.total:,} points",
             f"{rate:,.0f}/s",
             left if self.done < self.total else "done",
-            f"front {0 if front is None else len(front)}",
+            f"front {len(self.front())}",
         ]
         bad = {k: n for k, n in self.rows.items() if k != "ok" and n}
         parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]

@@ -8,6 +8,7 @@ distinct objective vectors, each with the number of designs that reach it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -71,13 +72,18 @@ def pareto_front(
     return front.sort([*per, first], descending=[False] * len(per) + [better == "max"])
 
 
-def minimised(rows: pl.DataFrame, objectives: Mapping[str, Direction]) -> NDArray[np.float64]:
+def minimised(
+    columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Mapping[str, Direction]
+) -> NDArray[np.float64]:
     """Return the objectives as a matrix in which smaller is better; missing values are NaN."""
-    columns = [
-        rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() * (-1.0 if d == "max" else 1.0)
-        for name, d in objectives.items()
-    ]
-    return np.column_stack(columns) if columns else np.empty((len(rows), 0))
+    rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
+    matrix = np.empty((rows, len(objectives)))
+    for j, (name, direction) in enumerate(objectives.items()):
+        column = columns[name]
+        if isinstance(column, pl.Series):
+            column = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        np.multiply(column, -1.0 if direction == "max" else 1.0, out=matrix[:, j], casting="unsafe")
+    return matrix
 
 
 def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
@@ -101,20 +107,25 @@ def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
     return int(np.argmin((scaled**2).sum(axis=1)))
 
 
+def local_front(
+    columns: Mapping[str, NDArray[Any]], objectives: Mapping[str, Direction]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the distinct objective vectors on the front of some columns, and the ties of each."""
+    kept, ties = distinct_front(minimised(columns, objectives))
+    return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives]), ties
+
+
 def merge_fronts(
-    fronts: Sequence[pl.DataFrame], objectives: Mapping[str, Direction]
-) -> pl.DataFrame:
-    """Return the front of several fronts, one row per distinct vector; `equivalents` add up."""
-    names = list(objectives)
-    rows = pl.concat(fronts, how="vertical_relaxed").group_by(names, maintain_order=True)
-    together = rows.agg(pl.col("equivalents").sum())
-    kept, _ = distinct_front(minimised(together, objectives))
-    return together[kept]
-
-
-def local_front(rows: pl.DataFrame, objectives: Mapping[str, Direction]) -> pl.DataFrame:
-    """Return the front of one part, objectives only, with `equivalents`."""
-    return _distinct(rows, objectives, [])
+    fronts: Sequence[NDArray[np.float64]],
+    ties: Sequence[NDArray[np.int64]],
+    objectives: Mapping[str, Direction],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the front of several fronts; the ties of equal vectors add up."""
+    values, together = np.concatenate(fronts), np.concatenate(ties)
+    kept, _ = distinct_front(minimised(dict(zip(objectives, values.T, strict=True)), objectives))
+    vectors, place = np.unique(values, axis=0, return_inverse=True)
+    totals = np.bincount(place.ravel(), weights=together, minlength=len(vectors))
+    return values[kept], totals[place.ravel()[kept]].astype(np.int64)
 
 
 def condition(where: str, columns: Sequence[str]) -> pl.Expr:

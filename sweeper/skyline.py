@@ -21,8 +21,11 @@ _SMALL = 5_000
 """Rows up to which plain numpy is quicker than loading a compiled loop."""
 _WINDOW = 1_000
 """Front members above which divide and conquer is cheaper than the window."""
-_LEAF = 100_000
-"""Pairs of rows that are compared outright at the bottom of the division."""
+_LEAF, _SWEEP = 20_000, 2_000
+"""Pairs of rows that are compared outright at the bottom of the division; fewer where two columns
+are left, which one sweep settles."""
+_SIFTERS = 64
+"""Members of an overflowing window that sift: those that won last, which the window keeps first."""
 
 
 def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
@@ -47,6 +50,12 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     return rows[:size][order], ties[:size][order]
 
 
+def warm_up() -> None:
+    """Compile the loops, or load them from the cache."""
+    for loop in (_window_pass, _sift, _strike, _strike_by_sweep):
+        _ = loop.compiled
+
+
 def _small_front(values: Matrix) -> tuple[Ints, Ints]:
     """Find the front of a few rows without waking the compiler."""
     valid = np.flatnonzero(~np.isnan(values).any(axis=1))
@@ -61,7 +70,7 @@ def _small_front(values: Matrix) -> tuple[Ints, Ints]:
 def _large_front(values: Matrix, members: Ints) -> tuple[Ints, Ints]:
     """Find a front of thousands: sift with the window's members, then divide what is left."""
     alive = ~np.isnan(values).any(axis=1)
-    _sift(values, np.ascontiguousarray(values[members]), alive)
+    _sift(values, np.ascontiguousarray(values[members[:_SIFTERS]]), alive)
     left = np.flatnonzero(alive)
     ordered, first, ties = _distinct(values[left])
     return _by_row(left[first], ties, _divide(ordered, 0, len(ordered)))
@@ -107,8 +116,15 @@ def _strike_by_halves(
     """
     if not len(better) or not len(worse):
         return
-    last = column >= ordered.shape[1] - 1
-    if last or len(better) * len(worse) <= _LEAF:
+    left_over = ordered.shape[1] - column
+    if left_over == 2 and len(better) * len(worse) > _SWEEP:
+        ours = better[np.argsort(ordered[better, column])]
+        order = np.argsort(ordered[worse, column])
+        marks = np.zeros(len(worse), bool)
+        _strike_by_sweep(ordered, ours, worse[order], column, marks)
+        dominated[at[order[marks]]] = True
+        return
+    if left_over < 2 or len(better) * len(worse) <= _LEAF:
         marks = np.zeros(len(worse), bool)
         _strike(ordered, better, worse, column, marks)
         dominated[at[marks]] = True
@@ -213,3 +229,16 @@ def _strike(values: Matrix, better: Ints, worse: Ints, column: int, dominated: M
             if no_worse:
                 dominated[w] = True
                 break
+
+
+@kernel(void(matrix(f8), array(i8), array(i8), i8, array(boolean)))
+def _strike_by_sweep(
+    values: Matrix, better: Ints, worse: Ints, column: int, dominated: Mask
+) -> None:
+    """Do the same for the last two columns, both lists being sorted by the first of them."""
+    b, lowest = 0, np.inf
+    for w in range(worse.size):
+        while b < better.size and values[better[b], column] <= values[worse[w], column]:
+            lowest = min(lowest, values[better[b], column + 1])
+            b += 1
+        dominated[w] = lowest <= values[worse[w], column + 1]

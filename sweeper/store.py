@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from simulators.core.contract import OUTCOME, load_simulator, schema_of
 from simulators.core.errors import UserError
@@ -47,16 +48,20 @@ class Part:
     """What travels back from whoever evaluated: the rows themselves stay in the file.
 
     `points` counts what the part settles, with the points that constraints removed; `rows` counts
-    its rows by status and `reasons` those that are not `ok` by reason.
+    its rows by status and `reasons` those that are not `ok` by reason. `front` holds the distinct
+    objective vectors of the part's own front, `ties` how many rows reach each. `laps` are the
+    CPU-seconds of each step of the work.
     """
 
     name: str
     points: int
     rows: Mapping[str, int]
     reasons: Mapping[str, int]
-    front: pl.DataFrame
+    front: NDArray[np.float64]
+    ties: NDArray[np.int64]
     seconds: float
     worker: str = "driver"
+    laps: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from simulators.core.contract import (
@@ -48,19 +47,21 @@ class Task:
 
     def answer(self, where: Batch, worker: str = "driver") -> Part:
         """Evaluate a range of points and write their rows."""
-        started = time.perf_counter()
+        laps = Laps()
         kept = self.space.kept(where)
         batch = self.space.batch(where, kept)
+        laps.end("decode")
         results = evaluate(load_simulator(self.space.simulator), batch)
-        return self._write(where, kept, batch, results, time.perf_counter() - started, worker)
+        laps.end("model")
+        return self._write(where, kept, batch, results, laps, worker)
 
     def give_up(self, where: Batch, status: str, reason: str) -> Part:
         """Write rows that say why there is no answer: `timeout` or `crash`."""
+        laps = Laps()
         kept = self.space.kept(where)
         batch = self.space.batch(where, kept)
-        simulator = load_simulator(self.space.simulator)
-        results = _verdict(simulator, batch.num_rows, status, reason)
-        return self._write(where, kept, batch, results, 0.0, "driver")
+        results = _verdict(load_simulator(self.space.simulator), batch.num_rows, status, reason)
+        return self._write(where, kept, batch, results, laps, "driver")
 
     def _write(
         self,
@@ -68,7 +69,7 @@ class Task:
         kept: Any,
         batch: pa.RecordBatch,
         results: pa.RecordBatch,
-        seconds: float,
+        laps: Laps,
         worker: str,
     ) -> Part:
         derived = {
@@ -78,27 +79,58 @@ class Task:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= derived
         columns |= dict(zip(results.schema.names, results.columns, strict=True))
-        name = self.store.write(pa.table(columns), where, seconds=seconds)
+        table = pa.table(columns)
+        laps.end("arrow")
+        name = self.store.write(table, where, seconds=laps.seconds())
+        laps.end("parquet")
         # Codes rather than strings: counting a million statuses is then counting small integers.
-        status = columns["status"]
-        codes = np.bincount(status.indices.to_numpy(zero_copy_only=False), minlength=len(STATUSES))
-        words = status.dictionary.to_pylist()
-        rows = {w: int(n) for w, n in zip(words, codes, strict=False) if n}
+        codes = columns["status"].indices.to_numpy(zero_copy_only=False)
+        words = columns["status"].dictionary.to_pylist()
+        counted = np.bincount(codes, minlength=len(words))
         reasons: Counter[str] = Counter()
-        if rows.get("ok", 0) < batch.num_rows:
+        if counted[words.index("ok")] < batch.num_rows:
             for text in columns["reason"].drop_null().to_pylist():
                 reasons[text.split(":")[0]] += 1
-        front = pa.table({o: columns[o] for o in self.objectives})
-        alive = front.filter(pa.array(status.indices.to_numpy(zero_copy_only=False) == words.index("ok")))
+        good = {o: _values(columns[o]) for o in self.objectives}
+        if counted[words.index("ok")] < batch.num_rows:
+            good = {o: values[codes == words.index("ok")] for o, values in good.items()}
+        front, ties = local_front(good, self.objectives)
+        laps.end("front")
         return Part(
             name=name,
             points=len(where),
-            rows=rows,
+            rows={word: int(n) for word, n in zip(words, counted, strict=False) if n},
             reasons=dict(reasons),
-            front=local_front(pl.DataFrame(pl.from_arrow(alive)), self.objectives),
-            seconds=seconds,
+            front=front,
+            ties=ties,
+            seconds=laps.seconds(),
             worker=worker,
+            laps=laps.cpu_s,
         )
+
+
+class Laps:
+    """How long each step of a piece of work took: wall time in all, CPU time by step."""
+
+    def __init__(self) -> None:
+        self.cpu_s: dict[str, float] = {}
+        self._started, self._mark = time.perf_counter(), time.process_time()
+
+    def end(self, step: str) -> None:
+        """Say that the step has just ended."""
+        now = time.process_time()
+        self.cpu_s[step] = self.cpu_s.get(step, 0.0) + now - self._mark
+        self._mark = now
+
+    def seconds(self) -> float:
+        """Return the wall time since the work began."""
+        return time.perf_counter() - self._started
+
+
+def _values(column: pa.Array) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.to_numpy(zero_copy_only=False)
 
 
 def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:

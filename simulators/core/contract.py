@@ -227,8 +227,9 @@ def outcome(
 def numbers(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
     """Return a numeric or boolean column as an array (nulls become NaN)."""
     column = batch.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    if pa.types.is_dictionary(column.type) and not column.indices.null_count:
+        values: NDArray[Any] = column.dictionary.to_numpy(zero_copy_only=False)
+        return values[column.indices.to_numpy(zero_copy_only=False)]
     array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return array
 

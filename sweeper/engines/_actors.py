@@ -21,6 +21,7 @@ from typing import Any
 import ray
 
 from simulators.core.errors import UserError
+from sweeper import skyline
 from sweeper.chunks import Chunks, split
 from sweeper.engines import Say
 from sweeper.store import Batch, Part
@@ -59,11 +60,18 @@ class _Worker:
 class _Actor:
     """What runs in the worker process."""
 
-    def __init__(self, task: Task, name: str, folder: str) -> None:
+    def __init__(self, name: str, folder: str) -> None:
         os.chdir(folder)
-        self.task, self.name = task, name
+        self.name = name
+        self.task: Task | None = None
+
+    def take(self, task: Task) -> None:
+        self.task = task
+        task.warm_up()
+        skyline.warm_up()
 
     def answer(self, batch: Batch) -> Part | UserError:
+        assert self.task
         try:
             return self.task.answer(batch, self.name)
         except UserError as error:  # travels back as a value: Ray would wrap it in its own
@@ -118,16 +126,21 @@ class _Actors:
 
     def _hire(self, task: Task) -> None:
         task.warm_up()
+        skyline.warm_up()  # compiled here once, the loops come from the cache everywhere else
         if not ray.is_initialized():
             _start(self.address)
         wanted = self.wanted or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        for worker in self.hired:
+            worker.handle.take.remote(task)
         while len(self.hired) < wanted:
             self.hired.append(self._recruit(task))
 
     def _recruit(self, task: Task) -> _Worker:
         name = f"actor-{next(self.names)}"
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        return _Worker(name, _RemoteActor.options(**options).remote(task, name, str(Path.cwd())))
+        handle = _RemoteActor.options(**options).remote(name, str(Path.cwd()))
+        handle.take.remote(task)
+        return _Worker(name, handle)
 
     def _give(self, chunks: Chunks, again: deque[_Job]) -> None:
         # Round by round, so that the first chunks do not all queue at the first worker.
@@ -201,12 +214,14 @@ def _start(address: str) -> None:
     one = dict.fromkeys(
         ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
     )
+    # Columns of a megabyte come and go with every chunk: let the allocator keep their pages.
+    kept = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
     passed = {k: os.environ[k] for k in ("NUMBA_CACHE_DIR", "SWEEPER_HOME") if k in os.environ}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "1")
     options: dict[str, Any] = {
         "address": address,
-        "runtime_env": {"env_vars": {**one, **passed}},
+        "runtime_env": {"env_vars": {**one, **kept, **passed}},
         "log_to_driver": False,
         "logging_level": "ERROR",
     }

@@ -1,0 +1,117 @@
+"""Ten million points of seven axes through two Ray actors into Parquet, with a live front.
+
+What a sweep costs beside its simulator, in CPU-seconds of all processes together; interpreter start,
+`ray.init` and hiring are left out by running a small sweep with the same actors first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+from sweeper.engines.ray import Ray
+from sweeper.keys import define
+from sweeper.progress import Progress
+from sweeper.space import DesignSpace, Factor, Span
+from sweeper.store import Store
+from sweeper.work import Task
+
+OBJECTIVES = {"latency_s": "min", "cost": "min", "mfu": "max"}
+
+
+def space(values: int = 10) -> DesignSpace:
+    """Return a space of seven axes with `values` values each; ten make ten million points."""
+    steps = range(1, values + 1)
+    axes = {
+        "device": tuple(f"device_{i}" for i in range(values)),
+        "m": tuple(64 * i for i in steps),
+        "n": tuple(64 * i for i in steps),
+        "k": tuple(64 * i for i in steps),
+        "batch": tuple(8 * i for i in steps),
+        "bandwidth": tuple(1e12 * i for i in steps),
+        "devices": tuple(steps),
+    }
+    return DesignSpace("benchmarks.roofline", tuple(Factor({n: v}) for n, v in axes.items()))
+
+
+def main() -> None:
+    """Print the rates and the shares."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--values", type=int, default=10, help="values per axis, of seven axes")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print_checks(measure(space(chosen.values), folder), as_json=chosen.json)
+
+
+def measure(grid: DesignSpace, folder: str) -> list[Check]:
+    """Sweep the grid and return what it cost."""
+    laps: Counter[str] = Counter()
+    progress = Progress(total=len(grid), objectives=OBJECTIVES)  # type: ignore[arg-type]
+    with Ray(actors=2).open() as crew:
+        _sweep(crew, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())  # type: ignore[arg-type]
+        before, memory_before = _cpu_s(), _rss_bytes()
+        progress.started = time.perf_counter()
+        _sweep(crew, grid, f"{folder}/grid", progress, laps)
+        used, wall_s = _cpu_s() - before, progress.elapsed_s
+        grown = _rss_bytes() - memory_before
+    files = list(Path(folder, "grid").rglob("*.parquet"))
+    written = sum(f.stat().st_size for f in files)
+    points = progress.done
+    rate = points / used
+    rest = used - sum(laps[step] for step in ("decode", "model", "arrow", "parquet"))
+    shares = {s: laps[s] / used for s in ("decode", "model", "arrow", "parquet")}
+    shares["orchestration"] = rest / used
+    checks = [
+        Check("points", float(points), "", rows=points),
+        Check("points per CPU-second, all processes", rate, "1/s", 3e6, rate >= 3e6),
+        Check("points per second of wall time", points / wall_s, "1/s"),
+        Check("CPU per point", used / points * 1e6, "us"),
+    ]
+    for step, share in shares.items():
+        limit = 15.0 if step == "orchestration" else None
+        note = f"live front {laps['front'] / used:.1%} of it all" if limit else ""
+        checks.append(
+            Check(f"share of {step}", 100 * share, "%", limit, None if limit is None else share <= 0.15, note=note)
+        )
+    checks += [
+        Check("growth of the driver's memory", grown / 1e6, "MB", 50.0, grown < 50e6),
+        Check("bytes per point in Parquet", written / points, "B", note=f"{len(files)} files"),
+        Check("designs on the live front", float(len(progress.front()))),
+    ]
+    return checks
+
+
+def _sweep(crew: object, grid: DesignSpace, folder: str, progress: Progress, laps: Counter[str]) -> None:
+    task = Task(grid, Store(folder, define(grid)), OBJECTIVES)  # type: ignore[arg-type]
+    drawn = 0.0
+    for part in crew.run(task, [Span(0, len(grid))], len(grid), lambda _: None):  # type: ignore[attr-defined]
+        progress.add(part)
+        laps.update(part.laps)
+        if progress.elapsed_s - drawn > 0.25:
+            progress.line()
+            drawn = progress.elapsed_s
+
+
+def _cpu_s() -> float:
+    """CPU-seconds of this process and all below it."""
+    import psutil
+
+    me = psutil.Process()
+    times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
+    return sum(t.user + t.system for t in times)
+
+
+def _rss_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+if __name__ == "__main__":
+    main()
