@@ -114,7 +114,7 @@ def fit_network(reference: Path) -> None:
 def fit_graphs(reference: Path) -> None:
     """Fit gaps and host time to dense models served on H100; tp 4 is held out."""
     cases = concurrent(reference, "h100_sxm")
-    fitted, tested = _split(cases, lambda case: "tp4" not in case.group)
+    fitted, tested = _split(cases)
 
     def runtime(numbers: Floats) -> Runtime:
         return Runtime(name="graphs", layer_s=numbers[0], host_s=numbers[1], sequence_s=numbers[2])
@@ -138,7 +138,7 @@ def fit_eager(reference: Path) -> None:
         for column in ("int4_awq_ms_per_token", "fp16_ms_per_token")
         for case in tinychat(reference, column)
     ]
-    fitted, tested = _split(cases, lambda case: case.group == "a100_sxm")
+    fitted, tested = _split(cases)
 
     def runtime(numbers: Floats) -> Runtime:
         return Runtime(
@@ -157,7 +157,7 @@ def fit_eager(reference: Path) -> None:
 def fit_eager_tp(reference: Path) -> None:
     """Fit the host's launching to Llama-2-70B decodes at tp 2 and 8; tp 4 is held out."""
     cases = splitwise(reference, "token")
-    fitted, tested = _split(cases, lambda case: "tp4" not in case.group)
+    fitted, tested = _split(cases)
 
     def runtime(numbers: Floats) -> Runtime:
         return Runtime(
@@ -203,11 +203,9 @@ def _ring_errors(table: dict[str, NDArray[Any]], node: str, ranks: int) -> RingE
     return errors
 
 
-def _split(
-    cases: Sequence[Case], is_fitted: Callable[[Case], bool]
-) -> tuple[list[Case], list[Case]]:
+def _split(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     """Return the cases fitted to and those held out."""
-    return [c for c in cases if is_fitted(c)], [c for c in cases if not is_fitted(c)]
+    return [c for c in cases if not c.is_test], [c for c in cases if c.is_test]
 
 
 def _errors(cases: Sequence[Case], runtime: Runtime) -> Floats:

@@ -62,12 +62,16 @@ class Term:
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: what ran on which replica, and how long it took."""
+    """One measurement: what ran on which replica, and how long it took.
+
+    `is_test` says that its whole group is kept out of every fit.
+    """
 
     group: str
     replica: Replica
     terms: tuple[Term, ...]
     measured_s: float
+    is_test: bool = True
 
     def predicted_s(self, runtime: Runtime) -> float:
         """Return our time for it under a runtime."""
@@ -90,7 +94,7 @@ def splitwise(reference: Path, phase: str) -> list[Case]:
     """Return prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
 
     Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
-    in some rows; only single prompts are kept.
+    in some rows; only single prompts are kept. Token times are fitted to, but for tp 4.
     """
     cases = []
     for row in _rows(reference / SPLITWISE):
@@ -108,13 +112,17 @@ def splitwise(reference: Path, phase: str) -> list[Case]:
                 replica,
                 (Term(step),),
                 row[f"{phase}_time"] * 1e-3,
+                is_test=phase == "prompt" or replica.cut.tp == 4,
             )
         )
     return cases
 
 
 def tinychat(reference: Path, column: str) -> list[Case]:
-    """Return decode times at batch 1 and four tokens of context, in fp16 or with 4-bit weights."""
+    """Return decode times at batch 1 and four tokens of context, in fp16 or with 4-bit weights.
+
+    Those on A100 are fitted to.
+    """
     dtype = "fp16" if column == "fp16_ms_per_token" else "w4a16"
     return [
         Case(
@@ -122,6 +130,7 @@ def tinychat(reference: Path, column: str) -> list[Case]:
             _replica(row["model"], row["gpu"], 1, dtype),
             (Term(decode_step(1.0, 4.0)),),
             row[column] * 1e-3,
+            is_test=NAMES[row["gpu"]] != "a100_sxm",
         )
         for row in _rows(reference / TINYCHAT)
         if row["model"] in NAMES and row["gpu"] in NAMES and row[column] is not None
@@ -131,9 +140,10 @@ def tinychat(reference: Path, column: str) -> list[Case]:
 def concurrent(reference: Path, gpu: str) -> list[Case]:
     """Return times per output token of dense Llama-3.1 at a fixed number of clients.
 
-    While a request decodes, each of the others is prefilled once in as many iterations as a request
-    has output tokens; a prompt joins an iteration that is launched anyway. Rows in which more than
-    `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
+    While a request decodes, each of the others is prefilled once in as many iterations as a
+    request has output tokens; a prompt joins an iteration that is launched anyway. Rows in which
+    more than `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
+    Only H100 is fitted to, and of it not tp 4.
     """
     cases = []
     for row in _rows(reference / CONCURRENT):
@@ -151,7 +161,8 @@ def concurrent(reference: Path, gpu: str) -> list[Case]:
             Term(prefill_step(1.0, prompt), prompts, is_launched=False),
         )
         group = f"{row['framework']} {replica.model.name} tp{replica.cut.tp}"
-        cases.append(Case(group, replica, terms, row["tpot_ms"] * 1e-3))
+        is_test = gpu != "h100_sxm" or replica.cut.tp == 4
+        cases.append(Case(group, replica, terms, row["tpot_ms"] * 1e-3, is_test))
     return cases
 
 

@@ -1,0 +1,105 @@
+"""How far whole passes are from measured ones, table by table.
+
+Each line is a mean error in percent over single measurements; the note has the rest of the error
+table. Rows fitted to are left out unless all are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.composition.measured import (
+    CONCURRENT,
+    SPLITWISE,
+    STATIC,
+    TINYCHAT,
+    Case,
+    concurrent,
+    splitwise,
+    static_batches,
+    tinychat,
+)
+from simulators.composition.overhead import load_runtime
+from simulators.core.contract import Check
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One check: where its rows are, how they are read, and what launched them."""
+
+    name: str
+    path: str
+    cases: Callable[[Path], list[Case]]
+    runtime: str
+
+
+TABLES = (
+    Table("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
+    Table("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
+    Table("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
+    Table("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
+    Table("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
+    Table("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
+    Table("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
+)
+
+
+def checks(reference: Path, rows: str) -> list[Check]:
+    """Return one line for each measured table.
+
+    Args:
+        reference: the folder of measured tables.
+        rows: `test` for rows outside the fits, `all` for every row.
+    """
+    return [_check(table, reference, rows) for table in TABLES]
+
+
+def _check(table: Table, reference: Path, rows: str) -> Check:
+    name = f"composition/{table.name}"
+    if not (reference / table.path).is_file():
+        return Check(name, None, unit="%", note=f"absent: {table.path}")
+    cases = [c for c in table.cases(reference) if c.is_test or rows == "all"]
+    if not cases:
+        return Check(name, None, unit="%", note=f"no rows of a known model and gpu: {table.path}")
+    runtime = load_runtime(table.runtime)
+    predicted = np.array([case.predicted_s(runtime) for case in cases])
+    measured = np.array([case.measured_s for case in cases])
+    ratio = predicted / measured - 1.0
+    return Check(
+        name,
+        round(100.0 * float(np.mean(np.abs(ratio))), 2),
+        unit="%",
+        rows=len(cases),
+        note=_error_table(predicted, measured, [case.group for case in cases]),
+    )
+
+
+def _error_table(predicted: Floats, measured: Floats, groups: Sequence[str]) -> str:
+    """Return the rest of the error table: median, RMSE, bias, rank correlation, worst case."""
+    ratio = predicted / measured - 1.0
+    worst = int(np.argmax(np.abs(ratio)))
+    rmse_ms = 1e3 * float(np.sqrt(np.mean((predicted - measured) ** 2)))
+    return (
+        f"median {100 * np.median(np.abs(ratio)):.1f} %, bias {100 * np.mean(ratio):+.1f} %, "
+        f"RMSE {rmse_ms:.3g} ms, tau {_kendall_tau(predicted, measured):.2f}, "
+        f"worst {100 * ratio[worst]:+.0f} % ({groups[worst]})"
+    )
+
+
+def _kendall_tau(a: Floats, b: Floats) -> float:
+    """Return Kendall's tau-b, which counts ties in neither direction.
+
+    >>> _kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).__round__(3)
+    0.333
+    """
+    signs_a = np.sign(np.subtract.outer(a, a))
+    signs_b = np.sign(np.subtract.outer(b, b))
+    untied = float(np.sqrt(np.sum(signs_a**2) * np.sum(signs_b**2)))
+    return float(np.sum(signs_a * signs_b)) / untied if untied else 1.0
