@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from simulators.core.contract import (
     Describes,
     Direction,
@@ -24,6 +26,8 @@ from sweeper.notation import Scalar, values_of
 from sweeper.space import DesignSpace, Factor
 
 KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "objectives")
+_LARGEST = 2**62
+"""Points have 64-bit numbers; the last bit is room to count past the end."""
 
 
 def space_of(written: Mapping[str, Any]) -> DesignSpace:
@@ -34,25 +38,34 @@ def space_of(written: Mapping[str, Any]) -> DesignSpace:
     """
     for key in written:
         if key not in KEYS:
-            raise UserError(f"a space has no key '{key}'{suggestion(key, KEYS)}\nKnown: {', '.join(KEYS)}")
+            raise UserError(
+                f"a space has no key '{key}'{suggestion(key, KEYS)}\nKnown: {', '.join(KEYS)}"
+            )
     if not written.get("simulator"):
         raise UserError("a space needs `simulator:`, the model that answers it")
     simulator = load_simulator(str(written["simulator"]))
-    axes = dict(_mapping(written, "axes"))
+    axes = {str(name): values for name, values in _mapping(written, "axes").items()}
     union = _union(written.get("union") or [], simulator)
     for name in axes:
         check_axis(name, simulator)
         if union and name in union.columns:
             raise UserError(f"axis '{name}' stands both in `axes` and in `union`")
-    factors = _zipped({n: _values(n, v, simulator) for n, v in axes.items()}, written.get("zip") or [])
+    factors = _zipped(
+        {n: _values(n, v, simulator) for n, v in axes.items()}, written.get("zip") or []
+    )
     if union:
         factors.append(union)
     space = DesignSpace(
         simulator=str(written["simulator"]),
         factors=(*factors, *_defaults(simulator, {n for f in factors for n in f.columns})),
         derived={str(n): str(sql) for n, sql in _mapping(written, "derived").items()},
-        constraints=tuple(str(sql) for sql in written.get("constraints") or ()),
+        constraints=_constraints(written.get("constraints") or ()),
     )
+    if space.size > _LARGEST:
+        raise UserError(
+            f"the space has {float(space.size):.3g} points, more than can be numbered; "
+            "take values out of its longest axes"
+        )
     _check_names(space, simulator)
     return space
 
@@ -65,7 +78,13 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
     """
     simulator = load_simulator(space.simulator)
     wanted = dict(_mapping(written, "objectives")) or objectives_of(simulator)
-    known = [*schema_of(simulator.metrics).names, *space.derived]
+    metrics = schema_of(simulator.metrics)
+    known = [*metrics.names, *space.derived]
+    if not wanted:
+        raise UserError(
+            f"the space names no `objectives:` and the simulator '{space.simulator}' has none of its "
+            f"own; write e.g. objectives: {{{known[0]}: min}}"
+        )
     for name, direction in wanted.items():
         if name not in known:
             raise UserError(
@@ -74,6 +93,11 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
             )
         if direction not in ("min", "max"):
             raise UserError(f"objective '{name}' is {direction!r}; write min or max")
+        kind = metrics.field(name).type if name in metrics.names else space.derived_type(name)
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        ):
+            raise UserError(f"objective '{name}' is not a number, but {kind}")
     return wanted
 
 
@@ -118,7 +142,9 @@ def _zipped(columns: dict[str, tuple[Scalar, ...]], groups: Any) -> list[Factor]
     for number, group in enumerate(groups):
         for name in group:
             if name not in columns:
-                raise UserError(f"`zip` names '{name}', which is no axis{suggestion(name, columns)}")
+                raise UserError(
+                    f"`zip` names '{name}', which is no axis{suggestion(name, columns)}"
+                )
             if name in home:
                 raise UserError(f"`zip` names '{name}' twice")
             home[name] = number
@@ -151,7 +177,10 @@ def _union(grids: Any, simulator: Simulator) -> Factor | None:
             tuple(Factor({n: _values(n, grid[n], simulator)}) for n in names),
         )
         codes = part.codes(_all(part))
-        columns = [[f.columns[n][c] for c in code] for f, n, code in zip(part.factors, names, codes, strict=True)]
+        columns = [
+            [f.columns[n][c] for c in code]
+            for f, n, code in zip(part.factors, names, codes, strict=True)
+        ]
         rows |= dict.fromkeys(zip(*columns, strict=True))
     return Factor(dict(zip(names, map(tuple, zip(*rows, strict=True)), strict=True)))
 
@@ -160,6 +189,14 @@ def _all(space: DesignSpace) -> Any:
     from sweeper.space import Span
 
     return Span(0, len(space))
+
+
+def _constraints(written: Any) -> tuple[str, ...]:
+    if isinstance(written, str):
+        return (written,)
+    if not isinstance(written, list | tuple):
+        raise UserError(f"`constraints` is a list of SQL conditions, not {written!r}")
+    return tuple(str(sql) for sql in written)
 
 
 def _defaults(simulator: Simulator, given: set[str]) -> tuple[Factor, ...]:
@@ -173,7 +210,9 @@ def _defaults(simulator: Simulator, given: set[str]) -> tuple[Factor, ...]:
             f"the simulator '{simulator.name}' also needs the axes: {', '.join(missing)}"
         )
     return tuple(
-        Factor({name: (default_of(f),)}) for name, f in _fields(simulator).items() if name not in given
+        Factor({name: (default_of(f),)})
+        for name, f in _fields(simulator).items()
+        if name not in given
     )
 
 

@@ -25,6 +25,7 @@ _RANGE = re.compile(
 _LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*pow2\b")
 _EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
 _LARGEST = 10_000_000
+_WIDEST = 2**63 - 1
 
 
 def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> tuple[Scalar, ...]:
@@ -74,6 +75,10 @@ def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
         return str(item)
     if isinstance(item, bool | list | dict):
         raise wrong
+    if isinstance(item, int) and pa.types.is_integer(kind):
+        if abs(item) > _WIDEST:
+            raise wrong
+        return item  # a float would lose the last digits of a large one
     try:
         number = float(item)
     except (TypeError, ValueError):
@@ -81,10 +86,10 @@ def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
     if not math.isfinite(number):
         raise wrong
     if pa.types.is_integer(kind):
-        if number != int(number):
+        if number != int(number) or abs(number) > _WIDEST:
             raise wrong
         return int(number)
-    return number
+    return number + 0.0  # there is one zero: -0.0 would be a second value with the same answers
 
 
 def _range(name: str, text: str, *, whole: bool) -> list[float]:
@@ -92,8 +97,12 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
     if match is None:
         raise UserError(f"axis '{name}': cannot read '{text}'; {_EXPECTED}")
     low, high = float(match["lo"]), float(match["hi"])
+    if not math.isfinite(high - low):
+        raise UserError(f"axis '{name}': '{text}' spans more than a number can hold")
     if high < low:
-        raise UserError(f"axis '{name}': '{text}' runs backwards; write {match['hi']}..{match['lo']}")
+        raise UserError(
+            f"axis '{name}': '{text}' runs backwards; write {match['hi']}..{match['lo']}"
+        )
     if match["pow"]:
         return _powers_of_two(name, text, low, high)
     if match["how"] is None:
@@ -107,7 +116,9 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
         raise UserError(f"axis '{name}': '{text}' needs 2 to {_LARGEST:,} values")
     if match["how"] == "log" and low <= 0:
         raise UserError(f"axis '{name}': '{text}' is logarithmic and must start above 0")
-    spaced = np.linspace(low, high, count) if match["how"] == "lin" else np.geomspace(low, high, count)
+    spaced = (
+        np.linspace(low, high, count) if match["how"] == "lin" else np.geomspace(low, high, count)
+    )
     spaced[0], spaced[-1] = low, high
     # Ten significant digits: 0.5..32 log 13 then holds 1, 2 and 4 themselves.
     numbers = [float(f"{v:.10g}") for v in spaced]

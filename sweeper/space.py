@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulators.core.contract import Describes, load_simulator, schema_of
@@ -135,7 +136,7 @@ class DesignSpace:
         for factor, codes in zip(self.factors, self.codes(where), strict=True):
             chosen = pa.array(codes if kept is None else codes[kept])
             for name in factor.columns:
-                columns[name] = pa.DictionaryArray.from_arrays(chosen, self._dictionaries[name])
+                columns[name] = _encoded(chosen, self._dictionaries[name])
         ordered = {name: columns[name] for name in self._schema.names}
         return pa.RecordBatch.from_arrays(list(ordered.values()), list(ordered))
 
@@ -148,7 +149,9 @@ class DesignSpace:
         table = pa.table({name: arrays[name] for name in self._schema.names})
         return pl.DataFrame(pl.from_arrow(table))
 
-    def index_of(self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None) -> Index:
+    def index_of(
+        self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None
+    ) -> Index:
         """Return the number of each point, -1 where it is not of this space (constraints apart).
 
         Args:
@@ -183,9 +186,13 @@ class DesignSpace:
             mask = allowed if mask is None else mask & allowed
         return None if mask is None or mask.all() else mask
 
-    def derive(self, where: Span | Index) -> dict[str, NDArray[Any]]:
+    def derive(self, where: Span | Index) -> dict[str, pa.Array]:
         """Return the derived columns of points by number."""
         return {name: column.look_up(self, where) for name, column in self._columns.items()}
+
+    def derived_type(self, name: str) -> pa.DataType:
+        """Return the type of a derived column."""
+        return self._columns[name].look_up(self, np.zeros(1, np.int64)).type
 
     def removed(self) -> dict[str, int]:
         """Return how many points each constraint removes that no earlier one removed.
@@ -208,14 +215,15 @@ class DesignSpace:
     @functools.cached_property
     def rules(self) -> tuple[_Rule, ...]:
         """The constraints, each with the factors it depends on."""
-        return tuple(_Rule.of(self, text, f"constraint '{text}'") for text in self.constraints)
+        columns = self._columns
+        return tuple(_Rule.of(self, t, f"constraint '{t}'", columns) for t in self.constraints)
 
     @functools.cached_property
     def _columns(self) -> dict[str, _Rule]:
-        return {
-            name: _Rule.of(self, text, f"derived column '{name}'", self._names_before(name))
-            for name, text in self.derived.items()
-        }
+        columns: dict[str, _Rule] = {}
+        for name, text in self.derived.items():
+            columns[name] = _Rule.of(self, text, f"derived column '{name}'", columns)
+        return columns
 
     @functools.cached_property
     def _schema(self) -> pa.Schema:
@@ -224,10 +232,6 @@ class DesignSpace:
     @functools.cached_property
     def _dictionaries(self) -> dict[str, pa.Array]:
         return {n: pa.array(v, self._schema.field(n).type) for n, v in self.axes.items()}
-
-    def _names_before(self, name: str) -> tuple[str, ...]:
-        names = tuple(self.derived)
-        return names[: names.index(name)]
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the caches."""
@@ -243,18 +247,15 @@ class _Rule:
     roots: tuple[int, ...]
     before: tuple[str, ...]
     facts: bool
-    tables: dict[tuple[int, ...], NDArray[Any]] = field(default_factory=dict, compare=False)
+    tables: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(
-        cls, space: DesignSpace, text: str, what: str, before: tuple[str, ...] | None = None
-    ) -> _Rule:
+    def of(cls, space: DesignSpace, text: str, what: str, before: Mapping[str, _Rule]) -> _Rule:
         """Find out what an expression depends on.
 
         Raises:
             UserError: it is not SQL, or names a column that is not there.
         """
-        before = tuple(space.derived) if before is None else before
         home = {n: i for i, f in enumerate(space.factors) for n in f.columns}
         simulator = load_simulator(space.simulator)
         facts = _needs(simulator.facts) if isinstance(simulator, Describes) else {}
@@ -264,9 +265,8 @@ class _Rule:
             if name in home:
                 roots.add(home[name])
             elif name in before:
-                inner = space._columns[name]
-                roots.update(inner.roots)
-                uses_facts |= inner.facts
+                roots.update(before[name].roots)
+                uses_facts |= before[name].facts
             elif name in facts:
                 roots.update(home[n] for n in facts[name] or home)
                 uses_facts = True
@@ -276,10 +276,10 @@ class _Rule:
                     f"{what} names '{name}', which is no column{suggestion(name, known)}\n"
                     f"Known: {', '.join(known)}"
                 )
-        return cls(text, what, tuple(sorted(roots)), before, uses_facts)
+        return cls(text, what, tuple(sorted(roots)), tuple(before), uses_facts)
 
-    def look_up(self, space: DesignSpace, where: Span | Index) -> NDArray[Any]:
-        """Return the value for each point."""
+    def look_up(self, space: DesignSpace, where: Span | Index) -> Any:
+        """Return the value for each point: an array of truths, or a typed Arrow column."""
         if math.prod(len(space.factors[r]) for r in self.roots) > _TABLE:
             return self._evaluate(space, space.codes(where), len(where))
         table = self.on(space, list(self.roots))
@@ -287,9 +287,9 @@ class _Rule:
         position: Any = np.zeros(len(where), np.int64)
         for r in self.roots:
             position = position * len(space.factors[r]) + codes[r]
-        return table[position]
+        return table[position] if isinstance(table, np.ndarray) else table.take(pa.array(position))
 
-    def on(self, space: DesignSpace, roots: Sequence[int]) -> NDArray[Any]:
+    def on(self, space: DesignSpace, roots: Sequence[int]) -> Any:
         """Return the value on every combination of the given factors, first slowest."""
         key = tuple(roots)
         if key not in self.tables:
@@ -302,13 +302,16 @@ class _Rule:
             self.tables[key] = self._evaluate(space, codes, rows)
         return self.tables[key]
 
-    def _evaluate(self, space: DesignSpace, codes: Sequence[Index], rows: int) -> NDArray[Any]:
+    def _evaluate(self, space: DesignSpace, codes: Sequence[Index], rows: int) -> Any:
         columns = {
             name: space._dictionaries[name].take(pa.array(code))
-            for factor, code in zip(space.factors, codes, strict=True)
+            for position, (factor, code) in enumerate(zip(space.factors, codes, strict=True))
             for name in factor.columns
+            if self.facts or position in self.roots
         }
         frame = pl.DataFrame(pl.from_arrow(pa.table(columns)))
+        if not columns:
+            frame = pl.DataFrame({"": pl.repeat(0, rows, eager=True)})
         if self.facts:
             simulator = load_simulator(space.simulator)
             assert isinstance(simulator, Describes)
@@ -324,12 +327,17 @@ class _Rule:
             result = frame.select(value=pl.sql_expr(self.text))["value"]
         except pl.exceptions.PolarsError as error:
             raise UserError(f"{self.what} cannot be computed: {error}") from error
-        if self.what.startswith("constraint"):
-            if result.dtype != pl.Boolean:
-                raise UserError(f"{self.what} is not true or false, but {result.dtype}")
-            result = result.fill_null(value=False)
-        values = result.to_numpy()
-        return values if len(values) == rows else np.broadcast_to(values, rows)
+        if len(result) != rows:
+            if columns:
+                raise UserError(
+                    f"{self.what} looks at many points at once; it must judge each alone"
+                )
+            result = result.new_from_index(0, rows)
+        if not self.what.startswith("constraint"):
+            return result.to_arrow()
+        if result.dtype != pl.Boolean:
+            raise UserError(f"{self.what} is not true or false, but {result.dtype}")
+        return result.fill_null(value=False).to_numpy()
 
     def _needed_before(self, space: DesignSpace) -> set[str]:
         needed: set[str] = set()
@@ -355,8 +363,15 @@ def names_in(text: str, what: str) -> tuple[str, ...]:
         raise UserError(f"{what} is not an SQL expression: {error}") from error
 
 
+def _encoded(codes: pa.Array, values: pa.Array) -> pa.DictionaryArray:
+    """Return a dictionary-encoded column; a null is a missing code, as Parquet wants it."""
+    if values.null_count:
+        places = pc.cumulative_sum(pc.cast(values.is_valid(), pa.int32()))
+        codes = pc.if_else(values.is_valid(), pc.subtract(places, 1), None).take(codes)
+        values = values.drop_null()
+    return pa.DictionaryArray.from_arrays(codes, values)
+
+
 def _needs(facts: type) -> dict[str, tuple[str, ...]]:
     """Return for each fact the fields it depends on; empty when it may depend on all."""
-    return {
-        name: f.metadata.get("needs", ()) for name, f in facts.__dataclass_fields__.items()
-    }
+    return {name: f.metadata.get("needs", ()) for name, f in facts.__dataclass_fields__.items()}

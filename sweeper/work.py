@@ -73,7 +73,7 @@ class Task:
         worker: str,
     ) -> Part:
         derived = {
-            name: pa.array(values if kept is None else values[kept])
+            name: values if kept is None else values.filter(pa.array(kept))
             for name, values in self.space.derive(where).items()
         }
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -1,0 +1,1 @@
+"""The logistics, on toy simulators whose answers are known beforehand."""
