@@ -29,6 +29,15 @@ class Requests:
     output_tokens: Ints
     draws: Floats  # two uniform numbers per request, for routers that toss coins
 
+    def take(self, which: Ints) -> Requests:
+        """Return some of the requests."""
+        return Requests(
+            self.arrival_s[which],
+            self.prompt_tokens[which],
+            self.output_tokens[which],
+            self.draws[which],
+        )
+
 
 def stream(seed: int, name: str) -> np.random.Generator:
     """Return the random numbers of one purpose; another purpose does not shift them.

@@ -28,6 +28,8 @@ from simulators.serving.replica import (
     sort_by_arrival,
 )
 
+CHUNKED = True
+
 
 @kernel(SCHEDULE)
 def schedule(

@@ -1,0 +1,176 @@
+"""A deployment is a model on GPUs, looked up once and described so that equal ones share tables."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from simulators.catalog.cluster import AUTO, Cluster, cluster_for
+from simulators.catalog.gpu import Gpu, load_gpu, what_if
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.catalog.price import load_prices
+from simulators.composition.iteration import Replica
+from simulators.composition.overhead import Runtime, load_runtime, runtime_file
+from simulators.core.contract import categories, fact, numbers, schema_of
+from simulators.core.errors import Infeasible
+from simulators.core.folder import CLUSTERS, GPUS
+from simulators.serving.iteration import Hardware
+from simulators.serving.point import ServingPoint
+from simulators.workload.cut import Parallelism, check_cut
+from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.precision import number_bytes, precision
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Replicas on GPUs, and what they cost by the hour."""
+
+    hardware: Hardware
+    gpus: int
+    usd_per_gpu_hour: float | None
+    flops_per_token: float
+    peak_flops: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a deployment before any request arrives."""
+
+    gpus: int = fact("GPUs of all replicas", needs=("tp", "pp", "replicas"))
+    weight_bytes_per_gpu: float = fact(
+        "weights on the fullest GPU", unit="B", needs=("model", "dtype", "tp", "pp")
+    )
+    kv_bytes_per_token: float = fact(
+        "KV cache of one token on the fullest GPU", unit="B", needs=("model", "kv_dtype", "tp", "pp")
+    )
+    hbm_bytes: float = fact("memory of one GPU", unit="B", needs=("gpu",))
+    model_parameters: float = fact("weights of the model", needs=("model",))
+
+
+@dataclass(frozen=True)
+class _Known(Generic[K]):
+    """A thing of the catalog, equal to others by its description."""
+
+    description: str
+    value: K = field(compare=False, repr=False)
+
+
+def deployment_of(point: ServingPoint) -> Deployment:
+    """Return the deployment a point describes.
+
+    Raises:
+        Infeasible: the model cannot be cut so, or the GPU lacks the precision.
+        UserError: a name is unknown.
+    """
+    model, sheet = load_model(point.model), load_gpu(point.gpu)
+    hardware = _hardware(
+        _known(model),
+        _known(sheet),
+        _known(cluster_for(point.cluster, sheet)),
+        _known(load_runtime(point.runtime)),
+        Parallelism(tp=point.tp, pp=point.pp),
+        (point.dtype, point.kv_dtype),
+        (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
+    )
+    usd = point.usd_per_gpu_hour
+    if usd is None:
+        prices = load_prices(point.prices)
+        priced = (sheet.measured_as or sheet.name) in prices.gpus
+        usd = prices.usd_per_gpu_hour(sheet) if priced else None
+    return Deployment(
+        hardware=hardware,
+        gpus=point.tp * point.pp * point.replicas,
+        usd_per_gpu_hour=usd,
+        flops_per_token=2.0 * model.active_parameters,
+        peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _hardware(
+    model: _Known[LanguageModel],
+    gpu: _Known[Gpu],
+    cluster: _Known[Cluster],
+    runtime: _Known[Runtime],
+    cut: Parallelism,
+    dtypes: tuple[str, str],
+    scales: tuple[float, float, float, float],
+) -> Hardware:
+    """Return a replica that can be built, with a description of everything its times depend on."""
+    dtype, kv_dtype = dtypes
+    how = precision(dtype)
+    number_bytes(kv_dtype)
+    check_cut(model.value, cut)
+    for needed in (how.compute, how.activations):
+        if needed not in gpu.value.peak_flops:
+            raise Infeasible("dtype_not_supported", f"{gpu.value.name} has no {needed} rate")
+    sm, clock, bandwidth, l2 = scales
+    device = what_if(
+        gpu.value, sm_scale=sm, clock_scale=clock, bandwidth_scale=bandwidth, l2_scale=l2
+    )
+    replica = Replica(
+        model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
+        runtime=runtime.value,
+    )  # fmt: skip
+    parts = (model.description, gpu.description, cluster.description, runtime.description)
+    return Hardware(f"{parts} {cut} {dtypes} {scales}", replica)
+
+
+_descriptions: dict[int, tuple[object, str]] = {}
+
+
+def _known(value: K) -> _Known[K]:
+    """Describe a thing of the catalog once; it is kept, so that its identity stays its own."""
+    kept = _descriptions.get(id(value))
+    if kept is None:
+        kept = _descriptions[id(value)] = (value, repr(value))
+    return _Known(kept[1], value)
+
+
+def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the facts of every row; rows of one model, GPU and cut are looked up once."""
+    names = ("model", "gpu", "dtype", "kv_dtype", "tp", "pp")
+    columns = [categories(batch, name) for name in names]
+    code = np.zeros(batch.num_rows, np.int64)
+    for codes, values in columns:
+        code = code * (len(values) + 1) + codes
+    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    known = [_facts(*(values[codes[i]] for codes, values in columns)) for i in first]
+    facts = np.array(known, np.float64).reshape(len(known), 4)[row]
+    replicas, tp, pp = (numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp"))
+    arrays = [tp * pp * replicas, *facts.T]
+    schema = schema_of(Facts)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(a, f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
+    )
+
+
+def _facts(
+    model_name: str, gpu_name: str, dtype: str, kv_dtype: str, tp: int, pp: int
+) -> tuple[float, float, float, float]:
+    """Return weight bytes per GPU, KV bytes per token, memory and parameters."""
+    model, cut = load_model(model_name), Parallelism(tp=tp, pp=pp)
+    return (
+        weight_bytes(model, cut, dtype),
+        kv_bytes_per_token(model, cut, kv_dtype),
+        float(load_gpu(gpu_name).hbm_bytes),
+        float(model.parameters),
+    )
+
+
+def files_of(name: str, value: str) -> tuple[Path, ...]:
+    """Return the files that a GPU, a cluster or a runtime make a point depend on."""
+    if name == "gpu":
+        return (GPUS.find(value), CLUSTERS.find(load_gpu(value).cluster))
+    if name == "cluster" and value != AUTO:
+        return (CLUSTERS.find(value),)
+    if name == "runtime":
+        return (runtime_file(value),)
+    return ()

@@ -1,0 +1,239 @@
+"""From the times of requests to what an operator of the service would put on a dashboard.
+
+TTFT runs from arrival to the first token, TPOT is the mean time of a request's later tokens, ITL is
+each single gap between tokens, E2E runs to the last token. A stall is a wait between two iterations
+of a running request; a restart gives its KV cache up and recomputes it. Percentiles are numpy's,
+linear; those of ITL come from a histogram with bins 0.3 % wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from simulators.core.contract import metric
+from simulators.core.jit import Floats, Ints
+from simulators.serving.replica import (
+    ARRIVAL,
+    BATCHED,
+    COMPLETED,
+    FIRST_TOKEN,
+    ITERATIONS,
+    MOST_USED,
+    OUTPUT,
+    PROMPT,
+    RESTARTED,
+    SCHEDULED,
+    STALLED,
+    TOTAL,
+)
+from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, JOULES, World, gap_edges_s
+
+SHARES = (0.5, 0.9, 0.99)
+
+GROWTH = 0.1
+"""A backlog that grows by more than this share of the arrivals is no steady state."""
+
+
+@dataclass(frozen=True)
+class ServingMetrics:
+    """What an operator of the service would put on a dashboard."""
+
+    ttft_mean_s: float = metric("time to first token, mean", unit="s", better="min")
+    ttft_p50_s: float = metric("time to first token, median", unit="s", better="min")
+    ttft_p90_s: float = metric("time to first token, 90th percentile", unit="s", better="min")
+    ttft_p99_s: float = metric("time to first token, 99th percentile", unit="s", better="min")
+    tpot_mean_s: float = metric("time per later token of a request, mean", unit="s", better="min")
+    tpot_p50_s: float = metric("time per later token, median", unit="s", better="min")
+    tpot_p90_s: float = metric("time per later token, 90th percentile", unit="s", better="min")
+    tpot_p99_s: float = metric("time per later token, 99th percentile", unit="s", better="min")
+    itl_mean_s: float = metric("gap between two tokens, mean", unit="s", better="min")
+    itl_p50_s: float = metric("gap between two tokens, median", unit="s", better="min")
+    itl_p90_s: float = metric("gap between two tokens, 90th percentile", unit="s", better="min")
+    itl_p99_s: float = metric("gap between two tokens, 99th percentile", unit="s", better="min")
+    e2e_mean_s: float = metric("arrival to last token, mean", unit="s", better="min")
+    e2e_p50_s: float = metric("arrival to last token, median", unit="s", better="min")
+    e2e_p90_s: float = metric("arrival to last token, 90th percentile", unit="s", better="min")
+    e2e_p99_s: float = metric("arrival to last token, 99th percentile", unit="s", better="min")
+    queue_mean_s: float = metric("arrival to first scheduled, mean", unit="s", better="min")
+    queue_p99_s: float = metric(
+        "arrival to first scheduled, 99th percentile", unit="s", better="min"
+    )
+    requests_per_s: float = metric("completed requests", unit="1/s", better="max")
+    tokens_per_s: float = metric("output tokens", unit="1/s", better="max")
+    tokens_per_s_per_gpu: float = metric("output tokens per GPU", unit="1/s", better="max")
+    goodput_per_s: float = metric(
+        "completed requests that met both deadlines", unit="1/s", better="max"
+    )
+    cost_usd_per_mtok: float | None = metric(
+        "GPU-hours per million output tokens", unit="$", better="min"
+    )
+    energy_j_per_token: float = metric(
+        "energy of the GPUs per output token, idle time included", unit="J", better="min"
+    )
+    kv_use_mean: float = metric("KV blocks in use, mean over time")
+    kv_use_max: float = metric("KV blocks in use, most on any replica")
+    mean_batch: float = metric("requests per iteration")
+    busy: float = metric("share of the time that stages work")
+    mfu: float = metric("model FLOPs of all tokens over peak FLOPs of the GPUs", better="max")
+    restarts: int = metric("times a request gave up its KV cache and was recomputed", better="min")
+    stalled_requests: int = metric("requests that waited between iterations while running")
+    completed_requests: int = metric("requests served to their end")
+    rejected_requests: int = metric("requests too long for the context or for KV memory")
+    saturated: bool = metric("the backlog grows: latencies depend on the length of the run")
+    gpus: int = metric("GPUs of all replicas", better="min")
+    kv_blocks: int = metric("KV blocks of one replica")
+    iterations: int = metric("batches, over all replicas")
+    makespan_s: float = metric("first arrival to last token", unit="s")
+    calibrated: bool = metric("every figure behind the row was fitted to measurements")
+    extrapolated: bool = metric("the row lies outside what was measured")
+
+
+class Spread(NamedTuple):
+    """Mean and percentiles of one quantity over requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """What a deployment costs and how it is judged."""
+
+    gpus: int
+    gpus_per_stage: int
+    usd_per_gpu_hour: float | None
+    waiting_w_per_stage: float
+    flops_per_token: float
+    peak_flops_per_gpu: float
+    slo_ttft_s: float
+    slo_tpot_s: float
+    calibrated: bool
+    extrapolated: bool
+
+
+def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> ServingMetrics:
+    """Return the metrics of a run that has ended.
+
+    Args:
+        world: its state.
+        output_tokens: per request as it was asked for; a restart moves tokens to the prompt.
+        rejected: requests that were not let in.
+        bill: prices, power and deadlines.
+    """
+    times, pool, gauge = world.times, world.pool, world.gauge
+    arrival, first, end = times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED]
+    later = np.maximum(output_tokens - 1, 1)
+    ttft, tpot, queue = first - arrival, (end - first) / later, times[:, SCHEDULED] - arrival
+    ttft_s, tpot_s, itl_s = spread(ttft), spread(tpot[output_tokens > 1]), gap_spread(world)
+    e2e_s, queue_s = spread(end - arrival), spread(queue)
+    makespan = float(end.max() - arrival.min())
+    tokens, iterations = int(output_tokens.sum()), int(pool[:, ITERATIONS].sum())
+    met = (ttft <= bill.slo_ttft_s) & (tpot <= bill.slo_tpot_s)
+    stages = bill.gpus // bill.gpus_per_stage
+    busy_s, replicas, blocks = float(gauge[:, BUSY_S].sum()), pool.shape[0], int(pool[0, TOTAL])
+    idle_j = bill.waiting_w_per_stage * (stages * makespan - busy_s)
+    hours = makespan * bill.gpus / 3600.0
+    usd = None if bill.usd_per_gpu_hour is None else bill.usd_per_gpu_hour * hours / tokens * 1e6
+    seen = int(world.request[:, PROMPT].sum() + world.request[:, OUTPUT].sum())
+    per_s = 1.0 / makespan
+    return ServingMetrics(
+        ttft_mean_s=ttft_s.mean,
+        ttft_p50_s=ttft_s.p50,
+        ttft_p90_s=ttft_s.p90,
+        ttft_p99_s=ttft_s.p99,
+        tpot_mean_s=tpot_s.mean,
+        tpot_p50_s=tpot_s.p50,
+        tpot_p90_s=tpot_s.p90,
+        tpot_p99_s=tpot_s.p99,
+        itl_mean_s=itl_s.mean,
+        itl_p50_s=itl_s.p50,
+        itl_p90_s=itl_s.p90,
+        itl_p99_s=itl_s.p99,
+        e2e_mean_s=e2e_s.mean,
+        e2e_p50_s=e2e_s.p50,
+        e2e_p90_s=e2e_s.p90,
+        e2e_p99_s=e2e_s.p99,
+        queue_mean_s=queue_s.mean,
+        queue_p99_s=queue_s.p99,
+        requests_per_s=output_tokens.size * per_s,
+        tokens_per_s=tokens * per_s,
+        tokens_per_s_per_gpu=tokens * per_s / bill.gpus,
+        goodput_per_s=int(np.count_nonzero(met)) * per_s,
+        cost_usd_per_mtok=usd,
+        energy_j_per_token=(float(gauge[:, JOULES].sum()) + idle_j) / tokens,
+        kv_use_mean=float(gauge[:, BLOCK_SECONDS].sum()) * per_s / (blocks * replicas),
+        kv_use_max=float(pool[:, MOST_USED].max()) / blocks,
+        mean_batch=float(pool[:, BATCHED].sum()) / iterations,
+        busy=busy_s * per_s / stages,
+        mfu=bill.flops_per_token * seen * per_s / (bill.gpus * bill.peak_flops_per_gpu),
+        restarts=int(pool[:, RESTARTED].sum()),
+        stalled_requests=int(np.count_nonzero(times[:, STALLED] > 0.0)),
+        completed_requests=output_tokens.size,
+        rejected_requests=rejected,
+        saturated=backlog_grows(arrival, end),
+        gpus=bill.gpus,
+        kv_blocks=blocks,
+        iterations=iterations,
+        makespan_s=makespan,
+        calibrated=bill.calibrated,
+        extrapolated=bill.extrapolated,
+    )
+
+
+def spread(values: Floats) -> Spread:
+    """Return mean, median, 90th and 99th percentile; of nothing, zeros.
+
+    >>> spread(np.array([1.0, 2.0, 3.0]))
+    Spread(mean=2.0, p50=2.0, p90=2.8, p99=2.98)
+    """
+    if values.size == 0:
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    ordered = np.sort(values)
+    median, ninety, most = (_at(ordered, share) for share in SHARES)
+    return Spread(float(ordered.sum()) / values.size, median, ninety, most)
+
+
+def gap_spread(world: World) -> Spread:
+    """Return mean, median, 90th and 99th percentile of all gaps between tokens."""
+    counts = world.gaps
+    total = int(counts.sum())
+    if total == 0:
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    below = np.cumsum(counts)
+    edges = gap_edges_s()
+    ranks = np.array(SHARES) * total
+    places = np.searchsorted(below, ranks)
+    inside = (ranks - below[places]) / counts[places] + 1.0
+    median, ninety, most = edges[places] + inside * (edges[places + 1] - edges[places])
+    mean = float(world.gauge[:, GAPS_S].sum()) / total
+    return Spread(mean, float(median), float(ninety), float(most))
+
+
+def backlog_grows(arrival: Floats, end: Floats) -> bool:
+    """Return whether more and more requests are in the system while requests arrive.
+
+    The mean number met by the arrivals of the last quarter is compared with that of the quarter
+    before. Growth counts from a tenth of a quarter's arrivals, and from three deviations of a
+    number that counts independent requests.
+    """
+    count = arrival.size
+    quarter = count // 4
+    if quarter < 1:
+        return False
+    gone = np.searchsorted(np.sort(end), arrival, side="right")
+    inside = np.arange(count) - gone
+    before = float(inside[2 * quarter : 3 * quarter].sum()) / quarter
+    after = float(inside[3 * quarter : 4 * quarter].sum()) / quarter
+    return bool(after - before > max(GROWTH * quarter, 3.0 * np.sqrt(before)))
+
+
+def _at(ordered: Floats, share: float) -> float:
+    place = share * (ordered.size - 1)
+    low = int(place)
+    high = min(low + 1, ordered.size - 1)
+    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

@@ -1,0 +1,53 @@
+"""One deployment and what is asked of it: the fields are the axes of a serving design space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.core.contract import choice
+from simulators.serving.arrivals import PROCESSES
+
+
+@dataclass(frozen=True)
+class ServingPoint:
+    """One deployment and what is asked of it."""
+
+    model: str = choice("the language model", names="model")
+    gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
+    cluster: str = choice("the nodes; auto: those the GPU is usually bought in", default="auto")
+    tp: int = choice("tensor parallel degree", default=1)
+    pp: int = choice("pipeline stages", default=1)
+    replicas: int = choice("copies of the model, each on tp * pp GPUs", default=1)
+    scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
+    router: str = choice("which replica takes a request", names="router", default="round_robin")
+    chunk_size: int = choice("tokens of an iteration, where prompts are chunked", default=512)
+    max_batch: int = choice("requests a replica runs at a time", default=128)
+    max_batch_tokens: int = choice("prompt tokens of a batch of whole prompts", default=4096)
+    qps: float | None = choice(
+        "requests per second to all replicas; null keeps a trace's arrivals", unit="1/s",
+        default=1.0,
+    )  # fmt: skip
+    workload: str = choice(
+        "lengths: chat, code, a file of one's own, or the path of a trace", names="workload",
+        default="chat",
+    )  # fmt: skip
+    requests: int = choice("requests simulated; of a trace the first, 0 for all", default=500)
+    seed: int = choice("of arrivals and lengths", default=0)
+    arrivals: str = choice(f"gaps between arrivals: {', '.join(PROCESSES)}", default="poisson")
+    burstiness: float = choice("coefficient of variation of gamma gaps", default=1.0)
+    block_size: int = choice("tokens per KV block", default=16)
+    memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
+    watermark: float = choice("share of KV blocks kept free at admission", default=0.01)
+    dtype: str = choice("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
+    kv_dtype: str = choice("precision of the KV cache", default="fp16")
+    runtime: str = choice("how kernels are launched: graphs, eager ...", default="graphs")
+    max_context: int = choice("longest prompt and output together; 0: the model's", default=0)
+    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0)
+    slo_tpot_s: float = choice("deadline of the mean later token", unit="s", default=0.05)
+    prices: str = choice("price list", names="price", default=PUBLIC_CLOUD)
+    usd_per_gpu_hour: float | None = choice("overrides the price list", unit="$", default=None)
+    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
+    clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
+    bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
+    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)

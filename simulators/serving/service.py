@@ -1,0 +1,169 @@
+"""A service is replicas of one engine, the memory each has for KV blocks, and two policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.composition.iteration import Replica
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Floats, Ints, Kernel
+from simulators.serving.arrivals import Requests
+from simulators.serving.loop import run
+from simulators.serving.policies import Scheduler
+from simulators.serving.replica import (
+    BATCH_SEATS,
+    BATCH_TOKENS,
+    BLOCK,
+    CHUNK,
+    LIMITS,
+    NOBODY,
+    PARITY,
+    PATIENCE,
+    RESERVED,
+    SEATS,
+    STAGES,
+    WATERMARK,
+)
+from simulators.serving.world import World, new_world
+from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+
+GB = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the operator of the service sets; equal for all replicas."""
+
+    blocks: int
+    block_size: int
+    watermark: float  # share of the blocks kept free when a request is admitted
+    seats: int  # requests that run at a time, over all stages
+    batch_tokens: int  # prompt tokens in a batch of whole prompts
+    chunk: int  # tokens in a batch of chunks
+    most_tokens: int  # a request's longest possible life
+    stages: int = 1
+    reserves: bool = False
+    parity: bool = False
+    patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
+
+    def vector(self) -> Ints:
+        """Return the limits as the kernels read them.
+
+        A policy that reserves fills its batch with as many requests as memory holds.
+        """
+        limits = np.zeros(LIMITS, np.int64)
+        limits[BLOCK] = self.block_size
+        limits[WATERMARK] = self.kept_free
+        limits[SEATS] = self.seats
+        limits[BATCH_SEATS] = max(1, self.seats // self.stages)
+        limits[RESERVED] = self.most_tokens // self.block_size
+        if self.reserves:
+            limits[BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[RESERVED]))
+        limits[BATCH_TOKENS], limits[CHUNK] = self.batch_tokens, self.chunk
+        limits[STAGES], limits[PARITY], limits[PATIENCE] = self.stages, self.parity, self.patience
+        return limits
+
+    @property
+    def kept_free(self) -> int:
+        """Blocks kept free when a request is admitted."""
+        return int(self.watermark * self.blocks)
+
+    def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
+        """Return which requests could ever run to their end, alone on a replica."""
+        total = prompt_tokens + output_tokens
+        blocks = -(-total // self.block_size) + max(1, self.kept_free)
+        return np.flatnonzero((total <= self.most_tokens) & (blocks <= self.blocks))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The compiled policies and prices a run goes by."""
+
+    scheduler: Scheduler
+    route: Kernel[..., int]
+    price: Kernel[..., float]
+
+
+def kv_blocks(
+    replica: Replica, *, memory_fraction: float, block_size: int, tokens: int, rows: int
+) -> int:
+    """Return the KV blocks that fit beside weights and activations on the fullest GPU.
+
+    Args:
+        replica: the model on its GPUs.
+        memory_fraction: share of the memory the engine may use.
+        block_size: tokens per block.
+        tokens: most tokens of an iteration.
+        rows: most rows of logits.
+
+    Raises:
+        Infeasible: the weights do not fit, or nothing is left.
+    """
+    usable = replica.gpu.hbm_bytes * memory_fraction
+    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    if weights > usable:
+        raise Infeasible(
+            "weights_exceed_hbm", f"needs {weights / GB:.1f} GB, has {usable / GB:.1f} GB"
+        )
+    working = activation_bytes(
+        replica.model, replica.cut, replica.dtype, float(tokens), float(rows)
+    )
+    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    blocks = int((usable - weights - float(working)) // block_bytes)
+    if blocks < 1:
+        needed = weights + float(working) + block_bytes
+        raise Infeasible("no_kv_memory", f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB")
+    return blocks
+
+
+def serve(
+    engine: Engine,
+    limits: Limits,
+    requests: Requests,
+    *,
+    replicas: int,
+    shape: Ints,
+    table: Floats,
+    successor: Ints | None = None,
+    unborn: Ints | None = None,
+    log_rows: int = 0,
+) -> World:
+    """Return the state after the last request has left.
+
+    Args:
+        engine: policies and prices.
+        limits: of each replica.
+        requests: all of which a replica admits.
+        replicas: how many there are.
+        shape: of the price table.
+        table: what the price kernel reads.
+        successor: per request the one its end releases; none by default.
+        unborn: per request, whether another one's end releases it.
+        log_rows: batches to log.
+
+    Raises:
+        UserError: the scheduler leaves requests waiting for ever.
+    """
+    count = requests.arrival_s.size
+    world = new_world(
+        limits=limits.vector(),
+        blocks=limits.blocks,
+        replicas=replicas,
+        arrival_s=requests.arrival_s,
+        prompt_tokens=requests.prompt_tokens,
+        output_tokens=requests.output_tokens,
+        successor=np.full(count, NOBODY) if successor is None else successor,
+        unborn=np.zeros(count, bool) if unborn is None else unborn.astype(bool),
+        draws=requests.draws,
+        shape=shape,
+        table=table,
+        log_rows=log_rows,
+    )
+    schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
+    left = run(schedule.compiled, route.compiled, price.compiled, world)
+    if left:
+        name = engine.scheduler.schedule.__module__
+        raise UserError(f"scheduler '{name}' formed no batch although {left} requests wait")
+    return world

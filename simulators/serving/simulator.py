@@ -1,0 +1,198 @@
+"""A stream of requests through replicas of an LLM engine: latency, throughput, cost, energy.
+
+Iteration times come from composition, decisions from a scheduler and a router, lengths and arrivals
+from a workload; the loop between them is exact. Designs of one seed and workload answer the same
+requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.contract import evaluate_pointwise, numbers
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import MODELS, PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.serving.arrivals import Requests, requests_of
+from simulators.serving.deployment import (
+    Deployment,
+    Facts,
+    deployment_of,
+    describe,
+    files_of,
+)
+from simulators.serving.iteration import iteration_table, table_price
+from simulators.serving.loop import run
+from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
+from simulators.serving.point import ServingPoint
+from simulators.serving.policies import load_router, load_scheduler, policy_file
+from simulators.serving.service import Engine, Limits, kv_blocks, serve
+from simulators.serving.traces import is_trace
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The simulator of this room."""
+
+    name: str = "serving"
+    version: int = 1
+    point: type = ServingPoint
+    metrics: type = ServingMetrics
+    facts: type = Facts
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Simulate every row on its own."""
+        return evaluate_pointwise(ServingPoint, ServingMetrics, simulate, batch)
+
+    def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return sizes and counts that need no simulation."""
+        return describe(batch)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on data sheets, policies, workloads and what was calibrated."""
+        text = str(value)
+        if name == "workload":
+            return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
+        if name in ("scheduler", "router"):
+            file = policy_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
+            return () if file is None else (file,)
+        folders = {"model": MODELS, "prices": PRICES}
+        return (folders[name].find(text),) if name in folders else files_of(name, text)
+
+    def warm_up(self) -> None:
+        """Compile the loop, the price of an iteration and every policy the folders offer."""
+        _ = run.compiled, table_price.compiled
+        for scheduler in SCHEDULERS.names():
+            _ = load_scheduler(scheduler).schedule.compiled
+        for router in ROUTERS.names():
+            _ = load_router(router).compiled
+
+    def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Guess: time goes with the requests; every design asks for about the same iterations."""
+        counts = numbers(batch, "requests").astype(np.float64)
+        return PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+
+
+PER_REQUEST_S = 4e-6
+"""Typical CPU time of one request of 200 output tokens, all in."""
+
+TYPICAL_TRACE = 20_000.0
+"""Requests of a trace whose length was not asked for."""
+
+SIMULATOR = Serving()
+
+
+def simulate(point: ServingPoint) -> ServingMetrics:
+    """Return the metrics of one deployment under one load.
+
+    Raises:
+        Infeasible: it cannot be built, or no request fits into it.
+        UserError: a choice means nothing.
+
+    >>> simulate(ServingPoint(model="llama2_7b", gpu="a100_sxm", requests=50)).completed_requests
+    50
+    """
+    _check(point)
+    deployment = deployment_of(point)
+    scheduler = load_scheduler(point.scheduler)
+    for name, needed in scheduler.requires.items():
+        if getattr(point, name) != needed:
+            raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
+    limits = _limits(point, deployment, chunked=scheduler.chunked, reserves=scheduler.reserves)
+    asked = requests_of(
+        workload=point.workload,
+        qps=point.qps,
+        requests=point.requests,
+        seed=point.seed,
+        process=point.arrivals,
+        burstiness=point.burstiness,
+    )
+    let_in, rejected = _admitted(asked, limits)
+    table = iteration_table(deployment.hardware)
+    engine = Engine(scheduler, load_router(point.router), table_price)
+    world = serve(
+        engine, limits, let_in, replicas=point.replicas, shape=table.shape, table=table.table
+    )
+    bill = Bill(
+        gpus=deployment.gpus,
+        gpus_per_stage=point.tp,
+        usd_per_gpu_hour=deployment.usd_per_gpu_hour,
+        waiting_w_per_stage=table.waiting_w,
+        flops_per_token=deployment.flops_per_token,
+        peak_flops_per_gpu=deployment.peak_flops,
+        slo_ttft_s=point.slo_ttft_s,
+        slo_tpot_s=point.slo_tpot_s,
+        calibrated=table.calibrated,
+        extrapolated=table.extrapolated,
+    )
+    return metrics_of(world, let_in.output_tokens, rejected, bill)
+
+
+def _limits(
+    point: ServingPoint, deployment: Deployment, *, chunked: bool, reserves: bool
+) -> Limits:
+    """Return what a replica may hold and batch."""
+    context = point.max_context or deployment.hardware.replica.model.max_context
+    tokens = point.chunk_size if chunked else max(point.max_batch_tokens, context)
+    blocks = kv_blocks(
+        deployment.hardware.replica,
+        memory_fraction=point.memory_fraction,
+        block_size=point.block_size,
+        tokens=tokens,
+        rows=point.max_batch,
+    )
+    return Limits(
+        blocks=blocks,
+        block_size=point.block_size,
+        watermark=point.watermark,
+        seats=point.max_batch,
+        batch_tokens=point.max_batch_tokens,
+        chunk=point.chunk_size,
+        most_tokens=context,
+        stages=point.pp,
+        reserves=reserves,
+    )
+
+
+def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:
+    """Return the requests that could ever run, and how many could not."""
+    fit = limits.admits(asked.prompt_tokens, asked.output_tokens)
+    rejected = asked.prompt_tokens.size - fit.size
+    if fit.size == 0:
+        raise Infeasible(
+            "no_request_fits",
+            f"{rejected} requests, {limits.blocks * limits.block_size} tokens of KV memory, "
+            f"{limits.most_tokens} of context",
+        )
+    if rejected == 0:
+        return asked, 0
+    return asked.take(fit), rejected
+
+
+def _check(point: ServingPoint) -> None:
+    """Raise `UserError` for a choice that no engine could be given."""
+    for name in (
+        "tp",
+        "pp",
+        "replicas",
+        "chunk_size",
+        "max_batch",
+        "max_batch_tokens",
+        "block_size",
+    ):
+        if getattr(point, name) < 1:
+            raise UserError(f"{name} is {getattr(point, name)}; it must be at least 1")
+    if not 0.0 < point.memory_fraction <= 1.0:
+        raise UserError(f"memory_fraction is {point.memory_fraction:g}; it must be within 0..1")
+    if not 0.0 <= point.watermark < 1.0:
+        raise UserError(f"watermark is {point.watermark:g}; it must be within 0..1")
+    if point.max_context < 0:
+        raise UserError(f"max_context is {point.max_context}; it must not be negative")
+    if point.pp > point.max_batch:
+        raise Infeasible(
+            "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
+        )
