@@ -1,0 +1,85 @@
+"""GPUs: data sheets are complete and consistent, and mistakes in a user's own are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.core.errors import UserError
+from simulators.core.folder import GPUS
+
+ASKED_FOR = (
+    "p4", "t4", "p100_pcie", "v100_sxm", "v100_pcie", "a100_pcie_40gb", "a100_sxm_40gb",
+    "a100_pcie_80gb", "a100_sxm", "a10", "a40", "l4", "l40s", "h100_sxm", "h100_pcie", "h200_sxm",
+    "b200_sxm", "gb200", "rtx_3090", "rtx_4090", "rtx_pro_6000", "mi100", "mi210", "mi250",
+    "mi300x",
+)  # fmt: skip
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_a_data_sheet_states_everything(name: str) -> None:
+    gpu = load_gpu(name)
+    assert set(gpu.peak_flops) <= set(DTYPES)
+    assert "fp32" in gpu.peak_flops
+    assert len(gpu.source) > 40
+    assert gpu.idle_w is not None
+    assert 0 < gpu.idle_w < 0.3 * gpu.tdp_w
+    assert gpu.pcie_bytes_per_s > 0
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_peak_rates_are_whole_operations_per_sm_and_clock(name: str) -> None:
+    # Published fp32 rates: 64, 128 or 256 operations per SM and clock, matrix units 256 and more.
+    gpu = load_gpu(name)
+    per_clock = gpu.peak_flops["fp32"] / gpu.sm_count / gpu.clock_hz
+    assert any(per_clock == pytest.approx(whole, rel=0.1) for whole in (128, 256, 512))
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_narrower_numbers_are_not_slower(name: str) -> None:
+    peaks = load_gpu(name).peak_flops
+    sized = [peaks[d] for d in ("fp32", "fp16", "int8", "fp4") if d in peaks]
+    assert sized == sorted(sized)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("h100", "h100_sxm"), ("a100", "a100_sxm"), ("a100_sxm_80gb", "a100_sxm"),
+     ("h200", "h200_sxm"), ("b200", "b200_sxm"), ("v100", "v100_sxm")],
+)  # fmt: skip
+def test_an_alias_is_the_same_gpu(alias: str, name: str) -> None:
+    assert load_gpu(alias) == load_gpu(name)
+
+
+@pytest.mark.parametrize("name", GPUS.names())
+def test_every_gpu_has_a_usual_machine(name: str) -> None:
+    gpu = load_gpu(name)
+    assert cluster_for("auto", gpu).gpus_per_node >= 8
+
+
+def test_a_memory_size_in_words_is_refused(tmp_path: Path) -> None:
+    text = GPUS.find("h100_sxm").read_text().replace("85_899_345_920", '"80 GB"')
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match="hbm_bytes is '80 GB'; it must be of type int"):
+        load_gpu(str(path))
+
+
+@given(sms=st.floats(0.1, 4), clock=st.floats(0.1, 4), bandwidth=st.floats(0.1, 4))
+def test_peaks_of_a_what_if_device_follow_its_sms_and_clock(
+    sms: float, clock: float, bandwidth: float
+) -> None:
+    real = load_gpu("h100_sxm")
+    scaled = what_if(real, sm_scale=sms, clock_scale=clock, bandwidth_scale=bandwidth)
+    per_sm_and_clock = real.peak("fp16") / real.sm_count / real.clock_hz
+    assert scaled.peak("fp16") == pytest.approx(
+        per_sm_and_clock * scaled.sm_count * scaled.clock_hz
+    )
+    assert scaled.measured_as in ("", "h100_sxm")
+    assert scaled.hbm_bytes == real.hbm_bytes

@@ -1,0 +1,111 @@
+"""Models: the shapes in the catalog count up to what their makers published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulators.catalog.model import load_model
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import MODELS
+
+# Parameters as the model's paper or model card gives them.
+PUBLISHED = {
+    "llama2_7b": 6.74e9,
+    "llama2_13b": 13.02e9,
+    "llama2_70b": 68.98e9,
+    "llama3_1_8b": 8.03e9,
+    "llama3_1_70b": 70.6e9,
+    "llama3_1_405b": 405.9e9,
+    "gpt2": 124.4e6,
+    "gpt2_medium": 354.8e6,
+    "gpt2_large": 774.0e6,
+    "gpt2_xl": 1557.6e6,
+    "gpt3_175b": 174.6e9,
+    "mixtral_8x7b": 46.7e9,
+    "qwen3_32b": 32.8e9,
+    "deepseek_v3": 671e9,
+}
+ACTIVE = {"mixtral_8x7b": 12.9e9, "deepseek_v3": 37e9, "llama2_7b": 6.74e9}
+
+
+@pytest.mark.parametrize("name", MODELS.names())
+def test_parameters_are_the_published_ones(name: str) -> None:
+    assert load_model(name).parameters == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_a_token_passes_the_published_active_parameters(name: str) -> None:
+    assert load_model(name).active_parameters == pytest.approx(ACTIVE[name], rel=0.02)
+
+
+def test_a_hugging_face_config_is_a_model(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert load_model(str(path)).parameters == load_model("llama3_1_8b").parameters
+
+
+def test_a_hugging_face_config_of_a_mixture_with_latent_attention_is_a_model(
+    tmp_path: Path,
+) -> None:
+    config = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
+        "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
+        "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
+        "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert load_model(str(path)).parameters == load_model("deepseek_v3").parameters
+
+
+def test_a_hugging_face_config_of_gpt2_is_a_model(tmp_path: Path) -> None:
+    config = {
+        "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024,
+        "n_ctx": 1024, "vocab_size": 50257,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert load_model(str(path)).parameters == load_model("gpt2").parameters
+
+
+def test_a_config_without_layers_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    with pytest.raises(UserError, match="num_hidden_layers"):
+        load_model(str(path))
+
+
+def test_a_misspelt_model_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'llama2_70b'"):
+        load_model("lama2_70b")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("laiers = 3", "did you mean 'layers'"),
+        ("kv_heads = 5", "cannot share"),
+        ('hidden = "wide"', "must be of type int"),
+        ("vocab = 0", "must be positive"),
+    ],
+)
+def test_a_mistake_in_a_model_file_is_named(tmp_path: Path, line: str, said: str) -> None:
+    key = line.split(" = ")[0]
+    text = (MODELS.find("llama2_7b")).read_text()
+    kept = [old for old in text.splitlines() if not old.startswith(f"{key} =")]
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join([*kept, line]))
+    with pytest.raises(UserError, match=said):
+        load_model(str(path))

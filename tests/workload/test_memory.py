@@ -1,0 +1,126 @@
+"""Memory: what published configurations hold, and what must hold for every cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.catalog.model import load_model
+from simulators.core.errors import Infeasible
+from simulators.workload.cut import Parallelism, check_cut, stage_of
+from simulators.workload.memory import (
+    activation_bytes,
+    kv_bytes_per_token,
+    stage_weights,
+    weight_bytes,
+)
+
+GB, GIB, KIB = 1e9, 2**30, 2**10
+
+# model, tp, pp, dtype, bytes of weights on one GPU, and who says so.
+WEIGHTS = [
+    ("llama2_7b", 1, 1, "fp16", 13.48 * GB, "meta-llama/Llama-2-7b-hf, size of the checkpoint"),
+    ("llama2_13b", 1, 1, "fp16", 26.03 * GB, "meta-llama/Llama-2-13b-hf, size of the checkpoint"),
+    ("llama2_70b", 1, 1, "fp16", 138.0 * GB, "meta-llama/Llama-2-70b-hf, size of the checkpoint"),
+    ("llama3_1_8b", 1, 1, "bf16", 14.99 * GIB, "vLLM log: model weights take 14.99 GiB"),
+    ("llama3_1_70b", 4, 1, "bf16", 32.89 * GIB, "vLLM log at tp 4: model weights take 32.89 GiB"),
+    ("mixtral_8x7b", 1, 1, "bf16", 93.4 * GB, "mistralai/Mixtral-8x7B-v0.1, size of checkpoint"),
+    ("deepseek_v3", 1, 1, "fp8", 671 * GB, "DeepSeek-V3 README: 671 B parameters in FP8"),
+    ("gpt3_175b", 8, 1, "fp16", 346 * GB / 8, "vLLM paper, table 1: OPT-175B, 346 GB on 8 GPUs"),
+]
+
+# model, bytes of KV cache of one token, and who says so.
+KV_CACHE = [
+    ("llama2_7b", 512 * KIB, "2 x 32 layers x 4096 x 2 bytes; CacheGen and others: 0.5 MB a token"),
+    ("llama2_13b", 800 * KIB, "vLLM paper, section 3: 800 KB a token for a 13B model"),
+    ("llama2_70b", 320 * KIB, "GQA, Ainslie et al.: an eighth of 2.5 MiB"),
+    ("llama3_1_8b", 128 * KIB, "Mooncake, FAST 2025: 8 KV heads of 128, 32 layers"),
+    ("llama3_1_405b", 516_096, "Llama 3.1 blog of Hugging Face: 123 GB for 128k tokens, 2 bytes"),
+    ("deepseek_v3", 70_272, "DeepSeek-V3 on one page, ISCA 2025, table 1: 70.272 KB a token"),
+]
+
+
+@pytest.mark.parametrize(("name", "tp", "pp", "dtype", "expected", "source"), WEIGHTS)
+def test_weights_take_what_was_published(
+    name: str, tp: int, pp: int, dtype: str, expected: float, source: str
+) -> None:
+    got = weight_bytes(load_model(name), Parallelism(tp, pp), dtype)
+    assert got == pytest.approx(expected, rel=0.05), source
+
+
+@pytest.mark.parametrize(("name", "expected", "source"), KV_CACHE)
+def test_a_token_takes_the_published_kv_cache(name: str, expected: float, source: str) -> None:
+    got = kv_bytes_per_token(load_model(name), Parallelism(), "bf16")
+    assert got == pytest.approx(expected, rel=0.05), source
+
+
+cuts = st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 3, 4, 8]))
+untied = st.sampled_from(
+    ["llama2_7b", "llama2_70b", "llama3_1_8b", "mixtral_8x7b", "qwen3_32b", "deepseek_v3"]
+)
+
+
+@given(name=untied, cut=cuts)
+def test_the_parts_of_a_cut_sum_to_the_whole_model(name: str, cut: tuple[int, int]) -> None:
+    model, parallelism = load_model(name), Parallelism(*cut)
+    shares = [stage_weights(model, parallelism, "fp16", s) for s in range(parallelism.pp)]
+    whole = sum(parallelism.tp * share.split + share.copied for share in shares)
+    assert whole == pytest.approx(2 * model.parameters, rel=1e-12)
+
+
+@given(name=st.sampled_from(["gpt2", "gpt2_xl", "gpt3_175b"]))
+def test_a_tied_table_is_held_once_on_one_gpu_and_twice_in_a_pipeline(name: str) -> None:
+    model = load_model(name)
+    assert weight_bytes(model, Parallelism(), "fp16") == pytest.approx(2 * model.parameters)
+    shares = [stage_weights(model, Parallelism(pp=2), "fp16", stage) for stage in range(2)]
+    table = model.vocab * model.hidden
+    assert sum(s.total for s in shares) == pytest.approx(2 * (model.parameters + table))
+
+
+@given(name=untied, pp=st.integers(1, 32))
+def test_stages_hold_every_layer_once(name: str, pp: int) -> None:
+    model = load_model(name)
+    stages = [stage_of(model, Parallelism(pp=pp), stage) for stage in range(pp)]
+    assert sum(s.layers for s in stages) == model.layers
+    assert sum(s.expert_layers for s in stages) == model.expert_layers
+    assert max(s.layers for s in stages) - min(s.layers for s in stages) <= 1
+    assert [s.has_embedding for s in stages] == [i == 0 for i in range(pp)]
+    assert [s.has_head for s in stages] == [i == pp - 1 for i in range(pp)]
+
+
+def test_scarce_kv_heads_are_copied_to_every_rank() -> None:
+    model = load_model("llama2_70b")
+    eight, sixteen = (kv_bytes_per_token(model, Parallelism(tp), "fp16") for tp in (8, 16))
+    assert eight == sixteen == kv_bytes_per_token(model, Parallelism(), "fp16") / 8
+
+
+def test_latents_are_copied_to_every_rank() -> None:
+    model = load_model("deepseek_v3")
+    whole = kv_bytes_per_token(model, Parallelism(), "bf16")
+    assert kv_bytes_per_token(model, Parallelism(tp=8), "bf16") == whole
+
+
+@given(tokens=st.integers(1, 10**6), rows=st.integers(0, 10**4), tp=st.sampled_from([1, 2, 4, 8]))
+def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
+    tokens: int, rows: int, tp: int
+) -> None:
+    model = load_model("llama2_70b")
+    here = activation_bytes(model, Parallelism(tp), "fp16", float(tokens), float(rows))
+    more = activation_bytes(model, Parallelism(tp), "fp16", 2.0 * tokens, float(rows))
+    alone = activation_bytes(model, Parallelism(), "fp16", float(tokens), float(rows))
+    assert more > here > 0
+    assert alone >= here >= alone / tp - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "reason"),
+    [
+        ("gpt2", Parallelism(tp=8), "tp_does_not_divide_heads"),
+        ("gpt2", Parallelism(pp=13), "pp_exceeds_layers"),
+        ("gpt2", Parallelism(tp=0), "no_gpus"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_infeasible(name: str, cut: Parallelism, reason: str) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        check_cut(load_model(name), cut)

@@ -1,0 +1,146 @@
+"""Operators of a transformer: their arithmetic and bytes are what the field counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.catalog.model import load_model
+from simulators.workload.cut import Parallelism
+from simulators.workload.operators import (
+    Attention,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Operator,
+)
+from simulators.workload.step import Step, decode_step, prefill_step
+from simulators.workload.transformer import forward
+
+DENSE = ("llama2_7b", "llama2_70b", "llama3_1_8b", "qwen3_32b", "gpt2_xl", "gpt3_175b")
+
+
+def matrix_flops(operators: tuple[Operator, ...]) -> float:
+    total = 0.0
+    for o in operators:
+        if isinstance(o, Gemm):
+            total += 2.0 * o.repeat * float(o.m * o.n * o.k * o.batch)
+        if isinstance(o, GroupedGemm):
+            total += 2.0 * o.repeat * float(o.tokens * o.top_k * o.n * o.k)
+    return total
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_token_costs_two_flops_a_weight(name: str) -> None:
+    # Kaplan et al., Scaling laws (2020): 2N per token forward, embeddings aside.
+    model = load_model(name)
+    tokens = 512.0
+    got = matrix_flops(forward(model, Parallelism(), prefill_step(1.0, tokens), "fp16", "fp16"))
+    tables = model.vocab * model.hidden * (1 if model.tied_embeddings else 2)
+    weights = model.parameters - tables - model.learned_positions * model.hidden
+    head = 2.0 * model.vocab * model.hidden
+    assert got == pytest.approx(2.0 * weights * tokens + head, rel=0.002)
+
+
+@pytest.mark.parametrize("name", ["mixtral_8x7b"])
+def test_a_token_of_a_mixture_costs_two_flops_an_active_weight(name: str) -> None:
+    model = load_model(name)
+    tokens = 512.0
+    got = matrix_flops(forward(model, Parallelism(), prefill_step(1.0, tokens), "fp16", "fp16"))
+    weights = model.active_parameters - 2 * model.vocab * model.hidden
+    head = 2.0 * model.vocab * model.hidden
+    assert got == pytest.approx(2.0 * weights * tokens + head, rel=0.002)
+
+
+@given(
+    name=st.sampled_from(["llama2_7b", "llama2_70b", "mixtral_8x7b", "deepseek_v3"]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 3, 4]),
+    batch=st.integers(1, 64),
+    context=st.integers(1, 4096),
+)
+def test_the_parts_of_a_cut_do_the_work_of_the_whole(
+    name: str, tp: int, pp: int, batch: int, context: int
+) -> None:
+    model, cut = load_model(name), Parallelism(tp, pp)
+    step = decode_step(float(batch), float(context))
+    whole = matrix_flops(forward(model, Parallelism(), step, "fp16", "fp16"))
+    parts = [matrix_flops(forward(model, cut, step, "fp16", "fp16", s)) for s in range(pp)]
+    # Routers and latent down-projections run whole on every rank, so the parts may do more.
+    assert sum(parts) * tp >= whole * (1 - 1e-12)
+    if name.startswith("llama"):
+        assert sum(parts) * tp == pytest.approx(whole, rel=1e-12)
+
+
+@given(chunks=st.lists(st.integers(1, 2000), min_size=1, max_size=6))
+def test_chunks_of_a_prompt_score_the_pairs_of_the_whole(chunks: list[int]) -> None:
+    past, pairs = 0, 0.0
+    for chunk in chunks:
+        pairs += chunk * past + chunk * (chunk + 1) / 2
+        past += chunk
+    assert pairs == prefill_step(1.0, float(past)).prefill_pairs
+
+
+def test_a_sum_over_ranks_follows_every_attention_and_every_feed_forward() -> None:
+    model = load_model("llama2_70b")
+    operators = forward(model, Parallelism(tp=8), decode_step(16.0, 100.0), "fp16", "fp16")
+    sums = [o for o in operators if isinstance(o, Collective) and o.kind == "all_reduce"]
+    assert [(o.repeat, o.ranks) for o in sums] == [(2 * 80 + 1, 8)]
+    assert sums[0].size_bytes == 16 * 8192 * 2
+
+
+def test_only_a_cut_model_exchanges_messages() -> None:
+    step = decode_step(1.0, 1.0)
+    alone = forward(load_model("llama2_7b"), Parallelism(), step, "fp16", "fp16")
+    assert not [o for o in alone if isinstance(o, Collective)]
+    first = forward(load_model("llama2_7b"), Parallelism(pp=2), step, "fp16", "fp16", 0)
+    assert [o.kind for o in first if isinstance(o, Collective)] == ["send_recv"]
+
+
+def test_fused_chains_move_the_bytes_of_a_fused_layer() -> None:
+    # Per layer and T tokens: residual and norm 8Th in all, activation of a plain block 2Tf.
+    model = load_model("gpt3_175b")
+    tokens = 100.0
+    operators = forward(model, Parallelism(), prefill_step(1.0, tokens), "fp16", "fp16")
+    moved = {
+        o.name: float(o.elements) * (o.reads + o.writes)
+        for o in operators
+        if isinstance(o, Elementwise)
+    }
+    assert moved["attention_norm"] + moved["ffn_norm"] == 8 * tokens * model.hidden
+    assert moved["ffn_activation"] == 2 * tokens * model.ffn
+
+
+def test_a_latent_decode_reads_one_latent_a_key() -> None:
+    # DeepSeek-V3: 512 + 64 numbers a token and layer, whatever the heads.
+    model = load_model("deepseek_v3")
+    operators = forward(model, Parallelism(tp=8), decode_step(4.0, 1000.0), "bf16", "bf16")
+    (attention,) = [o for o in operators if isinstance(o, Attention) and o.phase == "decode"]
+    numbers = 2 * attention.kv_heads * attention.head_dim * float(attention.kv_tokens)
+    assert numbers == pytest.approx(4 * 1000 * 576)
+    flops = 4 * attention.heads * attention.head_dim * float(attention.pairs)
+    assert flops == pytest.approx(2 * 16 * 4000 * (576 + 512))
+
+
+def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:
+    operators = forward(
+        load_model("llama2_7b"), Parallelism(), decode_step(1.0, 4.0), "w4a16", "fp16"
+    )
+    layers = [o for o in operators if isinstance(o, Gemm) and o.name != "lm_head"]
+    assert {(o.dtype, o.weight_dtype) for o in layers} == {("fp16", "int4")}
+    (head,) = [o for o in operators if o.name == "lm_head"]
+    assert isinstance(head, Gemm)
+    assert (head.dtype, head.weight_dtype) == ("fp16", "")
+
+
+def test_sizes_may_be_columns() -> None:
+    step = Step(
+        decodes=np.array([1.0, 2.0]), decode_kv_tokens=np.array([5.0, 9.0]), logits_rows=1.0
+    )
+    operators = forward(load_model("gpt2"), Parallelism(), step, "fp16", "fp16")
+    (qkv,) = [o for o in operators if o.name == "qkv_proj"]
+    assert isinstance(qkv, Gemm)
+    assert np.array_equal(qkv.m, [1.0, 2.0])
