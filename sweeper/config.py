@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from simulators.core.contract import (
+    OUTCOME,
     Describes,
     Direction,
     Simulator,
@@ -23,9 +24,10 @@ from simulators.core.contract import (
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import FOLDERS
 from sweeper.notation import Scalar, values_of
+from sweeper.query import condition
 from sweeper.space import DesignSpace, Factor
 
-KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "objectives")
+KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "where", "objectives")
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""
 
@@ -99,6 +101,22 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
         ):
             raise UserError(f"objective '{name}' is not a number, but {kind}")
     return wanted
+
+
+def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:
+    """Return the condition results must meet to be on the front, if the space has one.
+
+    Raises:
+        UserError: it is no SQL condition over axes, derived columns and metrics.
+    """
+    text = written.get("where")
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise UserError(f"`where` is one SQL condition over the results, not {text!r}")
+    metrics = schema_of(load_simulator(space.simulator).metrics).names
+    condition(text, [*space.axes, *space.derived, *dict.fromkeys([*metrics, *OUTCOME.names])])
+    return text
 
 
 def check_axis(name: str, simulator: Simulator) -> None:

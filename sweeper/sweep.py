@@ -17,13 +17,18 @@ from sweeper.work import Task
 
 @dataclass(frozen=True)
 class Sweep:
-    """A space, how to pick its points, who evaluates them, and where the answers are kept."""
+    """A space, how to pick its points, who evaluates them, and where the answers are kept.
+
+    `objectives` and `where` (an SQL condition) say what the live front shows; they do not change what
+    is evaluated.
+    """
 
     space: DesignSpace
     sampler: Sampler
     engine: Engine
     store: Store
     objectives: Mapping[str, Direction]
+    where: str | None = None
 
     def run(
         self, watch: Callable[[Part], None] = lambda _: None, say: Say = lambda _: None
@@ -38,7 +43,7 @@ class Sweep:
         """
         check_writable(self.store.results)
         self._reuse(say)
-        task = Task(self.space, self.store, self.objectives)
+        task = Task(self.space, self.store, self.objectives, self.where)
         left = self.sampler.size(self.space)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):

@@ -7,7 +7,7 @@ import math
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
 _FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (0.0, "FLOP"))
-_SCALES = {"s": _SECONDS, "bytes": _BYTES, "flops": _FLOPS}
+_SCALES = {"s": _SECONDS, "B": _BYTES, "bytes": _BYTES, "flops": _FLOPS}
 
 
 def human(value: object, unit: str = "") -> str:
@@ -31,8 +31,10 @@ def human(value: object, unit: str = "") -> str:
         size, name = next((s, n) for s, n in scale if abs(value) >= s)
         size = size or (1e-9 if name == "ns" else 1.0)
         return f"{digits(value / size)} {name}" + ("/s" if unit.endswith("/s") else "")
-    if unit == "USD":
+    if unit in ("$", "USD"):
         return f"${digits(value)}"
+    if unit == "1/s":
+        return f"{digits(value)}/s"
     return f"{digits(value)} {unit}".rstrip()
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from simulators.core.contract import (
@@ -27,7 +28,7 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import UserError
 from sweeper.query import local_front
-from sweeper.space import DesignSpace
+from sweeper.space import DesignSpace, names_in
 from sweeper.store import Batch, Part, Store
 
 
@@ -38,6 +39,7 @@ class Task:
     space: DesignSpace
     store: Store
     objectives: Mapping[str, Direction]
+    where: str | None = None
 
     def warm_up(self) -> None:
         """Compile what will be called, so that the cache serves every worker."""
@@ -91,10 +93,7 @@ class Task:
         if counted[words.index("ok")] < batch.num_rows:
             for text in columns["reason"].drop_null().to_pylist():
                 reasons[text.split(":")[0]] += 1
-        good = {o: _values(columns[o]) for o in self.objectives}
-        if counted[words.index("ok")] < batch.num_rows:
-            good = {o: values[codes == words.index("ok")] for o, values in good.items()}
-        front, ties = local_front(good, self.objectives)
+        front, ties = local_front(self._candidates(columns, codes == words.index("ok")), self.objectives)
         laps.end("front")
         return Part(
             name=name,
@@ -107,6 +106,16 @@ class Task:
             worker=worker,
             laps=laps.cpu_s,
         )
+
+    def _candidates(self, columns: Mapping[str, pa.Array], good: Any) -> dict[str, Any]:
+        """Return the objectives of the rows that may be on the front."""
+        if self.where is not None:
+            names = names_in(self.where, f"where '{self.where}'")
+            rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
+            meets = rows.select(pl.sql_expr(self.where).fill_null(value=False)).to_series().to_numpy()
+            good = good & meets
+        objectives = {o: _values(columns[o]) for o in self.objectives}
+        return objectives if good.all() else {o: v[good] for o, v in objectives.items()}
 
 
 class Laps:

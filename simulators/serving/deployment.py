@@ -48,7 +48,9 @@ class Facts:
         "weights on the fullest GPU", unit="B", needs=("model", "dtype", "tp", "pp")
     )
     kv_bytes_per_token: float = fact(
-        "KV cache of one token on the fullest GPU", unit="B", needs=("model", "kv_dtype", "tp", "pp")
+        "KV cache of one token on the fullest GPU",
+        unit="B",
+        needs=("model", "kv_dtype", "tp", "pp"),
     )
     hbm_bytes: float = fact("memory of one GPU", unit="B", needs=("gpu",))
     model_parameters: float = fact("weights of the model", needs=("model",))

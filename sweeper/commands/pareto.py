@@ -22,21 +22,24 @@ def main(words: list[str]) -> int:
     parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--where", metavar="SQL")
+    parser.add_argument("--every", action="store_true", help="ignore the space's own `where`")
     parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--rows", type=int, default=20, help="how many designs to print")
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
-    space, store, objectives = latest(chosen.name, chosen.outputs)
+    last = latest(chosen.name, chosen.outputs)
     asked: dict[str, Direction] = {n: "min" for n in chosen.min} | {n: "max" for n in chosen.max}
-    objectives = asked or objectives
-    front = pareto_front(store.scan(), objectives, where=chosen.where, per=chosen.per)
+    objectives = asked or last.objectives
+    conditions = [c for c in (None if chosen.every else last.where, chosen.where) if c]
+    where = " AND ".join(f"({c})" for c in conditions) if len(conditions) > 1 else "".join(conditions)
+    front = pareto_front(last.store.scan(), objectives, where=where or None, per=chosen.per)
     if front.is_empty():
         raise UserError(
-            f"no feasible design of '{chosen.name}'" + (f" meets {chosen.where}" if chosen.where else "")
+            f"no feasible design of '{chosen.name}'" + (f" meets {where}" if where else "")
         )
-    front = front.insert_column(0, keys(store.definition, front))
+    front = front.insert_column(0, keys(last.store.definition, front))
     if chosen.csv:
         try:
             front.write_csv(Path(chosen.csv))
@@ -50,6 +53,6 @@ def main(words: list[str]) -> int:
     for group in groups:
         if chosen.per:
             print(", ".join(f"{c}={group[c][0]}" for c in chosen.per))
-        print_front(group, space, objectives, chosen.rows)
+        print_front(group, last.space, objectives, where=where, rows=chosen.rows)
         print(f"Knee {group['key'][knee(group, objectives)][:10]}\n")
     return 0

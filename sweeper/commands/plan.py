@@ -9,7 +9,7 @@ from typing import Any
 
 from simulators.core.contract import load_simulator, schema_of
 from sweeper.commands.run import question
-from sweeper.engines.auto import probe
+from sweeper.engines.auto import hinted, probe
 from sweeper.units import duration, human
 
 _PATIENCE_S = 0.2
@@ -27,14 +27,15 @@ def main(composed: Mapping[str, Any]) -> int:
     answered = sum(len(s) if not space.constraints else _kept(space, s) for s in asked.store.finished())
     answered += len(asked.store.answered(space))
     todo = max(picked - answered, 0)
-    estimate = probe(space, patience_s=_PATIENCE_S) if todo else None
+    # A dear simulator guesses: trying it would cost more than a plan should.
+    estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
     plan = {
         "space": asked.name,
         "points": space.size,
-        "axes": {name: len(space.axes[name]) for name in space.varied},
+        "axes": {name: len(set(space.axes[name])) for name in space.varied},
         "removed": removed,
         "picked": picked,
         "answered": answered,
@@ -54,9 +55,9 @@ def main(composed: Mapping[str, Any]) -> int:
         print(f"  {count:,} removed by {text}")
     print(f"{picked:,} to be answered, {answered:,} answered already, {todo:,} to do")
     if estimate:
+        how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
         print(
-            f"About {duration(work_s)} of CPU ({estimate.probes} points tried: "
-            f"{human(estimate.point_s, 's')} each), {duration(plan['wall_s'])} on "
+            f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), {duration(plan['wall_s'])} on "
             f"{os.cpu_count()} cores, at most {human(float(plan['bytes']), 'bytes')} of results"
         )
     return 0

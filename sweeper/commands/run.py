@@ -36,6 +36,7 @@ class Question:
     name: str
     space: DesignSpace
     objectives: Mapping[str, Direction]
+    where: str | None
     sampler: Sampler
     engine: Engine
     store: Store
@@ -60,6 +61,7 @@ def question(composed: Mapping[str, Any]) -> Question:
         name=composed["name"],
         space=space,
         objectives=objectives,
+        where=config.where(composed["space"], space),
         sampler=load_sampler(sampler.pop("name"), **sampler),
         engine=load_engine(engine.pop("name"), **engine),
         store=store,
@@ -76,7 +78,7 @@ def main(composed: Mapping[str, Any]) -> int:
     if sum(removed.values()) == asked.space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
         raise UserError(f"the space is empty: its constraints leave none of {asked.space.size:,} points\n{listed}")
-    sweep = Sweep(asked.space, asked.sampler, asked.engine, asked.store, asked.objectives)
+    sweep = Sweep(asked.space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where)
     with _alone(asked.store):
         progress = Progress(total=asked.sampler.size(asked.space), objectives=asked.objectives)
         said: list[str] = []
@@ -110,6 +112,7 @@ def main(composed: Mapping[str, Any]) -> int:
         space=asked.space,
         definition=asked.store.definition,
         objectives=asked.objectives,
+        where=asked.where,
         results=results,
         folder=asked.store.results,
         removed=removed,
@@ -190,8 +193,18 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def latest(name: str, outputs: str) -> tuple[DesignSpace, Store, dict[str, Direction]]:
-    """Return the space, store and objectives of the last run of a space.
+@dataclass(frozen=True)
+class Answered:
+    """The last run of a space."""
+
+    space: DesignSpace
+    store: Store
+    objectives: Mapping[str, Direction]
+    where: str | None
+
+
+def latest(name: str, outputs: str) -> Answered:
+    """Return the last run of a space.
 
     Raises:
         UserError: there was none.
@@ -206,11 +219,16 @@ def latest(name: str, outputs: str) -> tuple[DesignSpace, Store, dict[str, Direc
             f"Results there: {', '.join(known) or 'none'}"
         )
     stored = Definition.from_json(runs[-1].read_text())
-    written = json.loads((runs[-1].parent / "config.json").read_text())
+    written = json.loads((runs[-1].parent / "config.json").read_text())["space"]
     space = stored.space()
-    return space, Store(f"{outputs}/{name}", stored), config.objectives(written["space"], space)
+    return Answered(
+        space=space,
+        store=Store(f"{outputs}/{name}", stored),
+        objectives=config.objectives(written, space),
+        where=config.where(written, space),
+    )
 
 
 def scan(name: str, outputs: str = "outputs") -> pl.LazyFrame:
     """Return all answers of the last run of a space, lazily."""
-    return latest(name, outputs)[1].scan()
+    return latest(name, outputs).store.scan()

@@ -68,7 +68,7 @@ def _space(name: str) -> None:
     print(f"{space.size:,} points for the simulator '{space.simulator}'")
     units = {f.name: f.metadata[b"unit"].decode() for f in schema_of(load_simulator(space.simulator).point)}
     for axis in space.varied:
-        values = space.axes[axis]
+        values = tuple(dict.fromkeys(space.axes[axis]))
         listed = [human(v, units[axis]) for v in values[:12]]
         print(f"  {axis:16} × {len(values):<5} {', '.join(listed)}{' …' if len(values) > 12 else ''}")
     fixed = [f"{n}={human(v[0], units[n])}" for n, v in space.axes.items() if n in (written.get("axes") or {}) and len(v) == 1]
@@ -79,6 +79,8 @@ def _space(name: str) -> None:
     for text, count in space.removed().items():
         print(f"  {count:,} removed by {text}")
     wanted = config.objectives(written, space)
+    if condition := config.where(written, space):
+        print(f"  where {condition}")
     print(f"  wanted: {', '.join(f'{n} {d}' for n, d in wanted.items())}")
 
 
@@ -106,15 +108,15 @@ def _fields(kind: type) -> None:
 def _design(name: str, prefix: str, outputs: str) -> int:
     from sweeper.commands.run import latest
 
-    space, store, objectives = latest(name, outputs)
-    rows = store.scan().collect()
-    named = keys(store.definition, rows)
+    last = latest(name, outputs)
+    rows = last.store.scan().collect()
+    named = keys(last.store.definition, rows)
     found = rows.filter(named.str.starts_with(prefix.lower()))
     if len(found) != 1:
         what = "no design has a key that begins with" if found.is_empty() else "several keys begin with"
         near = ", ".join(named.filter(named.str.starts_with(prefix[:2].lower()))[:5].str.head(SHOWN))
         raise UserError(f"{what} '{prefix}'" + (f"\nNear it: {near}" if near else ""))
-    _print_design(found, space, objectives)
+    _print_design(found, last.space, last.objectives)
     return 0
 
 

@@ -44,6 +44,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         space.setdefault("derived", {})
         space.setdefault("constraints", [])
         space.setdefault("objectives", {})
+        space.setdefault("where", None)
     return space
 
 

@@ -28,6 +28,7 @@ class Answers:
     space: DesignSpace
     definition: Definition
     objectives: Mapping[str, Direction]
+    where: str | None
     results: pl.LazyFrame
     folder: str
     removed: Mapping[str, int]
@@ -39,7 +40,7 @@ class Answers:
     @functools.cached_property
     def front(self) -> pl.DataFrame:
         """The Pareto front with the designs' keys."""
-        front = pareto_front(self.results, self.objectives)
+        front = pareto_front(self.results, self.objectives, where=self.where)
         return front.insert_column(0, keys(self.definition, front))
 
     @functools.cached_property
@@ -70,6 +71,7 @@ class Answers:
             "seconds": round(self.seconds, 3),
             "engine": list(self.said),
             "objectives": dict(self.objectives),
+            "where": self.where,
             "front": self.front.to_dicts(),
             "knee": None if best is None else self.front.row(best, named=True),
             "files": f"{self.folder}/*.parquet",
@@ -82,7 +84,7 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
     if answers.front.is_empty():
         _print_nothing(answers)
         return
-    print_front(answers.front, answers.space, answers.objectives)
+    print_front(answers.front, answers.space, answers.objectives, where=answers.where)
     print(_knee_sentence(answers))
     unmoved = _settled_axes(answers)
     if unmoved:
@@ -106,7 +108,12 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
 
 
 def print_front(
-    front: pl.DataFrame, space: DesignSpace, objectives: Mapping[str, Direction], rows: int = _ROWS
+    front: pl.DataFrame,
+    space: DesignSpace,
+    objectives: Mapping[str, Direction],
+    *,
+    where: str | None = None,
+    rows: int = _ROWS,
 ) -> None:
     """Print a front: what each design chooses and what it achieves, in human units."""
     shown, marked = _thinned(front, objectives, rows)
@@ -125,6 +132,7 @@ def print_front(
         for i, row in enumerate(shown.to_dicts())
     ]
     words = ", ".join(f"{n} {d}" for n, d in objectives.items())
+    words += f", where {where}" if where else ""
     more = f", {len(shown)} shown" if len(shown) < len(front) else ""
     print_table(f"Pareto front: {words} ({len(front)} designs{more}; * knee)", header, lines)
 
@@ -194,7 +202,11 @@ def _example(answers: Answers) -> str:
 
 
 def _print_nothing(answers: Answers) -> None:
-    print("No design is feasible, so there is no front.")
+    feasible = answers.status.get("ok", 0)
+    if feasible:
+        print(f"None of {feasible:,} feasible designs meets {answers.where}, so there is no front.")
+    else:
+        print("No design is feasible, so there is no front.")
     for reason, count in answers.reasons.items():
         print(f"  {count:,} {reason}")
     if not answers.status:

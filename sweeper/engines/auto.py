@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulators.core.contract import load_simulator
+from simulators.core.contract import Hints, load_simulator
 from sweeper.engines import Crew, Engine, Say, load_engine
 from sweeper.space import DesignSpace
 from sweeper.store import Batch, Part
@@ -26,19 +27,28 @@ PROBES, PROBE_S = 64, 1.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long one point takes, from a few of them."""
+    """How long one point takes, from a few of them; no probes where the simulator guessed."""
 
     probes: int
     point_s: float
 
 
+def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
+    """Return what the simulator itself guesses of points spread over the space, if it guesses."""
+    simulator = load_simulator(space.simulator)
+    if not isinstance(simulator, Hints):
+        return None
+    where = _spread(space, samples)
+    kept = space.kept(where)
+    guesses = simulator.cost_hint_s(space.batch(where, kept))
+    return Estimate(0, float(guesses.sum()) / len(where))
+
+
 def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S) -> Estimate:
     """Evaluate points spread evenly over the space, keeping nothing, until patience ends."""
     simulator = load_simulator(space.simulator)
-    count = min(probes, len(space))
-    # An odd stride visits every value of every axis sooner or later; a power of two would not.
-    spread = (np.arange(count, dtype=np.float64) + 0.5) / count * len(space)
-    order = np.random.default_rng(0).permutation(spread.astype(np.int64))
+    order = np.random.default_rng(0).permutation(_spread(space, probes))
+    count = len(order)
     spent, done, rows = 0.0, 0, 1
     evaluate(simulator, space.batch(order[:1]))  # loads and fills what later points find ready
     while done < count and spent < patience_s:
@@ -50,6 +60,12 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
         done += len(where)
         rows *= 2
     return Estimate(done, spent / max(done, 1))
+
+
+def _spread(space: DesignSpace, count: int) -> NDArray[np.int64]:
+    """Return point numbers, one in the middle of each of `count` equal stretches of the space."""
+    count = min(count, len(space))
+    return ((np.arange(count) + 0.5) / count * len(space)).astype(np.int64)
 
 
 @dataclass(frozen=True)
