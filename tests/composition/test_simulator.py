@@ -1,0 +1,147 @@
+"""The simulator of one pass: every point becomes a row, and rows do not know each other."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from simulators.composition.simulator import SIMULATOR, CompositionMetrics, CompositionPoint
+from simulators.core.contract import Describes, Reads, Simulator, WarmsUp, schema_of
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import CLUSTERS, GPUS, MODELS
+
+
+def batch_of(*points: dict[str, Any]) -> pa.RecordBatch:
+    columns = {}
+    for f, kind in zip(fields(CompositionPoint), schema_of(CompositionPoint), strict=True):
+        default = None if f.default is MISSING else f.default
+        column = pa.array([point.get(f.name, default) for point in points], kind.type)
+        is_word = pa.types.is_string(column.type)
+        columns[f.name] = column.dictionary_encode() if is_word else column
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def evaluate(*points: dict[str, Any]) -> pl.DataFrame:
+    got = pl.from_arrow(SIMULATOR.evaluate(batch_of(*points)))
+    assert isinstance(got, pl.DataFrame)
+    return got
+
+
+POINTS = [
+    {"model": model, "gpu": gpu, "tp": tp, "pp": pp, "phase": phase, "batch": batch, "context": n}
+    for model in ("llama2_7b", "mixtral_8x7b", "gpt2")
+    for gpu in ("h100_sxm", "t4")
+    for tp, pp in ((1, 1), (4, 2))
+    for phase in ("prefill", "decode")
+    for batch, n in ((1, 100), (7, 999))
+]
+
+
+def test_it_is_all_that_a_simulator_can_be() -> None:
+    assert isinstance(SIMULATOR, Simulator)
+    assert isinstance(SIMULATOR, Reads)
+    assert isinstance(SIMULATOR, Describes)
+    assert isinstance(SIMULATOR, WarmsUp)
+
+
+def test_a_row_is_the_same_alone_and_in_any_company() -> None:
+    together = evaluate(*POINTS)
+    backwards = evaluate(*POINTS[::-1]).reverse()
+    assert together.equals(backwards)
+    for i in (0, 5, 17, len(POINTS) - 1):
+        assert evaluate(POINTS[i]).equals(together[i : i + 1])
+
+
+def test_feasible_rows_are_whole_and_infeasible_ones_empty() -> None:
+    rows = evaluate(*POINTS)
+    names = [f.name for f in fields(CompositionMetrics)]
+    feasible = rows.filter(pl.col("status").cast(pl.String) == "ok").select(names)
+    assert feasible.null_count().sum_horizontal().item() == 0
+    assert np.isfinite(feasible.to_numpy()).all()
+    others = rows.filter(pl.col("status").cast(pl.String) == "infeasible")
+    assert others["latency_s"].null_count() == len(others) > 0
+    assert others["reason"].null_count() == 0
+
+
+def test_parts_sum_to_the_latency() -> None:
+    rows = evaluate(*POINTS).drop_nulls("latency_s")
+    parts = [
+        "linear_s", "prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s",
+        "launch_s",
+    ]  # fmt: skip
+    total = rows.select(pl.sum_horizontal(parts)).to_series().to_numpy()
+    assert total == pytest.approx(rows["latency_s"].to_numpy(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ({"model": "llama2_70b", "gpu": "h100_sxm"},
+         "weights_exceed_hbm: needs 138.0 GB, has 85.9 GB"),
+        ({"model": "llama2_7b", "gpu": "l4", "batch": 64, "context": 4096}, "batch_exceeds_hbm"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "tp": 8}, "tp_does_not_divide_heads"),
+        ({"model": "gpt2", "gpu": "t4", "dtype": "bf16"}, "dtype_unsupported"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "pp": 99}, "pp_exceeds_layers"),
+    ],
+)  # fmt: skip
+def test_a_point_that_cannot_exist_says_why(point: dict[str, Any], reason: str) -> None:
+    assert evaluate(point)["reason"][0].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("point", "error", "said"),
+    [
+        ({"model": "lama2_7b", "gpu": "h100_sxm"}, UnknownNameError, "did you mean 'llama2_7b'"),
+        ({"model": "gpt2", "gpu": "h100_smx"}, UnknownNameError, "did you mean 'h100_sxm'"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "phase": "decod"}, UnknownNameError, "decode"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "dtype": "fp61"}, UnknownNameError, "fp16"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "kv_dtype": "fp61"}, UnknownNameError, "fp16"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "runtime": "grafs"}, UnknownNameError, "graphs"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "batch": 0}, UserError, "at least 1"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_the_users_words(
+    point: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        evaluate(point)
+
+
+def test_a_point_reads_the_files_its_words_name() -> None:
+    assert MODELS.find("gpt2") in SIMULATOR.reads("model", "gpt2")
+    assert GPUS.find("t4") in SIMULATOR.reads("gpu", "t4")
+    assert CLUSTERS.find("pcie_server") in SIMULATOR.reads("gpu", "t4")
+    assert SIMULATOR.reads("cluster", "auto") == ()
+    assert SIMULATOR.reads("cluster", "dgx_h100") == (CLUSTERS.find("dgx_h100"),)
+    assert SIMULATOR.reads("tp", 4) == ()
+    for path in SIMULATOR.reads("", None):
+        assert isinstance(path, Path)
+        assert path.is_file()
+
+
+def test_facts_need_no_simulation() -> None:
+    facts = SIMULATOR.describe(batch_of({"model": "gpt2", "gpu": "h100_sxm", "tp": 2, "pp": 3}))
+    assert facts.to_pylist() == [
+        {"gpus": 6, "model_parameters": 124_439_808, "hbm_bytes_per_gpu": 80 * 2**30}
+    ]
+
+
+def test_a_what_if_device_is_marked_as_extrapolated() -> None:
+    base = {"model": "gpt2", "gpu": "h100_sxm"}
+    real, scaled = evaluate(base, base | {"bandwidth_scale": 2.0}).iter_rows(named=True)
+    assert scaled["latency_s"] < real["latency_s"]
+    assert scaled["extrapolated"]
+    assert not real["extrapolated"]
+
+
+def test_tensor_parallelism_shortens_a_decode_of_a_large_model() -> None:
+    rows = evaluate(
+        *[{"model": "llama2_70b", "gpu": "h100_sxm", "tp": tp, "batch": 8} for tp in (2, 4, 8)]
+    )
+    assert rows["latency_s"].to_list() == sorted(rows["latency_s"].to_list(), reverse=True)
