@@ -1,0 +1,56 @@
+"""A batch is static: the same requests run until the last of them ends, and nobody joins.
+
+NVIDIA FasterTransformer, as served before iteration-level scheduling. Requests that have ended drop
+out of later iterations without padding; memory is set aside as under `orca`. VIDUR keeps the blocks
+of those that ended early for ever; here each gives back its own.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
+from simulators.serving.kv_cache import allocate
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    FOREVER,
+    FREE,
+    HEAD,
+    IDLE,
+    PROMPT,
+    RESERVED,
+    SCHEDULE,
+    WAITING,
+    pop_waiting,
+    seat,
+)
+
+RESERVES = True
+
+
+@kernel(SCHEDULE)
+def schedule(
+    _now: float,
+    limits: Ints,
+    pool: Ints,
+    request: Ints,
+    _times: Floats,
+    waiting: Ints,
+    idle: Ints,
+    batch: Ints,
+    tokens: Ints,
+) -> int:
+    """Continue the batch that just ended; if none of it is left, admit a new one."""
+    if pool[IDLE] > 0:
+        for i in range(pool[IDLE]):
+            seat(pool, batch, tokens, idle[i], 1)
+        pool[IDLE] = 0
+        return FOREVER
+    while (
+        pool[WAITING] > 0 and pool[BATCH] < limits[BATCH_SEATS] and pool[FREE] >= limits[RESERVED]
+    ):
+        prompt = request[waiting[pool[HEAD]], PROMPT]
+        who = pop_waiting(pool, waiting)
+        allocate(pool, request, who, limits[RESERVED])
+        seat(pool, batch, tokens, who, prompt)
+    return 1

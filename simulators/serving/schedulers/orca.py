@@ -1,0 +1,56 @@
+"""Prompts join the running decodes at any iteration; memory is set aside for the longest life.
+
+Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022):
+iteration-level scheduling. Without paging a request reserves what it might ever need, so few run.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
+from simulators.serving.kv_cache import allocate
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    FOREVER,
+    FREE,
+    HEAD,
+    IDLE,
+    PROMPT,
+    RESERVED,
+    SCHEDULE,
+    WAITING,
+    pop_waiting,
+    seat,
+)
+
+RESERVES = True
+
+
+@kernel(SCHEDULE)
+def schedule(
+    _now: float,
+    limits: Ints,
+    pool: Ints,
+    request: Ints,
+    _times: Floats,
+    waiting: Ints,
+    idle: Ints,
+    batch: Ints,
+    tokens: Ints,
+) -> int:
+    """One token to each running request, then whole prompts while seats and memory last."""
+    seated = min(pool[IDLE], limits[BATCH_SEATS])
+    for i in range(seated):
+        seat(pool, batch, tokens, idle[i], 1)
+    for i in range(seated, pool[IDLE]):
+        idle[i - seated] = idle[i]
+    pool[IDLE] -= seated
+    while (
+        pool[WAITING] > 0 and pool[BATCH] < limits[BATCH_SEATS] and pool[FREE] >= limits[RESERVED]
+    ):
+        prompt = request[waiting[pool[HEAD]], PROMPT]
+        who = pop_waiting(pool, waiting)
+        allocate(pool, request, who, limits[RESERVED])
+        seat(pool, batch, tokens, who, prompt)
+    return FOREVER if pool[BATCH] == seated and pool[IDLE] == 0 else 1
