@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import frexp
+import functools
+from math import frexp, ldexp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +98,7 @@ class World(NamedTuple):
     log: Floats  # one row per batch while there is room
     shape: Ints  # of the price table
     table: Floats
-    price: Floats
+    price: Floats  # per replica, of the batch formed last
 
 
 _I, _F = array(i8), array(f8)
@@ -105,7 +106,7 @@ _II, _FF = matrix(i8), matrix(f8)
 WORLD: Any = named_tuple(
     (
         _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _FF, _FF, _FF, _II, _FF,
-        _F, _I, _I, _I, _FF, _I, _F, _F,
+        _F, _I, _I, _I, _FF, _I, _F, _FF,
     ),
     World,
 )  # fmt: skip
@@ -170,7 +171,7 @@ def new_world(
         stages=np.zeros((replicas, stages)),
         step=np.zeros((replicas, STEP_COLUMNS)),
         crossings=np.zeros((replicas, int(limits[BLOCK])), np.int64),
-        draws=draws,
+        draws=draws.copy(),  # kernels take writable arrays
         released=np.empty(released),
         released_who=np.empty(released, np.int64),
         clock=clock,
@@ -178,7 +179,7 @@ def new_world(
         log=np.empty((log_rows, len(LOG_COLUMNS))),
         shape=shape,
         table=table,
-        price=np.zeros(PRICE_COLUMNS),
+        price=np.zeros((replicas, PRICE_COLUMNS)),
     )
 
 
@@ -190,11 +191,23 @@ def gap_bin(gap_s: float) -> int:
     return min(max((exponent - 1 - LOWEST_OCTAVE) * BINS_PER_OCTAVE + place, 0), GAP_BINS - 1)
 
 
+@kernel(f8(i8))
+def gap_edge(place: int) -> float:
+    """Return the lower edge of a bin, in seconds.
+
+    >>> gap_edge(gap_bin(0.25))
+    0.25
+    """
+    octave, step = place // BINS_PER_OCTAVE, place % BINS_PER_OCTAVE
+    return ldexp(1.0 + step / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+
+
+@functools.cache
 def gap_edges_s() -> Floats:
     """Return the lower edges of the histogram's bins, and the upper edge of the last."""
-    bins = np.arange(GAP_BINS + 1)
-    octave, place = np.divmod(bins, BINS_PER_OCTAVE)
-    edges: Floats = np.ldexp(1.0 + place / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+    octave, step = np.divmod(np.arange(GAP_BINS + 1), BINS_PER_OCTAVE)
+    edges: Floats = np.ldexp(1.0 + step / BINS_PER_OCTAVE, octave + LOWEST_OCTAVE)
+    edges.flags.writeable = False
     return edges
 
 
@@ -230,7 +243,7 @@ def record(world: World, replica: int, formed: float, end: float) -> int:
     pool[replica, ITERATIONS] += 1
     pool[replica, BATCHED] += int(size)
     pool[replica, TOKENS_SEEN] += int(step[replica, TOKENS])
-    world.gauge[replica, JOULES] += world.price[ENERGY_J]
+    world.gauge[replica, JOULES] += world.price[replica, ENERGY_J]
     if world.clock[LOGGED] < world.log.shape[0]:
         log(world, replica, formed, end)
     return pool[replica, ITERATIONS]  # type: ignore[no-any-return]
