@@ -28,9 +28,25 @@ STEP_COLUMNS = 10
 PAST_STEP = 64
 """The granularity of VIDUR's attention tables, in tokens of KV cache."""
 
-STAGE_S, LAST_STAGE_S, ENERGY_J = range(3)
-"""What a price writes: seconds on a stage that sends on, on the last one, joules of the replica."""
-PRICE_COLUMNS = 3
+# What a price writes.
+(
+    STAGE_S,  # seconds on a stage that sends on
+    LAST_STAGE_S,  # seconds on the last stage
+    ENERGY_J,  # joules of the replica
+    STAGE_SLOPE_S,
+    SLOPE_S,
+    SLOPE_J,
+    BASE_S,
+    BASE_J,
+    FLOOR_S,
+    ADDED_S,
+    WAITING_W,
+    UNTIL_KV,
+) = range(12)
+PRICE_COLUMNS = 12
+"""While the decodes' keys grow and stay below UNTIL_KV, a replica of one stage works for
+`busy = BASE_S + SLOPE_S * keys`, takes `max(FLOOR_S, busy) + ADDED_S` and draws
+`BASE_J + SLOPE_J * keys` and WAITING_W for the rest of its time."""
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""

@@ -10,7 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from simulators.core.jit import f8, i8, pointer
-from simulators.serving.batch import DECODE_KV, ENERGY_J, LAST_STAGE_S, PRICE
+from simulators.serving.batch import (
+    ADDED_S,
+    BASE_J,
+    BASE_S,
+    DECODE_KV,
+    FLOOR_S,
+    PRICE,
+    SLOPE_J,
+    SLOPE_S,
+    UNTIL_KV,
+    WAITING_W,
+)
 from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
     BATCH,
@@ -40,6 +51,7 @@ from simulators.serving.world import (
     WORLD,
     World,
     gap_bin,
+    gap_edge,
     log,
     tick,
 )
@@ -83,7 +95,9 @@ def coast(price: Any, world: World, replica: int, until: float) -> float:
     size, rounds, free, left = pool[BATCH], pool[COASTED], pool[FREE], pool[COASTING]
     before = rounds
     end: float = world.ends[replica, 0]
+    keys, priced = step[DECODE_KV], world.price[replica]
     used_s, busy_s, gaps_s, joules, longest = 0.0, 0.0, 0.0, 0.0, gauge[LONGEST_S]
+    counted, low, high, place = 0, 0.0, 0.0, 0
     tick(world, replica, end)
     while left > 0:
         phase = (rounds + 1) % block
@@ -93,21 +107,31 @@ def coast(price: Any, world: World, replica: int, until: float) -> float:
         free -= crossings[phase]
         rounds += 1
         left -= 1
-        step[DECODE_KV] += size
-        price(step, world.shape, world.table, world.price)
-        begun, spent = end, world.price[LAST_STAGE_S]
+        keys += size
+        if keys >= priced[UNTIL_KV]:
+            step[DECODE_KV] = keys
+            price(step, world.shape, world.table, priced)
+        busy = priced[BASE_S] + priced[SLOPE_S] * keys
+        spent = max(priced[FLOOR_S], busy) + priced[ADDED_S]
+        begun = end
         end += spent
         gap = end - begun
-        world.gaps[gap_bin(gap)] += size
+        if not low <= gap < high:
+            world.gaps[place] += counted
+            counted, place = 0, gap_bin(gap)
+            low, high = gap_edge(place), gap_edge(place + 1)
+        counted += size
         longest = max(longest, gap)
         gaps_s += gap
         busy_s += spent
         used_s += (total - free) * gap
-        joules += world.price[ENERGY_J]
+        joules += priced[BASE_J] + priced[SLOPE_J] * keys + priced[WAITING_W] * (spent - busy)
         if world.clock[LOGGED] < world.log.shape[0]:
             log(world, replica, begun, end)
         if end >= until:
             break
+    world.gaps[place] += counted
+    step[DECODE_KV] = keys
     pool[COASTED], pool[FREE], pool[COASTING] = rounds, free, left
     pool[MOST_USED] = max(pool[MOST_USED], total - free)
     pool[ITERATIONS] += rounds - before

@@ -16,24 +16,33 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, frexp
+from math import ceil, frexp, inf, ldexp
 
 import numpy as np
 
 from simulators.composition.iteration import Iteration, Replica, stage_iteration
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
 from simulators.serving.batch import (
+    ADDED_S,
+    BASE_J,
+    BASE_S,
     DECODE_KV,
     DECODES,
     ENERGY_J,
+    FLOOR_S,
     LAST_STAGE_S,
     LOGITS_ROWS,
     PREFILL_PAIRS,
     PREFILL_TOKENS,
     PREFILLS,
     PRICE,
+    SLOPE_J,
+    SLOPE_S,
     STAGE_S,
+    STAGE_SLOPE_S,
     TOKENS,
+    UNTIL_KV,
+    WAITING_W,
 )
 from simulators.serving.kernel import kernel
 from simulators.workload.operators import Column
@@ -233,6 +242,18 @@ def place(value: float, steps: int) -> float:
     return steps * (exponent + 2.0 * fraction - 1.0)
 
 
+@kernel(f8(i8, i8))
+def grid_value(index: int, steps: int) -> float:
+    """Return the number at a place of the grid of `octaves`.
+
+    >>> grid_value(5, 2), octaves(2, 8)[5]
+    (6.0, np.float64(6.0))
+    """
+    if index <= steps:
+        return float(index)
+    return ldexp(float(steps + index % steps), index // steps - 1)
+
+
 @kernel(f8(f8, i8, i8, *arrays(f8, 2)))
 def add_steps(tokens: float, start: int, steps: int, table: Floats, price: Floats) -> float:
     """Add what the table over tokens says to a price; return the seconds of the last stage."""
@@ -286,6 +307,31 @@ def add_plane(
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
+@kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add attention of decodes at no keys at all, and write its slope; return where that holds.
+
+    Between two tabulated contexts time is linear in the keys, so a batch that is repeated while
+    they grow is priced by one product.
+    """
+    x, y = place(decodes, DECODE_STEPS), place(keys / decodes, CONTEXT_STEPS)
+    columns = shape[_CONTEXTS]
+    i, j = min(int(x), shape[_DECODED] - 2), min(int(y), columns - 2)
+    near, far = grid_value(j, CONTEXT_STEPS), grid_value(j + 1, CONTEXT_STEPS)
+    low = shape[_DECODE] + _COLUMNS * (i * columns + j)
+    high = low + _COLUMNS * columns
+    u = x - i
+    for column in range(_COLUMNS):
+        left = table[low + column]
+        left += u * (table[high + column] - left)
+        right = table[low + _COLUMNS + column]
+        right += u * (table[high + _COLUMNS + column] - right)
+        slope = (right - left) / (far - near)
+        price[column] += left - slope * near
+        price[STAGE_SLOPE_S + column] = slope / decodes
+    return inf if j == columns - 2 else far * decodes
+
+
 @kernel(PRICE)
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
@@ -293,27 +339,36 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     add_steps(step[TOKENS], shape[_LINEAR], shape[_LINEARS] - 1, table, price)
     if step[LOGITS_ROWS] > 0.0:
         add_line(step[LOGITS_ROWS], ROW_STEPS, shape[_HEAD], shape[_HEADS], table, price)
-    if step[DECODES] > 0.0:
-        x = place(step[DECODES], DECODE_STEPS)
-        y = place(step[DECODE_KV] / step[DECODES], CONTEXT_STEPS)
-        add_plane(x, y, 1.0, shape[_DECODE], shape[_DECODED], shape[_CONTEXTS], table, price)
     if step[PREFILLS] > 0.0:
-        chunk = step[PREFILL_TOKENS] / step[PREFILLS]
-        past = max(0.0, step[PREFILL_PAIRS] / step[PREFILL_TOKENS] - (chunk + 1.0) / 2.0)
-        x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
-        z = place(step[PREFILLS], PREFILL_STEPS)
-        batch = min(int(z), shape[_BATCHES] - 2)
-        more = z - batch
-        face = _COLUMNS * shape[_CHUNKS] * shape[_PASTS]
-        fewer, tokens = shape[_PREFILL] + batch * face, step[PREFILL_TOKENS]
-        rows, columns = shape[_CHUNKS], shape[_PASTS]
-        add_plane(x, y, tokens * (1.0 - more), fewer, rows, columns, table, price)
-        add_plane(x, y, tokens * more, fewer + face, rows, columns, table, price)
+        add_prefills(step, shape, table, price)
+    keys = step[DECODE_KV]
+    if step[DECODES] > 0.0:
+        price[UNTIL_KV] = add_decodes(step[DECODES], keys, shape, table, price)
+    price[BASE_S], price[BASE_J] = price[LAST_STAGE_S], price[ENERGY_J]
     sequences_s = table[_SEQUENCE_S] * (step[PREFILLS] + step[DECODES])
-    gaps_s = table[_GAPS_S] + sequences_s + max(0.0, table[_LAUNCHING_S] - price[STAGE_S])
-    last_s = table[_LAST_GAPS_S] + sequences_s
-    last_s += max(0.0, table[_LAST_LAUNCHING_S] - price[LAST_STAGE_S])
-    price[STAGE_S] += gaps_s
-    price[LAST_STAGE_S] += last_s
-    price[ENERGY_J] += table[_WAITING_W] * (table[_SENDERS] * gaps_s + last_s)
+    price[FLOOR_S], price[WAITING_W] = table[_LAST_LAUNCHING_S], table[_WAITING_W]
+    price[ADDED_S] = table[_LAST_GAPS_S] + sequences_s
+    stage_s = price[STAGE_S] + price[STAGE_SLOPE_S] * keys
+    busy_s = price[BASE_S] + price[SLOPE_S] * keys
+    price[STAGE_S] = max(table[_LAUNCHING_S], stage_s) + (table[_GAPS_S] + sequences_s)
+    price[LAST_STAGE_S] = max(price[FLOOR_S], busy_s) + price[ADDED_S]
+    waits_s = table[_SENDERS] * (price[STAGE_S] - stage_s) + price[LAST_STAGE_S] - busy_s
+    price[ENERGY_J] = price[BASE_J] + price[SLOPE_J] * keys + price[WAITING_W] * waits_s
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
+def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add attention of prefills, as of equal ones; return the seconds of the last stage."""
+    tokens = step[PREFILL_TOKENS]
+    chunk = tokens / step[PREFILLS]
+    past = max(0.0, step[PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
+    x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
+    z = place(step[PREFILLS], PREFILL_STEPS)
+    batch = min(int(z), shape[_BATCHES] - 2)
+    more = z - batch
+    rows, columns = shape[_CHUNKS], shape[_PASTS]
+    face = _COLUMNS * rows * columns
+    fewer = shape[_PREFILL] + batch * face
+    add_plane(x, y, tokens * (1.0 - more), fewer, rows, columns, table, price)
+    return add_plane(x, y, tokens * more, fewer + face, rows, columns, table, price)

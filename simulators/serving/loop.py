@@ -186,14 +186,15 @@ def launch(price: Any, world: World, replica: int, slot: int, size: int, now: fl
     """Send a batch through the stages and return when it ends."""
     members, times, stages = world.batch[slot], world.times, world.stages[replica]
     measure(world.request, members, world.tokens[slot], size, world.step[replica])
-    price(world.step[replica], world.shape, world.table, world.price)
+    priced = world.price[replica]
+    price(world.step[replica], world.shape, world.table, priced)
     last = stages.size - 1
     start = max(now, stages[0])
     end: float = start
     bubbles = 0.0
     for stage in range(stages.size):
         begun = max(end, stages[stage])
-        spent = world.price[LAST_STAGE_S] if stage == last else world.price[STAGE_S]
+        spent = priced[LAST_STAGE_S] if stage == last else priced[STAGE_S]
         bubbles += begun - end
         end = begun + spent
         stages[stage] = end
@@ -244,6 +245,7 @@ def finish(world: World, replica: int, now: float) -> int:
     first_end = gauge[FIRST_END] if rounds > 0 else now
     longest = gauge[LONGEST_S] if rounds > 0 else 0.0
     tick(world, replica, now)
+    known_gap, known_bin = 0.0, gap_bin(0.0)
     for i in range(size):
         who = world.batch[slot, i]
         prompt = request[who, PROMPT]
@@ -260,7 +262,9 @@ def finish(world: World, replica: int, now: float) -> int:
                 times[who, FIRST_TOKEN] = now
             else:
                 gap = first_end - times[who, LAST_TOKEN]
-                world.gaps[gap_bin(gap)] += 1
+                if gap != known_gap:
+                    known_gap, known_bin = gap, gap_bin(gap)
+                world.gaps[known_bin] += 1
                 gauge[GAPS_S] += gap
                 times[who, LONGEST_GAP] = max(times[who, LONGEST_GAP], gap, longest)
             times[who, LAST_TOKEN] = now

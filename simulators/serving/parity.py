@@ -18,9 +18,9 @@ from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.batch import (
+    BASE_S,
     DECODE_KV,
     DECODES,
-    ENERGY_J,
     LAST_STAGE_S,
     PAST_STEP,
     PREFILL_PAST,
@@ -29,6 +29,7 @@ from simulators.serving.batch import (
     PRICE,
     STAGE_S,
     TOKENS,
+    UNTIL_KV,
 )
 from simulators.serving.kernel import kernel
 
@@ -138,9 +139,11 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     if tokens % TOKEN_STEP == 0:
         spent += table[shape[_KV_SAVE] + row]
     decodes = int(step[DECODES])
+    price[:] = 0.0
     if decodes > 0:
         mean = int(step[DECODE_KV]) // decodes
         column = (mean + PAST_STEP - 1) // PAST_STEP
+        price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
         part = table[shape[_DECODE] + decodes * shape[_DECODE_STRIDE] + column]
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
     if step[PREFILLS] > 0.0:
@@ -148,9 +151,8 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
         past = int(step[PREFILL_PAST]) // PAST_STEP
         part = table[shape[_PREFILL] + past * shape[_PREFILL_STRIDE] + chunk]
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
-    price[ENERGY_J] = 0.0
     price[STAGE_S] = spent + table[shape[_STAGE_LINEARS] + row]
-    price[LAST_STAGE_S] = spent + table[shape[_LINEARS] + row]
+    price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[_LINEARS] + row]
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
