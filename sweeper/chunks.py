@@ -25,12 +25,15 @@ _MEMORY = 0.5
 
 @dataclass
 class Chunks:
-    """Cuts batches into chunks for `workers` workers, learning how long a point takes."""
+    """Cuts batches into chunks for `workers` workers, learning how long a point takes.
+
+    Until the first one is back a point may take minutes, so first chunks are small.
+    """
 
     batches: Iterable[Batch]
     total: int
     workers: int = 1
-    point_s: float = 1e-3
+    point_s: float = FIRST_S / 64
     spent_s: float = 0.0
     _source: Iterator[Batch] = field(init=False)
     _rest: Batch | None = None

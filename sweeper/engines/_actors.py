@@ -33,6 +33,15 @@ _SLACK = 10.0
 """A chunk may take this many times what was expected before its worker is called hung."""
 
 
+_LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OutOfMemoryError,
+)
+"""How Ray reports that a worker, or the machine it ran on, is gone."""
+
+
 @dataclass(frozen=True)
 class _Job:
     batch: Batch
@@ -46,6 +55,7 @@ class _Worker:
 
     name: str
     handle: Any
+    ready: Any  # resolves once it has started and knows its task; its time counts from then
     jobs: deque[tuple[Any, _Job]] = field(default_factory=deque)
     since: float = field(default_factory=time.monotonic)
 
@@ -109,7 +119,7 @@ class _Actors:
         names = ", ".join(f"{w.name} (pid {ray.get(w.handle.pid.remote())})" for w in self.hired)
         seconds = time.perf_counter() - started
         say(f"engine ray: {len(self.hired)} actors hired in {seconds:.1f} s: {names}")
-        chunks = Chunks(batches, total, workers=len(self.hired), point_s=1e-3)
+        chunks = Chunks(batches, total, workers=len(self.hired))
         again: deque[_Job] = deque()
         while True:
             self._give(chunks, again)
@@ -128,10 +138,13 @@ class _Actors:
         task.warm_up()
         skyline.warm_up()  # compiled here once, the loops come from the cache everywhere else
         if not ray.is_initialized():
-            _start(self.address)
-        wanted = self.wanted or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            _start(self.address, self.wanted)
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        wanted = self.wanted or cores
+        if wanted > cores:  # one of them would never be scheduled, and waited for
+            raise UserError(f"engine.actors={wanted}: the cluster has only {cores} CPUs")
         for worker in self.hired:
-            worker.handle.take.remote(task)
+            worker.ready = worker.handle.take.remote(task)
         while len(self.hired) < wanted:
             self.hired.append(self._recruit(task))
 
@@ -139,8 +152,7 @@ class _Actors:
         name = f"actor-{next(self.names)}"
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         handle = _RemoteActor.options(**options).remote(name, str(Path.cwd()))
-        handle.take.remote(task)
-        return _Worker(name, handle)
+        return _Worker(name, handle, ready=handle.take.remote(task))
 
     def _give(self, chunks: Chunks, again: deque[_Job]) -> None:
         # Round by round, so that the first chunks do not all queue at the first worker.
@@ -164,7 +176,7 @@ class _Actors:
     ) -> Iterator[Part]:
         try:
             result = ray.get(worker.jobs[0][0])
-        except ray.exceptions.RayActorError as error:
+        except _LOST as error:
             yield from self._replace(task, worker, again, "crash", type(error).__name__)
             return
         except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
@@ -178,6 +190,10 @@ class _Actors:
         yield result
 
     def _hung(self, worker: _Worker, chunks: Chunks) -> bool:
+        if worker.ready is not None:
+            if ray.wait([worker.ready], timeout=0)[0]:
+                worker.ready, worker.since = None, time.monotonic()
+            return False
         points = len(worker.jobs[0][1].batch)
         allowed = self.point_timeout_s
         if points > 1:
@@ -209,8 +225,8 @@ class _RemoteActor(_Actor):
         return os.getpid()
 
 
-def _start(address: str) -> None:
-    """Start Ray quietly, or join the cluster at `address`."""
+def _start(address: str, actors: int) -> None:
+    """Start Ray quietly, with a CPU for each of `actors`, or join the cluster at `address`."""
     one = dict.fromkeys(
         ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
     )
@@ -227,6 +243,7 @@ def _start(address: str) -> None:
     }
     if address == "local":
         options |= {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
+        options["num_cpus"] = actors or None
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -49,8 +49,10 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
     simulator = load_simulator(space.simulator)
     order = np.random.default_rng(0).permutation(_spread(space, probes))
     count = len(order)
+    allowed = space.kept(order)
+    first = order[:1] if allowed is None else order[allowed][:1]
     spent, done, rows = 0.0, 0, 1
-    evaluate(simulator, space.batch(order[:1]))  # loads and fills what later points find ready
+    evaluate(simulator, space.batch(first))  # loads and fills what later points find ready
     while done < count and spent < patience_s:
         where = np.sort(order[done : done + rows])
         started = time.perf_counter()
@@ -63,9 +65,13 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
 
 
 def _spread(space: DesignSpace, count: int) -> NDArray[np.int64]:
-    """Return point numbers, one in the middle of each of `count` equal stretches of the space."""
+    """Return point numbers, one somewhere in each of `count` equal stretches of the space.
+
+    Always in the middle, they could all share one value of the fastest axis.
+    """
     count = min(count, len(space))
-    return ((np.arange(count) + 0.5) / count * len(space)).astype(np.int64)
+    places = np.arange(count) + np.random.default_rng(0).random(count)
+    return np.unique((places / count * len(space)).astype(np.int64))
 
 
 @dataclass(frozen=True)

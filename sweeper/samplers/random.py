@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.core.errors import UserError
 from sweeper.samplers import Results
 from sweeper.space import DesignSpace, Index
 from sweeper.store import Batch
@@ -27,6 +28,9 @@ class Random:
     points: int = 1000
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_options(self.points, self.seed)
+
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the draw looks at no results
         """Yield one round of blocks."""
         yield in_blocks(self._draw(space))
@@ -40,6 +44,14 @@ class Random:
         if len(space) <= 4 * self.points:
             return allowed(space, random.permutation(len(space)))[: self.points]
         return first_distinct(space, self.points, lambda n: random.integers(len(space), size=n))
+
+
+def check_options(points: int, seed: int) -> None:
+    """Raise `UserError` unless so many points can be drawn with this seed."""
+    if points < 1:
+        raise UserError(f"sampler.points={points}: a sample has at least one point")
+    if seed < 0:
+        raise UserError(f"sampler.seed={seed}: a seed is not negative")
 
 
 def in_blocks(index: Index) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from sweeper.samplers import Results
-from sweeper.samplers.random import first_distinct, in_blocks
+from sweeper.samplers.random import allowed, check_options, first_distinct, in_blocks
 from sweeper.space import DesignSpace
 from sweeper.store import Batch
 
@@ -45,8 +45,14 @@ class Sobol:
     points: int = 1024
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_options(self.points, self.seed)
+
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the sequence looks at no results
         """Yield one round of blocks."""
+        if self.points >= len(space):
+            yield in_blocks(allowed(space, np.arange(len(space))))
+            return
         sizes = [len(factor) for factor in space.factors if len(factor) > 1]
         start = 0
 
@@ -59,7 +65,7 @@ class Sobol:
                 index = index * size + (unit[:, j] * size).astype(np.int64)
             return index
 
-        yield in_blocks(first_distinct(space, min(self.points, len(space)), draw))
+        yield in_blocks(first_distinct(space, self.points, draw))
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the space."""
