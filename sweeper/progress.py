@@ -1,6 +1,7 @@
 """While a sweep runs, one display says how far it is and how the front grows.
 
-On a terminal it redraws in place; piped, it is a plain line now and then, without control characters.
+On a terminal it redraws in place; piped, it is a plain line now and then, without control
+characters.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ class Progress:
     reasons: Counter[str] = field(default_factory=Counter)
     busy_s: float = 0.0
     started: float = field(default_factory=time.perf_counter)
-    _fronts: list[NDArray[np.float64]] = field(default_factory=list)
-    _ties: list[NDArray[np.int64]] = field(default_factory=list)
+    _fronts: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
         """Take note of a part."""
@@ -50,15 +50,16 @@ class Progress:
         self.reasons.update(part.reasons)
         self.busy_s += part.seconds
         if len(part.front):
-            self._fronts.append(part.front)
-            self._ties.append(part.ties)
+            self._fronts.append((part.front, part.ties))
 
     def front(self) -> NDArray[np.float64]:
         """Return the front of everything that has come back: distinct objective vectors."""
         if len(self._fronts) > 1:
-            front, ties = merge_fronts(self._fronts, self._ties, self.objectives)
-            self._fronts, self._ties = [front], [ties]
-        return self._fronts[0] if self._fronts else np.empty((0, len(self.objectives)))
+            # A display draws from its own thread, so parts may arrive while this merges.
+            merged = self._fronts[:]
+            fronts, ties = zip(*merged, strict=True)
+            self._fronts[: len(merged)] = [merge_fronts(fronts, ties, self.objectives)]
+        return self._fronts[0][0] if self._fronts else np.empty((0, len(self.objectives)))
 
     @property
     def elapsed_s(self) -> float:

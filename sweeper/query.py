@@ -46,7 +46,11 @@ def pareto_front(
     [(1, 1, 2), (2, 3, 1)]
     """
     schema = results.collect_schema()
-    check_columns([*objectives, *per], schema.names(), "objective")
+    check_columns(list(objectives), schema.names(), "objective")
+    check_columns(per, schema.names(), "per")
+    for name in objectives:
+        if not (schema[name].is_numeric() or schema[name] in (pl.Boolean, pl.Null)):
+            raise UserError(f"objective '{name}' is not a number, but {schema[name]}")
     chosen = results
     if where is not None:
         chosen = chosen.filter(condition(where, schema.names()))
@@ -57,7 +61,7 @@ def pareto_front(
         table = chosen.with_row_index("__row").select("__row", *columns).collect()
     except pl.exceptions.PolarsError as error:
         raise UserError(f"where '{where}' cannot be computed: {error}") from error
-    groups = table.partition_by(list(per), maintain_order=True) if per else [table]
+    groups = table.partition_by(list(per), maintain_order=True) if per and len(table) else [table]
     picked = [_distinct(group, objectives, ["__row"]) for group in groups]
     wanted = pl.concat(picked).sort("__row")
     front = (
@@ -92,7 +96,8 @@ def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
     Each objective is scaled to 0..1 over the front, on a logarithm where all its values are
     positive, and the distance is Euclidean.
 
-    >>> knee(pl.DataFrame({"a": [1.0, 2.0, 100.0], "b": [100.0, 2.0, 1.0]}), {"a": "min", "b": "min"})
+    >>> front = pl.DataFrame({"a": [1.0, 2.0, 100.0], "b": [100.0, 2.0, 1.0]})
+    >>> knee(front, {"a": "min", "b": "min"})
     1
     """
     if front.is_empty():
