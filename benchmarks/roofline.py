@@ -1,4 +1,4 @@
-"""A GEMM on a roofline: the cheapest simulator worth sweeping, so that the sweep itself is measured.
+"""A GEMM on a roofline: so cheap a simulator that it is the sweep itself that is measured.
 
 Williams, Waterman and Patterson, "Roofline" (2009): time is the larger of arithmetic over the peak
 rate and traffic over the memory bandwidth.

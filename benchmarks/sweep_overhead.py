@@ -1,7 +1,7 @@
 """Ten million points of seven axes through two Ray actors into Parquet, with a live front.
 
-What a sweep costs beside its simulator, in CPU-seconds of all processes together; interpreter start,
-`ray.init` and hiring are left out by running a small sweep with the same actors first.
+What a sweep costs beside its simulator, in CPU-seconds of all processes together; interpreter
+start, `ray.init` and hiring are left out by running a small sweep with the same actors first.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from simulators.core.contract import Check
+from simulators.core.contract import Check, Direction
 from simulators.core.report import print_checks
+from sweeper.engines import Crew
 from sweeper.engines.ray import Ray
 from sweeper.keys import define
+from sweeper.notation import Scalar
 from sweeper.progress import Progress
 from sweeper.space import DesignSpace, Factor, Span
 from sweeper.store import Store
 from sweeper.work import Task
 
-OBJECTIVES = {"latency_s": "min", "cost": "min", "mfu": "max"}
+OBJECTIVES: dict[str, Direction] = {"latency_s": "min", "cost": "min", "mfu": "max"}
 
 
 def space(values: int = 10) -> DesignSpace:
     """Return a space of seven axes with `values` values each; ten make ten million points."""
     steps = range(1, values + 1)
-    axes = {
+    axes: dict[str, tuple[Scalar, ...]] = {
         "device": tuple(f"device_{i}" for i in range(values)),
         "m": tuple(64 * i for i in steps),
         "n": tuple(64 * i for i in steps),
@@ -52,9 +54,9 @@ def main() -> None:
 def measure(grid: DesignSpace, folder: str) -> list[Check]:
     """Sweep the grid and return what it cost."""
     laps: Counter[str] = Counter()
-    progress = Progress(total=len(grid), objectives=OBJECTIVES)  # type: ignore[arg-type]
+    progress = Progress(total=len(grid), objectives=OBJECTIVES)
     with Ray(actors=2).open() as crew:
-        _sweep(crew, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())  # type: ignore[arg-type]
+        _sweep(crew, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())
         before, memory_before = _cpu_s(), _rss_bytes()
         progress.started = time.perf_counter()
         _sweep(crew, grid, f"{folder}/grid", progress, laps)
@@ -77,7 +79,14 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
         limit = 15.0 if step == "orchestration" else None
         note = f"live front {laps['front'] / used:.1%} of it all" if limit else ""
         checks.append(
-            Check(f"share of {step}", 100 * share, "%", limit, None if limit is None else share <= 0.15, note=note)
+            Check(
+                f"share of {step}",
+                100 * share,
+                "%",
+                limit,
+                None if limit is None else share <= 0.15,
+                note=note,
+            )
         )
     checks += [
         Check("growth of the driver's memory", grown / 1e6, "MB", 50.0, grown < 50e6),
@@ -87,10 +96,12 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
     return checks
 
 
-def _sweep(crew: object, grid: DesignSpace, folder: str, progress: Progress, laps: Counter[str]) -> None:
-    task = Task(grid, Store(folder, define(grid)), OBJECTIVES)  # type: ignore[arg-type]
+def _sweep(
+    crew: Crew, grid: DesignSpace, folder: str, progress: Progress, laps: Counter[str]
+) -> None:
+    task = Task(grid, Store(folder, define(grid)), OBJECTIVES)
     drawn = 0.0
-    for part in crew.run(task, [Span(0, len(grid))], len(grid), lambda _: None):  # type: ignore[attr-defined]
+    for part in crew.run(task, [Span(0, len(grid))], len(grid), lambda _: None):
         progress.add(part)
         laps.update(part.laps)
         if progress.elapsed_s - drawn > 0.25:
@@ -104,7 +115,7 @@ def _cpu_s() -> float:
 
     me = psutil.Process()
     times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
-    return sum(t.user + t.system for t in times)
+    return float(sum(t.user + t.system for t in times))
 
 
 def _rss_bytes() -> int:

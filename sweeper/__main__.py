@@ -7,6 +7,7 @@ space is given; queries answer without it, and without Ray.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
@@ -23,8 +24,8 @@ COMMANDS = ("list", "show", "plan", "pareto", "validate", "doctor")
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
 python -m sweeper list [KIND]                   what there is: spaces, gpus, models, schedulers ...
-python -m sweeper show NAME [KEY]               what a space, gpu, model ... is; or one design of a space
-python -m sweeper plan +space=NAME              points, removed by constraints, answered, time, bytes
+python -m sweeper show NAME [KEY]               what a space, gpu ... is; or one design of a sweep
+python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes
 python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --csv FILE --json]
 python -m sweeper validate [ROOM ...]           accuracy against measured data
 python -m sweeper doctor                        load every fact and calibration, run every simulator
@@ -48,7 +49,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"sweeper: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nsweeper: stopped; what was written is kept, and the same command goes on", file=sys.stderr)
+        print(
+            "\nsweeper: stopped; what was written is kept, and the same command goes on",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:  # `| head` closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,7 +105,9 @@ def compose(words: list[str]) -> dict[str, Any]:
             f"which space? Write +space=NAME\nKnown: {', '.join(places.spaces()) or 'none'}"
         )
     if flags := [w for w in words if w.startswith("-")]:
-        raise UserError(f"'{flags[0]}' is no option of a sweep; its options are keys, as in output=json")
+        raise UserError(
+            f"'{flags[0]}' is no option of a sweep; its options are keys, as in output=json"
+        )
     for word in words:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not an override; write key=value")
@@ -183,8 +189,13 @@ def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) 
         known = {"sampler": samplers.names(), "engine": engines.ENGINES}.get(match[1], ())
         return str(UnknownNameError(match[1], match[2], known))
     if "Ambiguous value" in hydra and (match := re.search(r"argument '([^=']+)=([^']*)'", hydra)):
-        return f"'{match[1]}={match[2]}': several values are a list; write '{match[1]}=[{match[2]}]'"
-    if any(hint in omegaconf for hint in ("not in struct", "not in '")) or "Could not override" in hydra:
+        return (
+            f"'{match[1]}={match[2]}': several values are a list; write '{match[1]}=[{match[2]}]'"
+        )
+    if (
+        any(hint in omegaconf for hint in ("not in struct", "not in '"))
+        or "Could not override" in hydra
+    ):
         match = re.search(r"Key '([^']+)'", omegaconf) or re.search(r"override '([^']+)'", hydra)
         return _unknown_key(match[1] if match else "", overrides, axes)
     lines = [x.strip() for x in omegaconf.splitlines() if x.strip() and "object_type" not in x]
@@ -212,13 +223,17 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
         )
     known: tuple[str, ...] = _TOP
     if room == "engine":
-        known = tuple(engines.options_of(chosen.get("engine", "auto")).__dataclass_fields__)
+        known = _options(engines.options_of(chosen.get("engine", "auto")))
     elif room == "sampler":
-        known = tuple(samplers.options_of(chosen.get("sampler", "grid")).__dataclass_fields__)
+        known = _options(samplers.options_of(chosen.get("sampler", "grid")))
     elif path.startswith("space."):
         known = KEYS
     listing = ", ".join(known) if known else "it has no options"
     return f"'{word}': there is no key '{path}'{suggestion(leaf, known)}\nKnown: {listing}"
+
+
+def _options(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
 
 
 _TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")

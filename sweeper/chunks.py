@@ -18,7 +18,7 @@ LARGEST = 200_000
 FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
 _TAPER = 8
-"""The last chunks are this much smaller than full ones, no less: each costs a round trip and a file."""
+"""The last chunks are this much smaller than full ones, not more: each is a trip and a file."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""
 
@@ -76,7 +76,11 @@ class Chunks:
 
 def split(batch: Batch, pieces: int) -> list[Batch]:
     """Return a batch in up to `pieces` parts of nearly equal size, none empty."""
-    size = -(-len(batch) // pieces) if not isinstance(batch, Span) else -(-(batch.hi - batch.lo) // pieces)
+    size = (
+        -(-len(batch) // pieces)
+        if not isinstance(batch, Span)
+        else -(-(batch.hi - batch.lo) // pieces)
+    )
     if isinstance(batch, Span):
         cuts = range(batch.lo, batch.hi, size)
         parts: list[Batch] = [batch.cut(lo, min(lo + size, batch.hi)) for lo in cuts]

@@ -84,8 +84,8 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
     known = [*metrics.names, *space.derived]
     if not wanted:
         raise UserError(
-            f"the space names no `objectives:` and the simulator '{space.simulator}' has none of its "
-            f"own; write e.g. objectives: {{{known[0]}: min}}"
+            f"the space names no `objectives:` and the simulator '{space.simulator}' has none "
+            f"of its own; write e.g. objectives: {{{known[0]}: min}}"
         )
     for name, direction in wanted.items():
         if name not in known:

@@ -1,8 +1,8 @@
 """A point is its values and the content of every file that those values make it read.
 
-A key is two 64-bit hashes of that, so an edited GPU file or trace asks again exactly the points that
-read it, and a point keeps its key whatever space it is met in. A definition is what a space's point
-numbers mean: inside one, finished work is a set of number ranges.
+A key is two 64-bit hashes of that, so an edited GPU file or trace asks again exactly the points
+that read it, and a point keeps its key whatever space it is met in. A definition is what a space's
+point numbers mean: inside one, finished work is a set of number ranges.
 """
 
 from __future__ import annotations
@@ -123,12 +123,18 @@ def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
             hashes = [_hash(name, v, definition.digest(name, v)) for v in distinct]
             halves = np.array(hashes, dtype=np.uint64).reshape(len(distinct), 2)
             table = table.with_columns(position=pl.int_range(pl.len()))
-            position = points.select(name).join(
-                table, on=name, how="left", nulls_equal=True, maintain_order="left"
-            )["position"].to_numpy()
+            position = (
+                points.select(name)
+                .join(table, on=name, how="left", nulls_equal=True, maintain_order="left")[
+                    "position"
+                ]
+                .to_numpy()
+            )
             for half in (0, 1):
                 totals[half] += halves[position, half]  # wraps around: addition modulo 2**64
-    digits = [f"{a:016x}{b:016x}" for a, b in zip(totals[0].tolist(), totals[1].tolist(), strict=True)]
+    digits = [
+        f"{a:016x}{b:016x}" for a, b in zip(totals[0].tolist(), totals[1].tolist(), strict=True)
+    ]
     return pl.Series("key", digits, dtype=pl.String)
 
 

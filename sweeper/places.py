@@ -1,4 +1,4 @@
-"""Where the files that travel with the package are: in a checkout, in a wheel, or the user's own."""
+"""Where the files that travel with the package are: checkout, wheel, or the user's own."""
 
 from __future__ import annotations
 

@@ -38,7 +38,11 @@ def front(answers: Answers, file: Path) -> None:
     cloud = _cloud(answers.results, [x, y])
     best = answers.front.sort(x)
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    count = f"{cloud.height:,} feasible designs" if cloud.height < _CLOUD else "feasible designs (sampled)"
+    count = (
+        f"{cloud.height:,} feasible designs"
+        if cloud.height < _CLOUD
+        else "feasible designs (sampled)"
+    )
     axes.scatter(cloud[x], cloud[y], s=7, color=_INK, alpha=0.45, linewidths=0, label=count)
     if others:
         shade = axes.scatter(best[x], best[y], c=best[others[0]], s=30, cmap="viridis", zorder=3)
@@ -48,7 +52,9 @@ def front(answers: Answers, file: Path) -> None:
         axes.plot(best[x], best[y], "-o", color=_FRONT, markersize=4, lw=1, zorder=3,
                   label=f"Pareto front ({best.height})")  # fmt: skip
     chosen = answers.front.row(knee(answers.front, answers.objectives), named=True)
-    axes.scatter(chosen[x], chosen[y], marker="*", s=180, color=_KNEE, zorder=4, label=_knee(answers, chosen))
+    axes.scatter(
+        chosen[x], chosen[y], marker="*", s=180, color=_KNEE, zorder=4, label=_knee(answers, chosen)
+    )
     for name, column, scale in ((x, cloud[x], axes.set_xscale), (y, cloud[y], axes.set_yscale)):
         low, high = column.min(), column.max()
         if isinstance(low, float | int) and isinstance(high, float | int) and 0 < low * 20 < high:
@@ -63,7 +69,12 @@ def front(answers: Answers, file: Path) -> None:
 
 
 def _cloud(results: pl.LazyFrame, columns: list[str]) -> pl.DataFrame:
-    good = results.filter(pl.col("status").cast(pl.String) == "ok").select(columns).drop_nulls().collect()
+    good = (
+        results.filter(pl.col("status").cast(pl.String) == "ok")
+        .select(columns)
+        .drop_nulls()
+        .collect()
+    )
     return good.gather_every(max(1, -(-good.height // _CLOUD)))
 
 

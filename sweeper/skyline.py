@@ -69,7 +69,7 @@ def _small_front(values: Matrix) -> tuple[Ints, Ints]:
 
 def _large_front(values: Matrix, members: Ints) -> tuple[Ints, Ints]:
     """Find a front of thousands: sift with the window's members, then divide what is left."""
-    alive = ~np.isnan(values).any(axis=1)
+    alive = np.asarray(~np.isnan(values).any(axis=1), bool)
     _sift(values, np.ascontiguousarray(values[members[:_SIFTERS]]), alive)
     left = np.flatnonzero(alive)
     ordered, first, ties = _distinct(values[left])
@@ -135,7 +135,12 @@ def _strike_by_halves(
     if not below.any():  # half of them or more are equal here: cut above them instead
         above = ours > pivot
         _strike_by_halves(
-            ordered, better[~above], worse[theirs >= pivot], column + 1, dominated, at[theirs >= pivot]
+            ordered,
+            better[~above],
+            worse[theirs >= pivot],
+            column + 1,
+            dominated,
+            at[theirs >= pivot],
         )
         if above.any():
             high = theirs > pivot

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from simulators.core.errors import UserError, suggestion
 from sweeper.notation import Scalar
 
 Index = NDArray[np.int64]
+Codes = NDArray[np.int32]
 
 _TABLE = 1 << 21
 """Rows up to which a rule is tabulated over the axes it depends on; larger ones run per batch."""
@@ -79,7 +80,7 @@ class DesignSpace:
     Args:
         simulator: what the points are for; its point type gives every column its type.
         factors: the axes, slowest first. Together they set every field of the point type.
-        derived: further columns as SQL over axes, earlier derived columns and the simulator's facts.
+        derived: further columns as SQL over axes, earlier derived columns and facts.
         constraints: SQL conditions over the same; a point stays where all are true.
 
     >>> from sweeper.config import space_of
@@ -111,9 +112,9 @@ class DesignSpace:
         """The columns that take more than one value."""
         return tuple(name for name, values in self.axes.items() if len(set(values)) > 1)
 
-    def codes(self, where: Span | Index) -> list[Index]:
+    def codes(self, where: Span | Index) -> list[Codes]:
         """Return for each factor which of its rows every point takes."""
-        result: list[Index] = []
+        result: list[Codes] = []
         stride = self.size
         for factor in self.factors:
             stride //= len(factor)
@@ -122,7 +123,7 @@ class DesignSpace:
                 result.append(np.broadcast_to(np.int32(0), rows))
             elif isinstance(where, Span) and not len(where.without):
                 first, last = where.lo // stride, (where.hi - 1) // stride
-                steps = (np.arange(first, last + 1, dtype=np.int64) % len(factor)).astype(np.int32)
+                steps: Codes = (np.arange(first, last + 1) % len(factor)).astype(np.int32)
                 offset = where.lo - first * stride
                 result.append(np.repeat(steps, stride)[offset : offset + len(where)])
             else:
@@ -302,7 +303,9 @@ class _Rule:
             self.tables[key] = self._evaluate(space, codes, rows)
         return self.tables[key]
 
-    def _evaluate(self, space: DesignSpace, codes: Sequence[Index], rows: int) -> Any:
+    def _evaluate(
+        self, space: DesignSpace, codes: Sequence[NDArray[np.integer[Any]]], rows: int
+    ) -> Any:
         columns = {
             name: space._dictionaries[name].take(pa.array(code))
             for position, (factor, code) in enumerate(zip(space.factors, codes, strict=True))
@@ -374,4 +377,4 @@ def _encoded(codes: pa.Array, values: pa.Array) -> pa.DictionaryArray:
 
 def _needs(facts: type) -> dict[str, tuple[str, ...]]:
     """Return for each fact the fields it depends on; empty when it may depend on all."""
-    return {name: f.metadata.get("needs", ()) for name, f in facts.__dataclass_fields__.items()}
+    return {f.name: f.metadata.get("needs", ()) for f in fields(facts)}

@@ -19,8 +19,8 @@ from sweeper.work import Task
 class Sweep:
     """A space, how to pick its points, who evaluates them, and where the answers are kept.
 
-    `objectives` and `where` (an SQL condition) say what the live front shows; they do not change what
-    is evaluated.
+    `objectives` and `where` (an SQL condition) say what the live front shows; they do not change
+    what is evaluated.
     """
 
     space: DesignSpace

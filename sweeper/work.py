@@ -1,8 +1,8 @@
 """What a worker does with a range of points: decode, drop, evaluate, write, summarise.
 
-The rows stay in the file that is written here; the part that travels back holds counts and the local
-Pareto front. One bad point costs one row: what a simulator raises is split down to the point that
-raises it.
+The rows stay in the file that is written here; the part that travels back holds counts and the
+local Pareto front. One bad point costs one row: what a simulator raises is split down to the point
+that raises it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Task:
         if counted[words.index("ok")] < batch.num_rows:
             for text in columns["reason"].drop_null().to_pylist():
                 reasons[text.split(":")[0]] += 1
-        front, ties = local_front(self._candidates(columns, codes == words.index("ok")), self.objectives)
+        front, ties = local_front(
+            self._candidates(columns, codes == words.index("ok")), self.objectives
+        )
         laps.end("front")
         return Part(
             name=name,
@@ -112,7 +114,9 @@ class Task:
         if self.where is not None:
             names = names_in(self.where, f"where '{self.where}'")
             rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
-            meets = rows.select(pl.sql_expr(self.where).fill_null(value=False)).to_series().to_numpy()
+            meets = (
+                rows.select(pl.sql_expr(self.where).fill_null(value=False)).to_series().to_numpy()
+            )
             good = good & meets
         objectives = {o: _values(columns[o]) for o in self.objectives}
         return objectives if good.all() else {o: v[good] for o, v in objectives.items()}

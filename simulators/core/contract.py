@@ -156,7 +156,9 @@ def schema_of(kind: type) -> pa.Schema:
     hints = typing.get_type_hints(kind)
     return pa.schema(
         [
-            pa.field(f.name, _arrow_type(hints[f.name]), metadata={"unit": f.metadata.get("unit", "")})
+            pa.field(
+                f.name, _arrow_type(hints[f.name]), metadata={"unit": f.metadata.get("unit", "")}
+            )
             for f in fields(kind)
         ]
     )
@@ -218,7 +220,9 @@ def outcome(
         reason = pa.nulls(rows, pa.string())
     else:
         reason = pa.array([r or None for r in infeasible], pa.string())
-    flags = [pa.array(np.broadcast_to(np.asarray(x, bool), rows)) for x in (calibrated, extrapolated)]
+    flags = [
+        pa.array(np.broadcast_to(np.asarray(x, bool), rows)) for x in (calibrated, extrapolated)
+    ]
     return pa.RecordBatch.from_arrays(
         [*arrays, status, reason, *flags], schema=pa.schema([*schema, *OUTCOME])
     )
@@ -229,7 +233,8 @@ def numbers(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
     column = batch.column(name)
     if pa.types.is_dictionary(column.type) and not column.indices.null_count:
         values: NDArray[Any] = column.dictionary.to_numpy(zero_copy_only=False)
-        return values[column.indices.to_numpy(zero_copy_only=False)]
+        decoded: NDArray[Any] = values[column.indices.to_numpy(zero_copy_only=False)]
+        return decoded
     array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return array
 
@@ -276,7 +281,7 @@ def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
 def evaluate_pointwise(
     point: type[P], metrics: type[M], simulate: Callable[[P], M], batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return the outcome of `simulate` for each row; what it raises as `Infeasible` is a row too."""
+    """Return the outcome of `simulate` for each row; an `Infeasible` it raises is a row too."""
     schema = schema_of(metrics)
     rows: list[tuple[Any, ...]] = []
     reasons: list[str] = []
@@ -291,7 +296,13 @@ def evaluate_pointwise(
             rows.append(tuple(getattr(result, name) for name in schema.names))
             reasons.append("")
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = dict(zip(schema.names, (pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)), strict=True))
+    arrays = dict(
+        zip(
+            schema.names,
+            (pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)),
+            strict=True,
+        )
+    )
     dead = np.array([bool(r) for r in reasons], dtype=bool)
     status = pa.DictionaryArray.from_arrays(pa.array(dead.astype(np.int8)), pa.array(STATUSES))
     flags = {
@@ -300,7 +311,12 @@ def evaluate_pointwise(
     }
     kept = [f for f in schema if f.name in arrays]
     return pa.RecordBatch.from_arrays(
-        [*arrays.values(), status, pa.array([r or None for r in reasons], pa.string()), *flags.values()],
+        [
+            *arrays.values(),
+            status,
+            pa.array([r or None for r in reasons], pa.string()),
+            *flags.values(),
+        ],
         schema=pa.schema([*kept, *OUTCOME]),
     )
 

@@ -1,7 +1,8 @@
 """A thing's name is the name of its file: the folder is the registry.
 
-Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the package,
-so that an installed package needs no fork. A value with a path separator or a suffix is a path.
+Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the
+package, so that an installed package needs no fork. A value with a path separator or a suffix is a
+path.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Folder:
     def _aliases(self) -> dict[str, Path]:
         if self.suffix != ".toml":
             return {}
-        files = [f for place in reversed(self.places) if place.is_dir() for f in place.glob("*.toml")]
+        files = [
+            f for place in reversed(self.places) if place.is_dir() for f in place.glob("*.toml")
+        ]
         return {alias: file for file in files for alias in read_toml(file).get("aliases", ())}
 
 

@@ -57,6 +57,19 @@ def cache_folder() -> Path:
     return roots[-1] / name
 
 
+@functools.cache
+def _numba() -> Any:
+    """Import the compiler, which learns where its cache is and that kernels call kernels."""
+    # numba reads this once, at import. The driver's choice is inherited by its workers.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+    import numba
+    from numba.extending import typeof_impl
+
+    typeof_impl.register(Kernel, lambda value, _context: numba.types.Dispatcher(value.compiled))
+
+    return numba
+
+
 @dataclass(frozen=True, eq=False)
 class Type:
     """A type in a signature, described without importing the compiler."""
@@ -69,6 +82,7 @@ class Type:
         return self.build()
 
     def __call__(self, *arguments: Type) -> Signature:
+        """Return the signature of a kernel with this result."""
         return Signature(self, arguments)
 
 
@@ -136,6 +150,7 @@ class Kernel(Generic[A, R]):
         return dispatcher
 
     def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
+        """Call the compiled function."""
         result: R = self.compiled(*args, **kwargs)
         return result
 
@@ -157,18 +172,3 @@ def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
         return Kernel(function, signature)
 
     return decorate
-
-
-@functools.cache
-def _numba() -> Any:
-    """Import the compiler, once the cache folder is known, and teach it that kernels call kernels."""
-    # numba reads this once, at import. The driver's choice is inherited by its workers.
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
-    import numba
-    from numba.extending import typeof_impl
-
-    @typeof_impl.register(Kernel)
-    def _typeof_kernel(value: Kernel[Any, Any], _context: Any) -> Any:
-        return numba.types.Dispatcher(value.compiled)
-
-    return numba

@@ -1,13 +1,14 @@
-"""Is everything in order: every fact and calibration loads, and every simulator answers one point."""
+"""Is everything in order? Every fact and calibration loads; every simulator answers a point."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 
 from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.folder import FOLDERS, SIMULATORS, read_toml
+from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper import config, places
 from sweeper.commands.flags import flags
 from sweeper.commands.spaces import read_space
@@ -17,7 +18,9 @@ from sweeper.work import evaluate
 
 def main(words: list[str]) -> int:
     """Print one line per thing; exit code 1 when one is out of order."""
-    flags("doctor", "load every fact and calibration, run one point per simulator").parse_args(words)
+    flags("doctor", "load every fact and calibration, run one point per simulator").parse_args(
+        words
+    )
     failed = 0
     for what, check in _examinations():
         try:
@@ -25,24 +28,25 @@ def main(words: list[str]) -> int:
         except UserError as error:
             failed += 1
             print(f"FAILED  {what}: {error}")
-    print(f"python {sys.version.split()[0]}; {'all in order' if not failed else f'{failed} out of order'}")
+    print(
+        f"python {sys.version.split()[0]}; "
+        + ("all in order" if not failed else f"{failed} out of order")
+    )
     return 1 if failed else 0
 
 
 def _examinations() -> list[tuple[str, Callable[[], str]]]:
-    found: list[tuple[str, Callable[[], str]]] = []
-    for kind, folder in FOLDERS.items():
-        if folder.suffix == ".toml" and folder.names():
-            found.append((f"{kind}s", lambda folder=folder: _facts(folder)))  # type: ignore[misc]
-    found += [(f"space {name}", lambda name=name: _space(name)) for name in places.spaces()]  # type: ignore[misc]
-    found += [(f"simulator {name}", lambda name=name: _one_point(name)) for name in SIMULATORS.names()]  # type: ignore[misc]
+    found: list[tuple[str, Callable[[], str]]] = [
+        (f"{kind}s", functools.partial(_facts, folder))
+        for kind, folder in FOLDERS.items()
+        if folder.suffix == ".toml" and folder.names()
+    ]
+    found += [(f"space {name}", functools.partial(_space, name)) for name in places.spaces()]
+    found += [(f"simulator {n}", functools.partial(_one_point, n)) for n in SIMULATORS.names()]
     return found
 
 
-def _facts(folder: object) -> str:
-    from simulators.core.folder import Folder
-
-    assert isinstance(folder, Folder)
+def _facts(folder: Folder) -> str:
     for name in folder.names():
         read_toml(folder.find(name))
     return f"{len(folder.names())} files"

@@ -30,10 +30,14 @@ def main(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
-    asked: dict[str, Direction] = {n: "min" for n in chosen.min} | {n: "max" for n in chosen.max}
+    asked: dict[str, Direction] = dict.fromkeys(chosen.min, "min") | dict.fromkeys(
+        chosen.max, "max"
+    )
     objectives = asked or last.objectives
     conditions = [c for c in (None if chosen.every else last.where, chosen.where) if c]
-    where = " AND ".join(f"({c})" for c in conditions) if len(conditions) > 1 else "".join(conditions)
+    where = (
+        " AND ".join(f"({c})" for c in conditions) if len(conditions) > 1 else "".join(conditions)
+    )
     front = pareto_front(last.store.scan(), objectives, where=where or None, per=chosen.per)
     if front.is_empty():
         raise UserError(

@@ -24,7 +24,9 @@ def main(composed: Mapping[str, Any]) -> int:
     removed = space.removed()
     allowed = space.size - sum(removed.values())
     picked = min(asked.sampler.size(space), allowed)
-    answered = sum(len(s) if not space.constraints else _kept(space, s) for s in asked.store.finished())
+    answered = sum(
+        len(s) if not space.constraints else _kept(space, s) for s in asked.store.finished()
+    )
     answered += len(asked.store.answered(space))
     todo = max(picked - answered, 0)
     # A dear simulator guesses: trying it would cost more than a plan should.
@@ -32,24 +34,26 @@ def main(composed: Mapping[str, Any]) -> int:
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
+    cores = os.cpu_count() or 1
+    axes = {name: len(set(space.axes[name])) for name in space.varied}
     plan = {
         "space": asked.name,
         "points": space.size,
-        "axes": {name: len(set(space.axes[name])) for name in space.varied},
+        "axes": axes,
         "removed": removed,
         "picked": picked,
         "answered": answered,
         "to_do": todo,
         "probes": estimate.probes if estimate else 0,
         "cpu_s": work_s,
-        "wall_s": work_s / (os.cpu_count() or 1),
+        "wall_s": work_s / cores,
         "bytes": todo * width,
     }
     if composed["output"] == "json":
         print(json.dumps(plan, indent=1))
         return 0
     print(f"space {asked.name}: {space.size:,} points of the simulator '{space.simulator}'")
-    for name, size in plan["axes"].items():
+    for name, size in axes.items():
         print(f"  {name} × {size}")
     for text, count in removed.items():
         print(f"  {count:,} removed by {text}")
@@ -57,8 +61,9 @@ def main(composed: Mapping[str, Any]) -> int:
     if estimate:
         how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
         print(
-            f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), {duration(plan['wall_s'])} on "
-            f"{os.cpu_count()} cores, at most {human(float(plan['bytes']), 'bytes')} of results"
+            f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), "
+            f"{duration(work_s / cores)} on {cores} cores, "
+            f"at most {human(float(todo * width), 'bytes')} of results"
         )
     return 0
 

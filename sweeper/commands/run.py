@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import json
 import platform
 import subprocess
@@ -77,8 +77,13 @@ def main(composed: Mapping[str, Any]) -> int:
     removed = asked.space.removed()
     if sum(removed.values()) == asked.space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
-        raise UserError(f"the space is empty: its constraints leave none of {asked.space.size:,} points\n{listed}")
-    sweep = Sweep(asked.space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where)
+        raise UserError(
+            f"the space is empty: its constraints leave none of {asked.space.size:,} points\n"
+            + listed
+        )
+    sweep = Sweep(
+        asked.space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where
+    )
     with _alone(asked.store):
         progress = Progress(total=asked.sampler.size(asked.space), objectives=asked.objectives)
         said: list[str] = []
@@ -90,7 +95,10 @@ def main(composed: Mapping[str, Any]) -> int:
 
             if composed["failures"]["retry"] and (dropped := asked.store.forget_failures()):
                 say(f"{dropped:,} points that failed before are asked again")
-            say(f"space {asked.name}: {asked.space.size:,} points, {len(asked.space.varied)} axes vary")
+            say(
+                f"space {asked.name}: {asked.space.size:,} points, "
+                f"{len(asked.space.varied)} axes vary"
+            )
             for text, count in removed.items():
                 say(f"  {count:,} removed by {text}")
             before = _settled(asked.store)
@@ -156,7 +164,7 @@ def _alone(store: Store) -> Iterator[None]:
 
 def _record(asked: Question, answers: summary.Answers, *, plot: bool) -> Path:
     """Write what was asked, with what, and the front, to `runs/<time>/`."""
-    now = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     folder = Path("." if "://" in asked.store.folder else asked.store.folder) / "runs" / now
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -215,7 +223,8 @@ def latest(name: str, outputs: str) -> Answered:
     if not runs:
         known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
         raise UserError(
-            f"there are no results of '{name}' under {outputs}; run  python -m sweeper +space={name}\n"
+            f"there are no results of '{name}' under {outputs}; "
+            f"run  python -m sweeper +space={name}\n"
             f"Results there: {', '.join(known) or 'none'}"
         )
     stored = Definition.from_json(runs[-1].read_text())

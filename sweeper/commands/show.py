@@ -66,12 +66,21 @@ def _space(name: str) -> None:
     print(f"space {name}  ({file})")
     print(about(file))
     print(f"{space.size:,} points for the simulator '{space.simulator}'")
-    units = {f.name: f.metadata[b"unit"].decode() for f in schema_of(load_simulator(space.simulator).point)}
+    units = {
+        f.name: f.metadata[b"unit"].decode()
+        for f in schema_of(load_simulator(space.simulator).point)
+    }
     for axis in space.varied:
         values = tuple(dict.fromkeys(space.axes[axis]))
         listed = [human(v, units[axis]) for v in values[:12]]
-        print(f"  {axis:16} × {len(values):<5} {', '.join(listed)}{' …' if len(values) > 12 else ''}")
-    fixed = [f"{n}={human(v[0], units[n])}" for n, v in space.axes.items() if n in (written.get("axes") or {}) and len(v) == 1]
+        print(
+            f"  {axis:16} × {len(values):<5} {', '.join(listed)}{' …' if len(values) > 12 else ''}"
+        )
+    fixed = [
+        f"{n}={human(v[0], units[n])}"
+        for n, v in space.axes.items()
+        if n in (written.get("axes") or {}) and len(v) == 1
+    ]
     if fixed:
         print(f"  fixed: {', '.join(fixed)}")
     for name_, sql in space.derived.items():
@@ -113,8 +122,14 @@ def _design(name: str, prefix: str, outputs: str) -> int:
     named = keys(last.store.definition, rows)
     found = rows.filter(named.str.starts_with(prefix.lower()))
     if len(found) != 1:
-        what = "no design has a key that begins with" if found.is_empty() else "several keys begin with"
-        near = ", ".join(named.filter(named.str.starts_with(prefix[:2].lower()))[:5].str.head(SHOWN))
+        what = (
+            "no design has a key that begins with"
+            if found.is_empty()
+            else "several keys begin with"
+        )
+        near = ", ".join(
+            named.filter(named.str.starts_with(prefix[:2].lower()))[:5].str.head(SHOWN)
+        )
         raise UserError(f"{what} '{prefix}'" + (f"\nNear it: {near}" if near else ""))
     _print_design(found, last.space, last.objectives)
     return 0

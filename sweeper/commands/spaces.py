@@ -20,7 +20,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, or is not a mapping.
     """
-    import yaml
+    import yaml  # type: ignore[import-untyped]  # comes with omegaconf, without stubs
     from omegaconf import OmegaConf
 
     try:

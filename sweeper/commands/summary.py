@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from simulators.core.contract import Direction, load_simulator, schema_of
@@ -99,12 +100,14 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
     for reason, count in list(answers.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
     if "calibrated" in answers.front.columns and not answers.front["calibrated"].any():
-        print("Not calibrated: some figures behind this front come from data sheets, not measurements.")
+        print("Not calibrated: figures behind this front come from data sheets, not measurements.")
     print(f"Rows   {answers.folder}/*.parquet   (polars.scan_parquet reads them)")
-    print(f"Run    {run_folder}" + ("  with front.png" if (run_folder / "front.png").exists() else ""))
+    print(
+        f"Run    {run_folder}" + ("  with front.png" if (run_folder / "front.png").exists() else "")
+    )
     best = answers.front.row(knee(answers.front, answers.objectives), named=True)
     print(f"Next   python -m sweeper show {answers.name} {best['key'][:SHOWN]}")
-    print(f"       python -m sweeper pareto {answers.name} --where \"{_example(answers)}\"")
+    print(f'       python -m sweeper pareto {answers.name} --where "{_example(answers)}"')
 
 
 def print_front(
@@ -145,7 +148,9 @@ def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
 
         table = Table(title=title, title_justify="left")
         for name in header:
-            table.add_column(name, justify="left" if name in ("", "design") else "right", no_wrap=True)
+            table.add_column(
+                name, justify="left" if name in ("", "design") else "right", no_wrap=True
+            )
         for line in lines:
             table.add_row(*line, style="bold" if line[0] == "*" else None)
         Console().print(table)
@@ -154,7 +159,12 @@ def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
     if title:
         print(title)
     for line in (header, *lines):
-        print("  ".join(x.ljust(w) if i < 2 else x.rjust(w) for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip())
+        print(
+            "  ".join(
+                x.ljust(w) if i < 2 else x.rjust(w)
+                for i, (x, w) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+        )
 
 
 def units_of(space: DesignSpace) -> dict[str, str]:
@@ -167,7 +177,7 @@ def units_of(space: DesignSpace) -> dict[str, str]:
 def _thinned(
     front: pl.DataFrame, objectives: Mapping[str, Direction], rows: int
 ) -> tuple[pl.DataFrame, int]:
-    """Return at most `rows` designs spread over the front, the knee among them, and its position."""
+    """Return at most `rows` designs spread over the front, and where the knee is among them."""
     best = knee(front, objectives)
     if len(front) <= rows:
         return front, best
@@ -196,7 +206,7 @@ def _settled_axes(answers: Answers) -> str:
 def _example(answers: Answers) -> str:
     """Return a condition that makes sense for this sweep."""
     first = next(iter(answers.objectives))
-    middle = answers.front[first].cast(pl.Float64).median()
+    middle = float(np.median(answers.front[first].cast(pl.Float64).to_numpy()))
     sign = "<=" if answers.objectives[first] == "min" else ">="
     return f"{first} {sign} {middle:.3g}"
 

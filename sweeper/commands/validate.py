@@ -17,15 +17,21 @@ from sweeper.commands.flags import flags
 def main(words: list[str]) -> int:
     """Print the checks; exit code 1 when one misses its limit."""
     parser = flags("validate", "accuracy of simulators against measured data")
-    parser.add_argument("rooms", nargs="*", help=f"{', '.join(rooms())}; all of them if none is named")
-    parser.add_argument("--reference", metavar="DIR", help="a folder laid out like the reference data")
+    parser.add_argument(
+        "rooms", nargs="*", help=f"{', '.join(rooms())}; all of them if none is named"
+    )
+    parser.add_argument(
+        "--reference", metavar="DIR", help="a folder laid out like the reference data"
+    )
     parser.add_argument("--rows", choices=("test", "all"), default="test")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     for room in chosen.rooms:
         if room not in rooms():
             raise UnknownNameError("room", room, rooms())
-    checks = [c for room in chosen.rooms or rooms() for c in run(room, chosen.reference, chosen.rows)]
+    checks = [
+        c for room in chosen.rooms or rooms() for c in run(room, chosen.reference, chosen.rows)
+    ]
     print_checks(checks, as_json=chosen.json)
     return 1 if any(check.ok is False for check in checks) else 0
 
@@ -46,8 +52,8 @@ def run(room: str, reference: str | None, rows: str) -> list[Check]:
     folder = Path(reference) if reference else reference_folder()
     if folder is None or not folder.is_dir():
         raise UserError(
-            f"there is no measured data{f' in {reference}' if reference else ''}; name its folder by "
-            "--reference DIR or $SWEEPER_REFERENCE"
+            f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
+            "by --reference DIR or $SWEEPER_REFERENCE"
         )
     module = importlib.import_module(f"simulators.{room}.checks")
     assert inspect.isfunction(module.checks)

@@ -34,7 +34,7 @@ class Crew(Protocol):
 
 
 class Engine(Protocol):
-    """The options of an engine: a frozen dataclass of plain values, and so its own configuration."""
+    """The options of an engine: a frozen dataclass of plain values, its own configuration."""
 
     def open(self) -> AbstractContextManager[Crew]:
         """Return a context in which a crew is at work; leaving it lets the crew go."""

@@ -1,9 +1,9 @@
 """Ray actors do the work, on this machine's cores or on a cluster's.
 
 An actor gets ranges of point numbers, two at a time (one runs, one waits), writes its rows itself
-and sends back counts. It is never restarted but replaced: with restarts on, a dying actor also fails
-the chunk behind the one that killed it, and innocents are blamed. A chunk whose worker died or hung
-is split by four until the culprit is alone; alone, it is tried once more, then recorded.
+and sends back counts. It is never restarted but replaced: with restarts on, a dying actor also
+fails the chunk behind the one that killed it, and innocents are blamed. A chunk whose worker died
+or hung is split by four until the culprit is alone; alone, it is tried once more, then recorded.
 """
 
 from __future__ import annotations
@@ -80,6 +80,10 @@ class _Actor:
         task.warm_up()
         skyline.warm_up()
 
+    def pid(self) -> int:
+        """Return the worker's process id; answers once the worker is ready."""
+        return os.getpid()
+
     def answer(self, batch: Batch) -> Part | UserError:
         assert self.task
         try:
@@ -151,7 +155,7 @@ class _Actors:
     def _recruit(self, task: Task) -> _Worker:
         name = f"actor-{next(self.names)}"
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        handle = _RemoteActor.options(**options).remote(name, str(Path.cwd()))
+        handle = ray.remote(_Actor).options(**options).remote(name, str(Path.cwd()))
         return _Worker(name, handle, ready=handle.take.remote(task))
 
     def _give(self, chunks: Chunks, again: deque[_Job]) -> None:
@@ -209,20 +213,13 @@ class _Actors:
         culprit, innocent = jobs[0], jobs[1:]
         again.extendleft(reversed(innocent))
         if len(culprit.batch) > 1:
-            again.extendleft(_Job(piece, suspect=True) for piece in reversed(split(culprit.batch, 4)))
+            again.extendleft(
+                _Job(piece, suspect=True) for piece in reversed(split(culprit.batch, 4))
+            )
         elif culprit.tries == 0 and status == "crash":
             again.appendleft(_Job(culprit.batch, suspect=True, tries=1))
         else:
             yield task.give_up(culprit.batch, status, f"{status}: {reason}")
-
-
-@ray.remote
-class _RemoteActor(_Actor):
-    """The actor Ray knows."""
-
-    def pid(self) -> int:
-        """Return the worker's process id; answers once the worker is ready."""
-        return os.getpid()
 
 
 def _start(address: str, actors: int) -> None:
@@ -248,4 +245,3 @@ def _start(address: str, actors: int) -> None:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"engine.address={address}: Ray did not start: {error}") from error
-
