@@ -28,8 +28,8 @@ REQUIRED = ("measured", "sha256", "rows", "split", "held_out_mape")
 class Provenance:
     """Which measurements a calibration rests on."""
 
-    measured: str
-    sha256: str
+    measured: tuple[str, ...]  # tables, relative to the reference folder
+    sha256: tuple[str, ...]  # of each
     rows: int
     split: str
     held_out_mape: float
@@ -75,8 +75,8 @@ def provenance_of(content: Mapping[str, Any], path: Path) -> Provenance:
     if missing := [name for name in REQUIRED if name not in block]:
         raise UserError(f"{path}: [provenance] lacks {', '.join(missing)}")
     return Provenance(
-        measured=str(block["measured"]),
-        sha256=str(block["sha256"]),
+        measured=_listed(block["measured"]),
+        sha256=_listed(block["sha256"]),
         rows=int(block["rows"]),
         split=str(block["split"]),
         held_out_mape=float(block["held_out_mape"]),
@@ -95,20 +95,22 @@ def write_calibration(path: Path, body: str) -> None:
 
 
 def verify_measured(provenance: Provenance, reference: Path) -> bool:
-    """Say whether the measured table beside us is the one that was fitted to.
+    """Say whether the measured tables beside us are those that were fitted to.
 
     Raises:
-        UserError: the table is there, but with other content.
+        UserError: a table is there, but with other content.
     """
-    table = reference / provenance.measured
-    if not table.is_file():
-        return False
-    if sha256_of(table) != provenance.sha256:
-        raise UserError(
-            f"{table} is not the table the calibration was fitted to: its sha256 is not "
-            f"{provenance.sha256[:12]}…. Fit again, or fetch the table that belongs to it"
-        )
-    return True
+    found = True
+    for name, digest in zip(provenance.measured, provenance.sha256, strict=True):
+        table = reference / name
+        if not table.is_file():
+            found = False
+        elif sha256_of(table) != digest:
+            raise UserError(
+                f"{table} is not the table the calibration was fitted to: its sha256 is not "
+                f"{digest[:12]}…. Fit again, or fetch the table that belongs to it"
+            )
+    return found
 
 
 def sha256_of(path: Path) -> str:
@@ -121,3 +123,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _listed(entry: object) -> tuple[str, ...]:
+    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)

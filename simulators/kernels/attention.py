@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.profile import AttentionProfile, Profile
+from simulators.kernels.family import Family, Flags
+from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Attention
 
@@ -53,7 +54,12 @@ def attention_bytes(attention: Attention) -> Floats:
     return np.asarray(2.0 * attention.head_dim * moved, np.float64)
 
 
-def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) -> Floats:
+def attention_call_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of a call timed alone."""
+    return four_norm(attention_seconds(attention, gpu, profile), profile.attention.dispatch_s)
+
+
+def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
     """Blocks of query rows fill the SMs; the longest block is the least a kernel can take."""
     queries = np.maximum(np.asarray(attention.query_tokens, np.float64), 1.0)
     requests = np.maximum(np.asarray(attention.requests, np.float64), 1.0)
@@ -67,7 +73,7 @@ def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) 
     return spread_s + block_s
 
 
-def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) -> Floats:
+def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
     """Heads of a group share a matrix instruction; one block's keys are the least a step takes."""
     kv = np.asarray(attention.kv_tokens, np.float64)
     group = np.ceil(attention.heads / attention.kv_heads / rates.group_tile) * rates.group_tile
@@ -76,3 +82,22 @@ def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionProfile) -
     block_s = block_bytes / (rates.load_bytes_per_clock * gpu.clock_hz)
     streamed_s: Floats = flops / (rates.decode_compute * gpu.peak(attention.dtype))
     return streamed_s + block_s
+
+
+def _class(_attention: Attention, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
+    return np.array("attention")
+
+
+def _origin(_attention: Attention, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    return profile.attention.calibrated, False
+
+
+FAMILY = Family(
+    seconds=attention_seconds,
+    call_seconds=attention_call_seconds,
+    flops=attention_flops,
+    moved_bytes=attention_bytes,
+    roofline_s=attention_roofline_s,
+    classes=_class,
+    origin=_origin,
+)

@@ -1,8 +1,8 @@
-"""Kernels that only move numbers take bytes over bandwidth.
+"""Pointwise kernels take bytes over bandwidth, plus the ramp of a stream that starts from nothing.
 
-Pointwise chains, embeddings and row reductions (norms, softmax) do little arithmetic per number.
-What differs is how often a row is read: one block keeps a short row on chip and reads it once; a
-longer one is read again for every statistic that does not fit.
+A chain of pointwise operations that is fused into one kernel moves its inputs and its result once,
+whatever it computes in between. Two input streams and one share the memory system differently, so
+they have rates of their own. An embedding gathers whole rows, which is a stream as well.
 """
 
 from __future__ import annotations
@@ -11,21 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.profile import Profile
-from simulators.workload.operators import BYTES, Elementwise, Embedding, Norm
+from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
+from simulators.kernels.profile import Profile, VectorRates
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import BYTES, Elementwise, Embedding
 
 Floats = NDArray[np.float64]
-Vector = Elementwise | Norm | Embedding
+Vector = Elementwise | Embedding
 
 
 def vector_seconds(vector: Vector, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one memory-bound kernel."""
-    return vector_bytes(vector) / (profile.vector_bandwidth * gpu.hbm_bytes_per_s)
+    """Return the seconds of one memory-bound kernel while it streams."""
+    rates = vector_rates(vector, profile)
+    return vector_bytes(vector) / (rates.bandwidth * gpu.hbm_bytes_per_s)
 
 
-def vector_roofline_s(vector: Vector, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return vector_bytes(vector) / gpu.hbm_bytes_per_s
+def vector_call_seconds(vector: Vector, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of a call timed alone: the stream starts, runs and drains."""
+    rates = vector_rates(vector, profile)
+    return four_norm(vector_seconds(vector, gpu, profile) + rates.ramp_s, rates.dispatch_s)
+
+
+def vector_rates(vector: Vector, profile: Profile) -> VectorRates:
+    """Return the rates of the operator's class."""
+    return profile.vector[vector_class(vector, profile)]
+
+
+def vector_class(vector: Vector, profile: Profile) -> str:
+    """Return the class of rates: the operator's own, where measured, else by its inputs."""
+    if vector.name in profile.vector:
+        return vector.name
+    return "binary" if isinstance(vector, Elementwise) and vector.reads > 1.0 else "unary"
 
 
 def vector_bytes(vector: Vector) -> Floats:
@@ -42,8 +58,31 @@ def vector_bytes(vector: Vector) -> Floats:
 
 
 def vector_flops(vector: Vector) -> Floats:
-    """Return a count of arithmetic operations: one per number moved in, four in a row reduction."""
+    """Return a count of arithmetic operations: one per number that comes in."""
     if isinstance(vector, Elementwise):
         return np.asarray(vector.elements, np.float64) * vector.reads
-    per_number = 4.0 if isinstance(vector, Norm) else 0.0
-    return per_number * np.asarray(vector.rows, np.float64) * np.asarray(vector.cols, np.float64)
+    return np.zeros(np.broadcast(vector.rows, vector.cols).shape)
+
+
+def vector_roofline_s(vector: Vector, gpu: Gpu) -> Floats:
+    """Return the least time the data sheet allows."""
+    return vector_bytes(vector) / gpu.hbm_bytes_per_s
+
+
+def _class(vector: Vector, _gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
+    return np.array(vector_class(vector, profile))
+
+
+def _origin(vector: Vector, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    return vector_rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
+
+
+FAMILY = Family(
+    seconds=vector_seconds,
+    call_seconds=vector_call_seconds,
+    flops=vector_flops,
+    moved_bytes=vector_bytes,
+    roofline_s=vector_roofline_s,
+    classes=_class,
+    origin=_origin,
+)

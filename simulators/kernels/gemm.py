@@ -1,8 +1,11 @@
 """A matrix product takes its tiles' time, and never less than its roofline.
 
-The tile model of `tiling.py` with the rates a profile says are sustained. Whatever was fitted, an
-answer below FLOPs over the data sheet's peak, or below the bytes of both operands and the result
-over the data sheet's bandwidth, is raised to that.
+The tile model of `tiling.py` with the rates a profile says are sustained, bent by the profile's
+correction if it has one. Whatever was fitted, an answer below FLOPs over the data sheet's peak, or
+below the bytes of both operands and the result over its bandwidth, is raised to that.
+
+Libraries choose differently for single and for batched products, so fp32 rates come in two
+classes, `linear` and `bmm`. A batch is never faster than one of its products alone.
 """
 
 from __future__ import annotations
@@ -11,44 +14,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.profile import GemmProfile, Profile, machine
-from simulators.kernels.tiling import tile_seconds
+from simulators.kernels.correction import corrected_seconds
+from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
+from simulators.kernels.profile import GemmRates, Profile, machine
+from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import BYTES, Gemm
 
 TENSOR_SPEEDUP = 3.0
 """A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not."""
 
+Floats = NDArray[np.float64]
+Sizes = tuple[Floats, Floats, Floats, Floats]
 
-def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.float64]:
-    """Return the seconds one product spends on the GPU, without launch or dispatch."""
-    m, n, k, batch = _sizes(gemm)
-    rates = gemm_profile(gpu, profile, gemm.dtype)
-    tiled = tile_seconds(
-        m * batch, n, k, batch, rates.tiles, machine(gpu, rates, gemm.dtype, gemm.weight_dtype)
+
+def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds products spend on the GPU, without launch or dispatch."""
+    sizes = sizes_of(gemm)
+    if on_tensor_cores(gpu, gemm.dtype):
+        seconds = class_seconds(profile.gemm["tensor"], sizes, gpu, gemm.dtype, gemm.weight_dtype)
+    else:
+        seconds = _simt_seconds(gemm, sizes, gpu, profile)
+    return np.maximum(seconds, gemm_roofline_s(gemm, gpu))
+
+
+def class_seconds(
+    rates: GemmRates, sizes: Sizes, gpu: Gpu, dtype: str, weight_dtype: str = ""
+) -> Floats:
+    """Return the seconds of products of m, n, k and batch with the rates of one class."""
+    m, n, k, batch = sizes
+    seconds = tile_seconds(
+        m * batch, n, k, batch, rates.tiles, machine(gpu, rates, dtype, weight_dtype)
     )
-    return np.maximum(tiled, gemm_roofline_s(gemm, gpu))
+    if rates.correction is None:
+        return seconds
+    return corrected_seconds(rates.correction, sizes, seconds)
 
 
-def gemm_roofline_s(gemm: Gemm, gpu: Gpu) -> NDArray[np.float64]:
+def gemm_call_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of a call timed alone."""
+    classes = gemm_classes(gemm, gpu, profile)
+    # A batch takes at least what one product takes alone: dispatch included, for both.
+    dispatch_s = np.where(
+        classes == "bmm",
+        max(profile.gemm["bmm"].dispatch_s, profile.gemm["linear"].dispatch_s),
+        np.where(
+            classes == "tensor",
+            profile.gemm["tensor"].dispatch_s,
+            profile.gemm["linear"].dispatch_s,
+        ),
+    )
+    return four_norm(gemm_seconds(gemm, gpu, profile), dispatch_s)
+
+
+def gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:  # noqa: ARG001
+    """Return the class of rates behind each product."""
+    if on_tensor_cores(gpu, gemm.dtype):
+        return np.array("tensor")
+    return np.where(sizes_of(gemm)[3] > 1.0, "bmm", "linear")
+
+
+def gemm_roofline_s(gemm: Gemm, gpu: Gpu) -> Floats:
     """Return the least time the data sheet allows: the larger of compute and memory time."""
     return np.maximum(
         gemm_flops(gemm) / gpu.peak(gemm.dtype), gemm_bytes(gemm) / gpu.hbm_bytes_per_s
     )
 
 
-def gemm_flops(gemm: Gemm) -> NDArray[np.float64]:
+def gemm_flops(gemm: Gemm) -> Floats:
     """Return multiplications and additions.
 
     >>> float(gemm_flops(Gemm(name="proj", m=2, n=3, k=4)))
     48.0
     """
-    m, n, k, batch = _sizes(gemm)
+    m, n, k, batch = sizes_of(gemm)
     return 2.0 * batch * m * n * k
 
 
-def gemm_bytes(gemm: Gemm) -> NDArray[np.float64]:
+def gemm_bytes(gemm: Gemm) -> Floats:
     """Return the bytes of both operands and the result, each moved once."""
-    m, n, k, batch = _sizes(gemm)
+    m, n, k, batch = sizes_of(gemm)
     a = BYTES[gemm.dtype]
     b = BYTES[gemm.weight_dtype or gemm.dtype]
     return batch * (m * k * a + k * n * b + m * n * result_bytes(gemm.dtype))
@@ -59,11 +103,51 @@ def result_bytes(dtype: str) -> float:
     return max(2.0, BYTES[dtype])
 
 
-def gemm_profile(gpu: Gpu, profile: Profile, dtype: str) -> GemmProfile:
-    """Return the rates of the units this precision runs on."""
-    fast = gpu.peak(dtype) > TENSOR_SPEEDUP * gpu.peak_flops.get("fp32", gpu.peak(dtype))
-    return profile.tensor if fast and dtype != "fp32" else profile.simt
+def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
+    """Say whether a precision runs on matrix units with tiles of their own."""
+    fp32 = gpu.peak_flops.get("fp32", gpu.peak(dtype))
+    return dtype != "fp32" and gpu.peak(dtype) > TENSOR_SPEEDUP * fp32
 
 
-def _sizes(gemm: Gemm) -> tuple[NDArray[np.float64], ...]:
-    return tuple(np.asarray(x, np.float64) for x in (gemm.m, gemm.n, gemm.k, gemm.batch))
+def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    """Say whether the rates were fitted on this device, and which rows lie outside that fit."""
+    classes = gemm_classes(gemm, gpu, profile)
+    sizes = sizes_of(gemm)
+    outside = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
+    fitted = True
+    for name in np.unique(classes):
+        rates = profile.gemm[str(name)]
+        fitted &= rates.calibrated and (name == "tensor" or gemm.dtype == MEASURED_DTYPE)
+        for size, (least, most) in zip(sizes, rates.seen, strict=False):
+            outside |= (classes == name) & ((size < least) | (size > most))
+    return fitted, outside
+
+
+def sizes_of(gemm: Gemm) -> Sizes:
+    """Return m, n, k and batch as arrays."""
+    m, n, k, batch = (np.asarray(x, np.float64) for x in (gemm.m, gemm.n, gemm.k, gemm.batch))
+    return m, n, k, batch
+
+
+def _simt_seconds(gemm: Gemm, sizes: Sizes, gpu: Gpu, profile: Profile) -> Floats:
+    """Price each product by its class; a batch takes at least what one product alone takes."""
+    m, n, k, batch = sizes
+    batched = batch > 1.0
+    alone = class_seconds(
+        profile.gemm["linear"], (m, n, k, np.ones_like(batch)), gpu, gemm.dtype, gemm.weight_dtype
+    )
+    if not np.any(batched):
+        return alone
+    together = class_seconds(profile.gemm["bmm"], sizes, gpu, gemm.dtype, gemm.weight_dtype)
+    return np.where(batched, np.maximum(alone, together), alone)
+
+
+FAMILY = Family(
+    seconds=gemm_seconds,
+    call_seconds=gemm_call_seconds,
+    flops=gemm_flops,
+    moved_bytes=gemm_bytes,
+    roofline_s=gemm_roofline_s,
+    classes=gemm_classes,
+    origin=gemm_origin,
+)

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.gemm import gemm_profile, result_bytes
-from simulators.kernels.profile import Profile, machine
-from simulators.kernels.tiling import tile_seconds
+from simulators.kernels.family import Family, Flags
+from simulators.kernels.gemm import on_tensor_cores, result_bytes
+from simulators.kernels.profile import GemmRates, Profile, machine
+from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import BYTES, GroupedGemm
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> NDArray[np.float64]:
     """Return the seconds of one grouped product over the experts of this GPU."""
     tokens, n, k = (np.asarray(x, np.float64) for x in (grouped.tokens, grouped.n, grouped.k))
-    rates = gemm_profile(gpu, profile, grouped.dtype)
+    rates = _rates(grouped, gpu, profile)
     tiled = tile_seconds(
         tokens * grouped.top_k,
         n,
@@ -64,3 +65,35 @@ def grouped_gemm_bytes(grouped: GroupedGemm) -> NDArray[np.float64]:
     rows = np.asarray(grouped.tokens, np.float64) * grouped.top_k
     numbers = active_experts(grouped) * grouped.n * grouped.k + rows * grouped.k
     return numbers * BYTES[grouped.dtype] + rows * grouped.n * result_bytes(grouped.dtype)
+
+
+def grouped_gemm_call_seconds(
+    grouped: GroupedGemm, gpu: Gpu, profile: Profile
+) -> NDArray[np.float64]:
+    """Return the seconds of a call timed alone."""
+    rates = _rates(grouped, gpu, profile)
+    return four_norm(grouped_gemm_seconds(grouped, gpu, profile), rates.dispatch_s)
+
+
+def _class(grouped: GroupedGemm, gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
+    return np.array("tensor" if on_tensor_cores(gpu, grouped.dtype) else "bmm")
+
+
+def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> GemmRates:
+    return profile.gemm[str(_class(grouped, gpu, profile))]
+
+
+def _origin(_grouped: GroupedGemm, _gpu: Gpu, _profile: Profile) -> tuple[bool, Flags]:
+    """No grouped product was measured; the rates are those of plain ones."""
+    return False, False
+
+
+FAMILY = Family(
+    seconds=grouped_gemm_seconds,
+    call_seconds=grouped_gemm_call_seconds,
+    flops=grouped_gemm_flops,
+    moved_bytes=grouped_gemm_bytes,
+    roofline_s=grouped_gemm_roofline_s,
+    classes=_class,
+    origin=_origin,
+)

@@ -1,116 +1,117 @@
 """The latency of one operator on one GPU, from its shape, with what is known of the GPU.
 
-This is the only door to the room for the floors above. Sizes may be columns; all of them
-broadcast.
+This is the only door to the room for the floors above. Sizes may be columns; all of them broadcast.
+`price` is one launch among others on a stream; `price_call` is a call timed alone from the host,
+which is what isolated measurements hold.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.attention import (
-    attention_bytes,
-    attention_flops,
-    attention_roofline_s,
-    attention_seconds,
+from simulators.kernels import (
+    attention,
+    convolution,
+    elementwise,
+    gemm,
+    grouped_gemm,
+    reduction,
 )
-from simulators.kernels.elementwise import (
-    vector_bytes,
-    vector_flops,
-    vector_roofline_s,
-    vector_seconds,
+from simulators.kernels.bands import WIDEST, interval_s
+from simulators.kernels.convolution import Convolution
+from simulators.kernels.family import Family, Flags, Floats
+from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.profile import Profile
+from simulators.workload.operators import (
+    Attention,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
 )
-from simulators.kernels.gemm import gemm_bytes, gemm_flops, gemm_roofline_s, gemm_seconds
-from simulators.kernels.grouped_gemm import (
-    grouped_gemm_bytes,
-    grouped_gemm_flops,
-    grouped_gemm_roofline_s,
-    grouped_gemm_seconds,
-)
-from simulators.kernels.profile import Profile, default_profile
-from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import Attention, Compute, Gemm, GroupedGemm
 
-Floats = NDArray[np.float64]
+Kernel = Compute | Convolution
+
+FAMILIES: dict[type, Family[Any]] = {
+    Gemm: gemm.FAMILY,
+    GroupedGemm: grouped_gemm.FAMILY,
+    Attention: attention.FAMILY,
+    Norm: reduction.FAMILY,
+    Elementwise: elementwise.FAMILY,
+    Embedding: elementwise.FAMILY,
+    Convolution: convolution.FAMILY,
+}
 
 
 @dataclass(frozen=True)
 class Priced:
-    """Seconds of an operator, its 90 % band where residuals are known, and what they rest on."""
+    """Seconds of an operator with their 90 % interval, and what they rest on."""
 
     latency_s: Floats
-    lo_s: Floats | None
-    hi_s: Floats | None
+    lo_s: Floats
+    hi_s: Floats
     calibrated: bool
-    extrapolated: bool | NDArray[np.bool_]
+    extrapolated: Flags
 
 
-def price(operator: Compute, gpu: Gpu) -> Priced:
+def price(operator: Kernel, gpu: Gpu, level: str = BEST) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
     `operator.repeat` is left to the caller.
 
     Raises:
-        UserError: the GPU has no such precision.
+        UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = default_profile(gpu)
-    return _priced(seconds(operator, gpu, profile) + profile.kernel_s, profile, gpu)
+    profile = profile_of(gpu, level)
+    running_s = FAMILIES[type(operator)].seconds(operator, gpu, profile)
+    return _priced(operator, gpu, profile, running_s + profile.kernel_s)
 
 
-def price_call(operator: Compute, gpu: Gpu) -> Priced:
-    """Return the latency of one call timed alone, where the host's dispatch cannot be hidden."""
-    profile = default_profile(gpu)
-    alone = seconds(operator, gpu, profile)
-    return _priced(four_norm(alone, profile.dispatch_s), profile, gpu)
+def price_call(operator: Kernel, gpu: Gpu, level: str = BEST) -> Priced:
+    """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
+
+    Raises:
+        UserError: the GPU has no such precision; the level is unknown or not to be had.
+    """
+    profile = profile_of(gpu, level)
+    return _priced(operator, gpu, profile, call_seconds(operator, gpu, profile))
 
 
-def seconds(operator: Compute, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the time on the GPU itself, with the rates of a given profile."""
-    if isinstance(operator, Gemm):
-        return gemm_seconds(operator, gpu, profile)
-    if isinstance(operator, GroupedGemm):
-        return grouped_gemm_seconds(operator, gpu, profile)
-    if isinstance(operator, Attention):
-        return attention_seconds(operator, gpu, profile)
-    return vector_seconds(operator, gpu, profile)
+def call_seconds(operator: Kernel, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the time of a call timed alone, with the rates of a given profile."""
+    return FAMILIES[type(operator)].call_seconds(operator, gpu, profile)
 
 
-def flops(operator: Compute) -> Floats:
+def flops(operator: Kernel) -> Floats:
     """Return the arithmetic an operator is asked for, without padding."""
-    if isinstance(operator, Gemm):
-        return gemm_flops(operator)
-    if isinstance(operator, GroupedGemm):
-        return grouped_gemm_flops(operator)
-    if isinstance(operator, Attention):
-        return attention_flops(operator)
-    return vector_flops(operator)
+    return FAMILIES[type(operator)].flops(operator)
 
 
-def moved_bytes(operator: Compute) -> Floats:
+def moved_bytes(operator: Kernel) -> Floats:
     """Return the bytes an operator must move at least."""
-    if isinstance(operator, Gemm):
-        return gemm_bytes(operator)
-    if isinstance(operator, GroupedGemm):
-        return grouped_gemm_bytes(operator)
-    if isinstance(operator, Attention):
-        return attention_bytes(operator)
-    return vector_bytes(operator)
+    return FAMILIES[type(operator)].moved_bytes(operator)
 
 
-def roofline_s(operator: Compute, gpu: Gpu) -> Floats:
+def roofline_s(operator: Kernel, gpu: Gpu) -> Floats:
     """Return the least time the data sheet allows."""
-    if isinstance(operator, Gemm):
-        return gemm_roofline_s(operator, gpu)
-    if isinstance(operator, GroupedGemm):
-        return grouped_gemm_roofline_s(operator, gpu)
-    if isinstance(operator, Attention):
-        return attention_roofline_s(operator, gpu)
-    return vector_roofline_s(operator, gpu)
+    return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
 
-def _priced(latency_s: Floats, profile: Profile, gpu: Gpu) -> Priced:
-    return Priced(latency_s, None, None, profile.calibrated, gpu.is_what_if)
+def _priced(operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
+    """Add the band of the operator's class and what is known of its origin."""
+    family = FAMILIES[type(operator)]
+    latency_s = np.asarray(latency_s, np.float64)
+    classes: NDArray[np.str_] = family.classes(operator, gpu, profile)
+    lo_s, hi_s = latency_s, latency_s
+    for name in np.unique(classes):
+        lo, hi = interval_s(profile.bands.get(str(name), WIDEST), latency_s)
+        lo_s, hi_s = np.where(classes == name, lo, lo_s), np.where(classes == name, hi, hi_s)
+    calibrated, extrapolated = family.origin(operator, gpu, profile)
+    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated | gpu.is_what_if)

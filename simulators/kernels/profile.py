@@ -1,16 +1,20 @@
 """Beyond its data sheet, what is known of a GPU is how much of each rate it sustains.
 
-A rate on a data sheet is reached by no kernel. Three numbers per GPU say how much of it is: the
-sustained part of the peak, the sustained part of the memory bandwidth, and the time a call takes
-that does nothing. Tiles and their efficiencies belong to the architecture. Where nothing was
-measured the numbers below stand in, and results say `calibrated = false`.
+A rate on a data sheet is reached by no kernel. Three numbers per GPU and operator class say how
+much of it is: the sustained part of the peak, the sustained part of the memory bandwidth, and the
+seconds of a call that does nothing. The table of tiles belongs to the library and architecture.
+The numbers in this file stand in where nothing was measured; `levels.py` replaces them by
+calibrations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.bands import Band
+from simulators.kernels.correction import Correction
 from simulators.kernels.tiling import Machine, Tile
 from simulators.workload.operators import BYTES
 
@@ -18,11 +22,22 @@ SIMT_TILES = tuple(
     Tile(m, n, efficiency, splits)
     for splits in (1, 4)
     for m, n, efficiency in (
-        (256, 128, 0.95), (128, 128, 1.0), (128, 64, 0.97), (64, 128, 0.97),
-        (64, 64, 0.90), (128, 32, 0.85), (32, 128, 0.85), (32, 32, 0.60),
+        (256, 128, 1.00), (128, 128, 0.95), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.70),
+        (128, 32, 0.70), (32, 128, 0.70), (64, 32, 0.60), (32, 32, 0.60),
     )
 )  # fmt: skip
-"""Tiles of fp32 libraries; the smaller a tile, the more it waits for shared memory."""
+"""Tiles of NVIDIA's fp32 kernels by their names; the smaller, the more a block waits for loads."""
+
+MATRIX_TILES = tuple(
+    Tile(m, n, efficiency, splits)
+    for splits in (1, 4)
+    for m, n, efficiency in (
+        (256, 128, 1.00), (128, 256, 1.00), (128, 128, 1.00), (128, 96, 0.95), (96, 96, 0.90),
+        (128, 64, 0.90), (64, 128, 0.90), (64, 64, 0.80), (64, 32, 0.60), (32, 64, 0.60),
+        (32, 32, 0.40), (64, 16, 0.40), (16, 64, 0.40), (16, 16, 0.20),
+    )
+)  # fmt: skip
+"""Macro tiles of AMD's fp32 matrix-core kernels by their names."""
 
 TENSOR_TILES = tuple(
     Tile(m, n, efficiency, splits)
@@ -36,20 +51,48 @@ TENSOR_TILES = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmProfile:
+class GemmRates:
     """How matrix products run: the tiles of the library and the sustained part of each rate."""
 
     tiles: tuple[Tile, ...]
-    tail: float
-    prologue: float
+    tail: float  # share of the last, partly filled wave that is paid for
+    prologue: float  # steps of k that fill and drain a block's pipeline, at `prologue_rate`
+    prologue_rate: float  # FLOPs per clock and SM; a pipeline is a latency, so faster SMs wait more
     k_step: float
     compute: float  # sustained part of the data sheet's peak
     bandwidth: float  # sustained part of the memory bandwidth
     load_bytes_per_clock: float  # what an SM draws from L2 in a clock
+    dispatch_s: float  # an empty call from the host, timed alone
+    correction: Correction | None = None
+    seen: tuple[tuple[float, float], ...] = ()  # least and largest m, n, k, batch of the fit
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionProfile:
+class VectorRates:
+    """How pointwise kernels run."""
+
+    bandwidth: float
+    ramp_s: float  # until the memory system streams, and until it has drained
+    dispatch_s: float
+    calibrated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionRates:
+    """How row reductions run: as pointwise kernels, but rows may have to be read again."""
+
+    bandwidth: float
+    ramp_s: float
+    dispatch_s: float
+    l2_share: float  # part of L2 that rows in flight fill before half of them is read again
+    step_clocks: float  # of one step of a block along its row
+    row_clocks: float  # of starting and ending a row
+    calibrated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRates:
     """How fused attention runs."""
 
     prefill_compute: float
@@ -59,36 +102,70 @@ class AttentionProfile:
     kv_tile: float  # keys one block of a decode step handles
     group_tile: float  # query heads of one group that share a matrix instruction
     load_bytes_per_clock: float
+    dispatch_s: float
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The sustained rates of one GPU, and where they come from."""
+    """The sustained rates of one GPU at one level of information, and the bands of that level."""
 
-    simt: GemmProfile
-    tensor: GemmProfile
-    attention: AttentionProfile
-    vector_bandwidth: float
+    level: str
+    gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: everything faster
+    vector: Mapping[str, VectorRates]  # unary, binary, and operators that have numbers of their own
+    reduction: Mapping[str, ReductionRates]  # softmax, layer_norm
+    attention: AttentionRates
     kernel_s: float  # an empty kernel, back to back with others
-    dispatch_s: float  # an empty call from the host, timed alone
-    calibrated: bool = False
+    bands: Mapping[str, Band] = field(default_factory=dict)
 
 
-def default_profile(gpu: Gpu) -> Profile:
+KERNEL_S = 2e-6
+"""Launching an empty kernel back to back takes about 2 us on every GPU since Pascal."""
+
+DISPATCH_S = {"nvidia": 30e-6, "amd": 15e-6}
+"""An empty framework call timed from the host: 25-50 us under CUDA, 12-30 us under ROCm."""
+
+SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
+"""fp32 products sustain .5 to .97 of the peak, by the room the power limit leaves."""
+
+TENSOR_SUSTAINED = 0.75
+"""Dense 16-bit products of large sizes sustain 70 to 80 % of the data sheet on A100 and H100."""
+
+
+def default_profile(vendor: str) -> Profile:
     """Return what is assumed of a GPU nothing was measured on."""
-    simt = GemmProfile(
-        tiles=SIMT_TILES,
+    amd = vendor == "amd"
+    dispatch_s = DISPATCH_S["amd" if amd else "nvidia"]
+    simt = GemmRates(
+        tiles=MATRIX_TILES if amd else SIMT_TILES,
         tail=0.9,
-        prologue=24.0,
+        prologue=20.0,
+        prologue_rate=256.0 if amd else 128.0,
         k_step=8.0,
-        compute=0.65 if gpu.vendor == "amd" else 0.8,
-        bandwidth=0.8,
+        compute=SUSTAINED["amd" if amd else "nvidia"],
+        bandwidth=0.75,
         load_bytes_per_clock=64.0,
+        dispatch_s=dispatch_s,
     )
     tensor = replace(
-        simt, tiles=TENSOR_TILES, prologue=256.0, k_step=32.0, compute=0.75, bandwidth=0.85
+        simt,
+        tiles=TENSOR_TILES,
+        prologue=256.0,
+        prologue_rate=4096.0,
+        k_step=32.0,
+        compute=TENSOR_SUSTAINED,
+        bandwidth=0.85,
     )
-    attention = AttentionProfile(
+    vector = VectorRates(bandwidth=0.83, ramp_s=15e-6, dispatch_s=dispatch_s)
+    reduction = ReductionRates(
+        bandwidth=0.83,
+        ramp_s=25e-6,
+        dispatch_s=dispatch_s,
+        l2_share=0.7,
+        step_clocks=5000.0,
+        row_clocks=1000.0,
+    )
+    attention = AttentionRates(
         prefill_compute=0.55,
         decode_compute=0.3,
         bandwidth=0.8,
@@ -96,29 +173,34 @@ def default_profile(gpu: Gpu) -> Profile:
         kv_tile=256.0,
         group_tile=16.0,
         load_bytes_per_clock=64.0,
+        dispatch_s=dispatch_s,
     )
     return Profile(
-        simt=simt,
-        tensor=tensor,
+        level="zero_shot",
+        gemm={"linear": simt, "bmm": simt, "conv": simt, "tensor": tensor},
+        vector={"unary": vector, "binary": vector},
+        reduction={
+            "softmax": reduction,
+            "layer_norm": replace(reduction, step_clocks=500.0, row_clocks=500.0),
+        },
         attention=attention,
-        vector_bandwidth=0.8,
-        kernel_s=2e-6,
-        dispatch_s=15e-6 if gpu.vendor == "amd" else 25e-6,
+        kernel_s=KERNEL_S,
     )
 
 
-def machine(gpu: Gpu, profile: GemmProfile, dtype: str, weight_dtype: str = "") -> Machine:
+def machine(gpu: Gpu, rates: GemmRates, dtype: str, weight_dtype: str = "") -> Machine:
     """Return what the tile model needs to know of `gpu` for one precision."""
+    flops_per_s_per_sm = gpu.peak(dtype) / gpu.sm_count
     return Machine(
         sm_count=gpu.sm_count,
-        flops_per_s_per_sm=profile.compute * gpu.peak(dtype) / gpu.sm_count,
-        load_bytes_per_s_per_sm=profile.load_bytes_per_clock * gpu.clock_hz,
-        hbm_bytes_per_s=profile.bandwidth * gpu.hbm_bytes_per_s,
+        flops_per_s_per_sm=rates.compute * flops_per_s_per_sm,
+        load_bytes_per_s_per_sm=rates.load_bytes_per_clock * gpu.clock_hz,
+        hbm_bytes_per_s=rates.bandwidth * gpu.hbm_bytes_per_s,
         l2_bytes=float(gpu.l2_bytes),
         a_bytes=BYTES[dtype],
         b_bytes=BYTES[weight_dtype or dtype],
         c_bytes=max(2.0, BYTES[dtype]),
-        tail=profile.tail,
-        prologue=profile.prologue,
-        k_step=profile.k_step,
+        tail=rates.tail,
+        prologue=rates.prologue * flops_per_s_per_sm / gpu.clock_hz / rates.prologue_rate,
+        k_step=rates.k_step,
     )

@@ -65,7 +65,7 @@ def tile_seconds(
     `m` is the number of rows of all of `batch` products together, so that groups of unequal height
     (experts) are priced by the same form.
     """
-    sizes = np.broadcast_arrays(m, n, k, batch)
+    shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
     table = np.array([(t.m, t.n, t.efficiency, t.splits) for t in tiles], np.float64)
     numbers = np.array(
         [
@@ -82,10 +82,15 @@ def tile_seconds(
             machine.k_step,
         ]
     )
-    out = np.empty(sizes[0].size)
-    m, n, k, batch = (np.ascontiguousarray(size, np.float64).reshape(-1) for size in sizes)
+    m, n, k, batch = (flat(size, shape) for size in (m, n, k, batch))
+    out = np.empty(m.size)
     _price_tiles(m, n, k, batch, table, numbers, out)
-    return out.reshape(sizes[0].shape)
+    return out.reshape(shape)
+
+
+def flat(size: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return a copy of a column, broadcast and flattened, as kernels take it."""
+    return np.array(np.broadcast_to(size, shape), np.float64, order="C").reshape(-1)
 
 
 def four_norm(*terms: NDArray[np.float64] | float) -> NDArray[np.float64]:

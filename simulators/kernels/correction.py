@@ -1,0 +1,122 @@
+"""A correction may bend a model to a device's measurements, but never against its laws.
+
+    log t' = alpha log t + offset + sum over trees (monotone in every size and in t itself)
+
+Boosted regression trees pick up what the tile model has no word for: the library's habits, TLB
+reach, a die that throttles. Each tree never falls when a size or the uncorrected time grows, so
+neither does the corrected time, and hardware that shortens `t` still never lengthens `t'`. With
+`alpha` a little below one the trees also have room to bend downwards. Beyond the range of times
+seen in the fit the slope is one again, and the trees hold their last value; such rows are marked
+as extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel
+from simulators.kernels.tiling import flat
+
+FEATURES = 9
+"""m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds."""
+
+REFERENCE_TILE = 128.0
+"""The tile whose count is a feature: the largest square one that all libraries have."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Boosted trees as arrays: `2**depth - 1` splits and `2**depth` leaves each."""
+
+    alpha: float
+    offset: float
+    log_t_lo: float
+    log_t_hi: float
+    depth: int
+    features: NDArray[np.int64]
+    thresholds: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def correction_from(table: Mapping[str, Any]) -> Correction:
+    """Return the correction a calibration file holds."""
+    return Correction(
+        alpha=float(table["alpha"]),
+        offset=float(table["offset"]),
+        log_t_lo=float(table["log_t_lo"]),
+        log_t_hi=float(table["log_t_hi"]),
+        depth=int(table["depth"]),
+        features=np.array(table["features"], np.int64),
+        thresholds=np.array(table["thresholds"], np.float64),
+        values=np.array(table["values"], np.float64),
+    )
+
+
+def corrected_seconds(
+    correction: Correction,
+    sizes: tuple[NDArray[np.float64], ...],
+    seconds: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
+    m, n, k, batch = (flat(size, seconds.shape) for size in sizes)
+    bends = np.array(
+        [correction.alpha, correction.offset, correction.log_t_lo, correction.log_t_hi]
+    )
+    out = np.empty(seconds.size)
+    _correct(
+        m, n, k, batch, flat(seconds, seconds.shape), bends,
+        2**correction.depth - 1, correction.features, correction.thresholds, correction.values, out,
+    )  # fmt: skip
+    return out.reshape(seconds.shape)
+
+
+def features_of(
+    sizes: tuple[NDArray[np.float64], ...], seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return one row of features per product, none of which ever falls when a size grows."""
+    m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
+    tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
+    return np.stack([m, n, k, batch, m * k, n * k, m * n, tiles, seconds], axis=1)
+
+
+@kernel(i8(*arrays(f8, 6), i8, *arrays(i8, 1), *arrays(f8, 3)))
+def _correct(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    batch: Floats,
+    seconds: Floats,
+    bends: Floats,
+    splits: int,
+    features: Ints,
+    thresholds: Floats,
+    values: Floats,
+    out: Floats,
+) -> int:
+    """Walk every row down every complete binary tree; a row equal to a threshold goes left."""
+    alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
+    trees = features.size // splits
+    row = np.empty(FEATURES)
+    for i in range(out.size):
+        row[0], row[1], row[2], row[3] = m[i], n[i], k[i], batch[i]
+        row[4], row[5], row[6] = m[i] * k[i], n[i] * k[i], m[i] * n[i]
+        row[7] = batch[i] * math.ceil(m[i] / REFERENCE_TILE) * math.ceil(n[i] / REFERENCE_TILE)
+        row[8] = seconds[i]
+        leaves = 0.0
+        for tree in range(trees):
+            node = 0
+            first = tree * splits
+            while node < splits:
+                right = row[features[first + node]] > thresholds[first + node]
+                node = 2 * node + (2 if right else 1)
+            leaves += values[tree * (splits + 1) + node - splits]
+        log_t = math.log(seconds[i])
+        held = min(max(log_t, log_t_lo), log_t_hi)
+        out[i] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves)
+    return 0

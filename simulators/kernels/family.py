@@ -1,0 +1,34 @@
+"""An operator family is a handful of formulas over columns; each module of formulas holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.kernels.profile import Profile
+
+O = TypeVar("O")  # noqa: E741 - an operator
+
+Floats = NDArray[np.float64]
+Flags = bool | NDArray[np.bool_]
+
+MEASURED_DTYPE = "fp32"
+"""The precision the calibrations of all families but tensor-core products were measured in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family(Generic[O]):
+    """What can be asked of an operator of one family."""
+
+    seconds: Callable[[O, Gpu, Profile], Floats]  # on the GPU itself
+    call_seconds: Callable[[O, Gpu, Profile], Floats]  # timed alone, host included
+    flops: Callable[[O], Floats]  # asked for, without padding
+    moved_bytes: Callable[[O], Floats]  # inputs and outputs, each once
+    roofline_s: Callable[[O, Gpu], Floats]  # the least the data sheet allows
+    classes: Callable[[O, Gpu, Profile], NDArray[np.str_]]  # whose rates and band, by row
+    origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]]  # calibrated, extrapolated

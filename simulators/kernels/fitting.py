@@ -1,0 +1,278 @@
+"""From measured rows of one operator class on one GPU to the numbers of its profile.
+
+Full: tables, rates, and a correction where cross-validation over shapes says it helps. Few-shot:
+three numbers, held near what other boards suggest by the weight of a row or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.kernels.boosting import boosted
+from simulators.kernels.correction import Correction, features_of
+from simulators.kernels.gemm import Sizes, class_seconds
+from simulators.kernels.latency import call_seconds
+from simulators.kernels.least_squares import fit_log
+from simulators.kernels.measurements import Rows, fraction, operator_of
+from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
+from simulators.kernels.tiling import Tile, four_norm
+
+Floats = NDArray[np.float64]
+Rates = GemmRates | VectorRates | ReductionRates
+Fit = Callable[[Rows, Gpu, Profile], Profile]
+
+RANDOM_ROWS = 3000
+"""Random-shaped rows a fit looks at; more of them say nothing new."""
+
+RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
+"""Of a random-shaped row, and of all layer-shaped rows together: models are made of the latter."""
+
+FOLDS = 3
+"""Of the cross-validation that decides on a correction and measures the bands."""
+
+TREES, DEPTH = 64, 3
+ALPHAS = (0.8, 0.9, 1.0)
+"""Corrections that are tried, besides none; a steeper `alpha` leaves too much to the trees."""
+
+WORTHWHILE = 0.97
+"""A correction must lower the cross-validated error by 3 % of itself to be kept."""
+
+CLEAR_OF_DISPATCH = 1.5
+"""Calls this many times longer than an empty one say something about the kernel."""
+
+ALIGNED = 4.0
+"""Widths that are multiples of this run the vectorised row kernels, as all layers' widths do."""
+
+FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s": 6.0}
+"""Pull towards the other boards, by number: bandwidths and overheads scatter less than peaks do."""
+
+
+def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Return `under` with the rates of this class fitted to all of `rows`, correction included."""
+    if rows.label not in under.gemm:
+        return _fit_stream(rows, gpu, under)
+    plain = _fit_gemm(rows, gpu, under)
+    if rows.label == "conv":
+        return plain
+    alpha = _best_alpha(rows, gpu, under)
+    return plain if alpha is None else _corrected(rows, gpu, plain, alpha)
+
+
+def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Return `under` with the three numbers of this class fitted to a few rows."""
+    rates = rates_of(under, rows.label)
+    names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
+    start = np.log([getattr(rates, name) for name in names])
+
+    def profile(p: Floats) -> Profile:
+        numbers = dict(zip(names, np.exp(p).tolist(), strict=True))
+        return with_rates(under, rows.label, replace(rates, **numbers, calibrated=True))
+
+    fitted = fit_log(
+        lambda p: call_seconds(operator_of(rows), gpu, profile(p)),
+        start,
+        rows.seconds,
+        weights=np.ones(len(rows)),
+        ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
+        bounds=(start - 2.0, start + 2.0),
+    )
+    return replace(profile(fitted), level="few_shot")
+
+
+def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
+    """Return predictions for each row by fits that did not see its shape."""
+    fold = np.floor(fraction(rows.group, salt=1) * folds).astype(int)
+    out = np.full(len(rows), np.nan)
+    for number in range(folds):
+        aside = fold == number
+        if aside.all() or not aside.any():
+            continue
+        profile = fit(rows.where(~aside), gpu, under)
+        out[aside] = call_seconds(operator_of(rows.where(aside)), gpu, profile)
+    return out
+
+
+def rates_of(profile: Profile, label: str) -> Rates:
+    """Return the rates of a class, borrowing a kindred class's where it has none yet."""
+    if label in profile.gemm:
+        return profile.gemm[label]
+    if label in profile.reduction:
+        return profile.reduction[label]
+    kindred = "binary" if label == "pow" else "unary"
+    return profile.vector.get(label, profile.vector[kindred])
+
+
+def with_rates(profile: Profile, label: str, rates: Rates) -> Profile:
+    """Return the profile with the rates of one class replaced."""
+    if isinstance(rates, GemmRates):
+        return replace(profile, gemm={**profile.gemm, label: rates})
+    if isinstance(rates, ReductionRates):
+        return replace(profile, reduction={**profile.reduction, label: rates})
+    return replace(profile, vector={**profile.vector, label: rates})
+
+
+def _thinned(rows: Rows) -> tuple[Rows, Floats]:
+    """Return the rows a fit looks at, and their weights."""
+    keep = np.ones(len(rows), bool)
+    random = np.flatnonzero(~rows.layer_shaped)
+    if random.size > RANDOM_ROWS:
+        drawn = np.random.default_rng(np.random.SeedSequence(0)).permutation(random)
+        keep[drawn[RANDOM_ROWS:]] = False
+    kept = rows.where(keep)
+    layers = np.count_nonzero(kept.layer_shaped)
+    weights = np.where(kept.layer_shaped, LAYER_WEIGHT / max(int(layers), 1), RANDOM_WEIGHT)
+    return kept, weights if layers else np.ones(len(kept))
+
+
+def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Fit the table of tiles, the tail, the prologue, bandwidth and dispatch of one class."""
+    kept, weights = _thinned(rows)
+    rates = under.gemm[rows.label]
+    shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
+    splits = list(dict.fromkeys(tile.splits for tile in rates.tiles))
+    operator = operator_of(kept)
+
+    def candidate(p: Floats) -> GemmRates:
+        efficiency = np.exp(p[: len(shapes)])
+        best = float(efficiency.max())
+        tiles = tuple(
+            Tile(m, n, float(e) / best, s)
+            for s in splits
+            for (m, n), e in zip(shapes, efficiency, strict=True)
+        )
+        odds, prologue, bandwidth, dispatch_s = p[len(shapes) :].tolist()
+        return replace(
+            rates,
+            tiles=tiles,
+            compute=best,
+            tail=float(1.0 / (1.0 + np.exp(-odds))),
+            prologue=float(np.exp(prologue)),
+            bandwidth=float(np.exp(bandwidth)),
+            dispatch_s=float(np.exp(dispatch_s)),
+            correction=None,
+            calibrated=True,
+        )
+
+    efficiency = [rates.compute * tile.efficiency for tile in rates.tiles[: len(shapes)]]
+    start = np.concatenate(
+        [
+            np.log(np.minimum(efficiency, 1.0)),
+            [np.log(rates.tail / (1.0 - rates.tail)), np.log(rates.prologue)],
+            np.log([rates.bandwidth, rates.dispatch_s]),
+        ]
+    )
+    low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
+    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, -7.0]])
+    fitted = fit_log(
+        lambda p: (
+            call_seconds(operator, gpu, with_rates(under, rows.label, candidate(p)))
+            if rows.label == "conv"
+            else _call_s(candidate(p), _sizes(kept), gpu)
+        ),
+        start,
+        kept.seconds,
+        weights=weights,
+        ridge=np.ones(start.size),
+        bounds=(low, high),
+    )
+    seen = (
+        tuple(
+            (float(rows.sizes[name].min()), float(rows.sizes[name].max()))
+            for name in ("m", "n", "k", "batch")
+        )
+        if rows.label != "conv"
+        else ()
+    )
+    return with_rates(under, rows.label, replace(candidate(fitted), seen=seen))
+
+
+def _sizes(rows: Rows) -> Sizes:
+    return rows.sizes["m"], rows.sizes["n"], rows.sizes["k"], rows.sizes["batch"]
+
+
+def _call_s(rates: GemmRates, sizes: Sizes, gpu: Gpu) -> Floats:
+    return four_norm(class_seconds(rates, sizes, gpu, "fp32"), rates.dispatch_s)
+
+
+def _best_alpha(rows: Rows, gpu: Gpu, under: Profile) -> float | None:
+    """Return the exponent whose correction helps most on shapes it has not seen, if any does."""
+    rows, _ = _thinned(rows)
+    judged = rows.layer_shaped if rows.layer_shaped.any() else np.ones(len(rows), bool)
+    plain = _mape(cross_validated_s(rows, gpu, under, _fit_gemm), rows.seconds, judged)
+    best, chosen = WORTHWHILE * plain, None
+    for alpha in ALPHAS:
+
+        def fit(part: Rows, gpu: Gpu, under: Profile, alpha: float = alpha) -> Profile:
+            return _corrected(part, gpu, _fit_gemm(part, gpu, under), alpha)
+
+        error = _mape(cross_validated_s(rows, gpu, under, fit), rows.seconds, judged)
+        if error < best:
+            best, chosen = error, alpha
+    return chosen
+
+
+def _corrected(rows: Rows, gpu: Gpu, plain: Profile, alpha: float) -> Profile:
+    """Return the profile with boosted trees on what the tile model misses of this class."""
+    kept, weights = _thinned(rows)
+    rates = plain.gemm[rows.label]
+    sizes = _sizes(kept)
+    clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
+    model_s = class_seconds(rates, sizes, gpu, "fp32")[clear]
+    running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
+    log_t = np.log(model_s)
+    target = np.log(running_s) - alpha * log_t
+    offset = float(np.median(target))
+    features, thresholds, values = boosted(
+        features_of(tuple(size[clear] for size in sizes), model_s),
+        target - offset,
+        weights[clear],
+        trees=TREES,
+        depth=DEPTH,
+    )
+    # log t - (1 - alpha) clip(log t) = alpha log t inside the range that was seen.
+    correction = Correction(
+        alpha=alpha,
+        offset=offset,
+        log_t_lo=float(log_t.min()),
+        log_t_hi=float(log_t.max()),
+        depth=DEPTH,
+        features=features,
+        thresholds=thresholds,
+        values=values,
+    )
+    return with_rates(plain, rows.label, replace(rates, correction=correction))
+
+
+def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Fit every number of a pointwise or row-reduction class."""
+    rates = rates_of(under, rows.label)
+    aligned = rows.sizes["cols"] % ALIGNED == 0
+    kept, weights = _thinned(rows.where(aligned) if isinstance(rates, ReductionRates) else rows)
+    names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
+    start = np.log([getattr(rates, name) for name in names])
+    operator = operator_of(kept)
+
+    def profile(p: Floats) -> Profile:
+        numbers = dict(zip(names, np.exp(p).tolist(), strict=True))
+        return with_rates(under, rows.label, replace(rates, **numbers, calibrated=True))
+
+    high = np.array([0.0 if name == "bandwidth" else np.inf for name in names])
+    fitted = fit_log(
+        lambda p: call_seconds(operator, gpu, profile(p)),
+        np.minimum(start, high),
+        kept.seconds,
+        weights=weights,
+        ridge=np.full(start.size, 0.5),
+        bounds=(start - 4.0, np.minimum(start + 4.0, high)),
+    )
+    return profile(fitted)
+
+
+def _mape(predicted_s: Floats, measured_s: Floats, rows: NDArray[np.bool_]) -> float:
+    known = rows & np.isfinite(predicted_s)
+    return float(np.mean(np.abs(predicted_s[known] / measured_s[known] - 1.0)))
