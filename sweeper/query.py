@@ -25,6 +25,7 @@ def pareto_front(
     *,
     where: str | None = None,
     per: Sequence[str] = (),
+    compiled: bool = True,
 ) -> pl.DataFrame:
     """Return the non-dominated designs, best in the first objective first.
 
@@ -37,6 +38,7 @@ def pareto_front(
         objectives: column to `min` or `max`.
         where: an SQL condition rows must meet.
         per: columns; each combination of their values has its own front.
+        compiled: whether large tables may use compiled loops; without, nothing is compiled.
 
     Raises:
         UserError: a column is not there, or `where` is not a condition.
@@ -62,7 +64,12 @@ def pareto_front(
     except pl.exceptions.PolarsError as error:
         raise UserError(f"where '{where}' cannot be computed: {error}") from error
     groups = table.partition_by(list(per), maintain_order=True) if per and len(table) else [table]
-    picked = [_distinct(group, objectives, ["__row"]) for group in groups]
+    picked = []
+    for group in groups:
+        kept, ties = distinct_front(minimised(group, objectives), compiled=compiled)
+        picked.append(
+            group.select("__row")[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
+        )
     wanted = pl.concat(picked).sort("__row")
     front = (
         chosen.with_row_index("__row")
@@ -153,11 +160,3 @@ def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None
                 f"{what}: there is no column '{name}'{suggestion(name, known)}\n"
                 f"Known: {', '.join(known)}"
             )
-
-
-def _distinct(
-    rows: pl.DataFrame, objectives: Mapping[str, Direction], also: list[str]
-) -> pl.DataFrame:
-    kept, ties = distinct_front(minimised(rows, objectives))
-    front = rows.select(*objectives, *also)[kept]
-    return front.with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))

@@ -28,12 +28,13 @@ _SIFTERS = 64
 """Members of an overflowing window that sift: those that won last, which the window keeps first."""
 
 
-def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
+def distinct_front(values: Matrix, *, compiled: bool = True) -> tuple[Ints, Ints]:
     """Return the first row of each distinct vector on the front, and how many rows equal it.
 
     Args:
         values: one row per design, one column per objective, all to be minimised; a row with NaN
             is never on the front.
+        compiled: whether large tables may use compiled loops; plain numpy gives the same front.
 
     >>> rows, ties = distinct_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [1.0, 2.0]]))
     >>> rows.tolist(), ties.tolist()
@@ -42,6 +43,8 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     values = np.ascontiguousarray(values, np.float64)
     if len(values) <= _SMALL:
         return _small_front(values)
+    if not compiled:
+        return _plain_front(values)
     rows, ties = np.empty(_WINDOW, np.int64), np.empty(_WINDOW, np.int64)
     size = _window_pass(values, rows, ties)
     if size < 0:
@@ -65,6 +68,19 @@ def _small_front(values: Matrix) -> tuple[Ints, Ints]:
         found.append(rest[0])
         rest = rest[(ordered[rest] < ordered[rest[0]]).any(axis=1)]
     return _by_row(valid[first], ties, np.array(found, np.int64))
+
+
+def _plain_front(values: Matrix) -> tuple[Ints, Ints]:
+    """Find the front by filters: what the front of a sample dominates goes first."""
+    sample = values[:: len(values) // _SMALL + 1]
+    pivots = sample[_small_front(sample)[0]]
+    best = np.argsort(pivots.argsort(axis=0).argsort(axis=0).sum(axis=1))[:_SIFTERS]
+    left = np.flatnonzero(~np.isnan(values).any(axis=1))
+    for pivot in pivots[best]:
+        rows = values[left]
+        left = left[(rows < pivot).any(axis=1) | (rows == pivot).all(axis=1)]
+    first, ties = _small_front(values[left])
+    return left[first], ties
 
 
 def _large_front(values: Matrix, members: Ints) -> tuple[Ints, Ints]:

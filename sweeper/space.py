@@ -84,7 +84,7 @@ class DesignSpace:
         constraints: SQL conditions over the same; a point stays where all are true.
 
     >>> from sweeper.config import space_of
-    >>> space = space_of({"simulator": "kernels", "axes": {"gpu": "h100_sxm", "m": "pow2 1..8"}})
+    >>> space = space_of({"simulator": "kernels", "axes": {"gpu": "l4", "op": "gemm", "m": "1..4"}})
     >>> len(space)
     4
     """
@@ -125,7 +125,12 @@ class DesignSpace:
                 first, last = where.lo // stride, (where.hi - 1) // stride
                 steps: Codes = (np.arange(first, last + 1) % len(factor)).astype(np.int32)
                 offset = where.lo - first * stride
-                result.append(np.repeat(steps, stride)[offset : offset + len(where)])
+                if stride < len(where):
+                    result.append(np.repeat(steps, stride)[offset : offset + len(where)])
+                else:  # at most two steps: repeat each as often as it is seen, not `stride` times
+                    seen = min(stride - offset, len(where))
+                    counts = (seen, len(where) - seen)[: len(steps)]
+                    result.append(np.repeat(steps, counts))
             else:
                 index = where.index() if isinstance(where, Span) else where
                 result.append(((index // stride) % len(factor)).astype(np.int32))

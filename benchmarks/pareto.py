@@ -1,0 +1,83 @@
+"""Fronts of large tables: independent, tied and anti-correlated objectives."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+from sweeper import skyline
+
+_ROWS = 10_000_000
+
+
+def main() -> None:
+    """Print the CPU-seconds of each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    skyline.warm_up()
+    checks = [
+        *(
+            _timed(
+                f"1e7 uniform rows, {width} objectives",
+                0.3,
+                lambda r, w=width: r.random((_ROWS, w)),
+            )
+            for width in (2, 3, 4)
+        ),
+        _timed("1e5 anti-correlated rows, 4 objectives", 0.3, _anti_correlated),
+        _timed("1e7 rows, 700,000 ties on 100 vectors", 5.0, _tied),
+        _timed(
+            "1e7 uniform rows, 3 objectives, not compiled",
+            None,
+            lambda r: r.random((_ROWS, 3)),
+            compiled=False,
+        ),
+    ]
+    print_checks(checks, as_json=chosen.json)
+
+
+def _timed(
+    name: str,
+    limit: float | None,
+    make: Callable[[np.random.Generator], NDArray[np.float64]],
+    *,
+    compiled: bool = True,
+) -> Check:
+    values = make(np.random.default_rng(0))
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        front, ties = skyline.distinct_front(values, compiled=compiled)
+        spent.append(time.process_time() - started)
+    used = float(np.median(spent))
+    note = f"front of {len(front):,} vectors, {int(ties.sum()):,} rows"
+    return Check(
+        name, used, "CPU-s", limit, None if limit is None else used <= limit, len(values), note
+    )
+
+
+def _anti_correlated(random: np.random.Generator) -> NDArray[np.float64]:
+    """Rows near a simplex: what is good in one objective is bad in another."""
+    values = random.random((100_000, 4))
+    values /= values.sum(axis=1, keepdims=True)
+    return values + 0.08 * random.random((100_000, 4))
+
+
+def _tied(random: np.random.Generator) -> NDArray[np.float64]:
+    """A hundred vectors that dominate everything, each reached thousands of times."""
+    x = np.sort(random.random(100))
+    values = 1.0 + random.random((_ROWS, 2))
+    where = random.choice(_ROWS, 700_000, replace=False)
+    values[where] = np.column_stack([x, 1.0 - x])[random.integers(0, 100, 700_000)]
+    return values
+
+
+if __name__ == "__main__":
+    main()
