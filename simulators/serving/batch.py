@@ -36,17 +36,20 @@ PAST_STEP = 64
     STAGE_SLOPE_S,
     SLOPE_S,
     SLOPE_J,
+    STAGE_BASE_S,
     BASE_S,
     BASE_J,
+    STAGE_FLOOR_S,
     FLOOR_S,
+    STAGE_ADDED_S,
     ADDED_S,
     WAITING_W,
     UNTIL_KV,
-) = range(12)
-PRICE_COLUMNS = 12
-"""While the decodes' keys grow and stay below UNTIL_KV, a replica of one stage works for
-`busy = BASE_S + SLOPE_S * keys`, takes `max(FLOOR_S, busy) + ADDED_S` and draws
-`BASE_J + SLOPE_J * keys` and WAITING_W for the rest of its time."""
+) = range(15)
+PRICE_COLUMNS = 15
+"""While the decodes' keys grow and stay below UNTIL_KV, the last stage works for
+`busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`; so do the others with
+numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each while not busy."""
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""

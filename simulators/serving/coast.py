@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulators.core.jit import f8, i8, pointer
+from simulators.core.jit import Floats, arrays, f8, i8, pointer
 from simulators.serving.batch import (
     ADDED_S,
     BASE_J,
@@ -19,37 +19,42 @@ from simulators.serving.batch import (
     PRICE,
     SLOPE_J,
     SLOPE_S,
+    STAGE_ADDED_S,
+    STAGE_BASE_S,
+    STAGE_FLOOR_S,
+    STAGE_SLOPE_S,
     UNTIL_KV,
     WAITING_W,
 )
 from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
-    BATCH,
-    BATCHED,
     BLOCK,
     BLOCKS,
-    COASTED,
-    COASTING,
     DONE,
+    FLIGHT,
     FREE,
-    ITERATIONS,
     MOST_USED,
+    OLDEST,
     OUTPUT,
     PROMPT,
-    TOKENS_SEEN,
+    STAGES,
     TOTAL,
 )
 from simulators.serving.world import (
-    BLOCK_SECONDS,
+    BIN,
+    BIN_HIGH_S,
+    BIN_LOW_S,
     BUSY_S,
-    FIRST_END,
     GAPS_S,
     JOULES,
-    KV_CLOCK,
+    LEFT,
     LOGGED,
     LONGEST_S,
+    MADE,
+    STALL_S,
     WORLD,
     World,
+    count,
     gap_bin,
     gap_edge,
     log,
@@ -58,18 +63,18 @@ from simulators.serving.world import (
 
 
 @kernel(i8(WORLD, i8, i8))
-def prepare_to_coast(world: World, replica: int, holds: int) -> int:
+def prepare_to_coast(world: World, slot: int, holds: int) -> int:
     """Return how often a batch of decodes may be repeated before a request ends or needs care.
 
     The iterations at which requests outgrow their blocks are counted by their remainder modulo the
     block size, so that a repetition knows its new blocks without looking at the requests.
     """
     request, block = world.request, world.limits[BLOCK]
-    crossings = world.crossings[replica]
+    crossings = world.crossings[slot]
     crossings[:] = 0
     repeats = holds - 1
-    for i in range(world.sizes[replica, 0]):
-        who = world.batch[replica, i]
+    for i in range(world.sizes[slot]):
+        who = world.batch[slot, i]
         done = request[who, DONE]
         if done <= request[who, PROMPT]:
             return 0
@@ -79,69 +84,83 @@ def prepare_to_coast(world: World, replica: int, holds: int) -> int:
             repeats = min(repeats, crossing - 1)
         else:
             crossings[crossing % block] += 1
-    world.gauge[replica, FIRST_END] = world.ends[replica, 0]
-    world.gauge[replica, LONGEST_S] = 0.0
     return repeats
 
 
-@kernel(f8(pointer(PRICE), WORLD, i8, f8))
-def coast(price: Any, world: World, replica: int, until: float) -> float:
-    """Repeat the batch at least once, and while it ends before `until`; return when it then ends.
+@kernel(i8(WORLD, i8))
+def stop_coasting(world: World, replica: int) -> int:
+    """Have the scheduler asked at the end of every batch in flight; return the batches' places."""
+    stages = world.limits[STAGES]
+    for slot in range(replica * stages, (replica + 1) * stages):
+        world.rounds[slot, LEFT] = 0
+    return stages  # type: ignore[no-any-return]
 
-    When a repetition could find no free block, the scheduler is asked again instead.
+
+@kernel(i8(pointer(PRICE), WORLD, i8, f8))
+def coast(price: Any, world: World, replica: int, until: float) -> int:
+    """Repeat the batch that ends first, while that is before `until` and it may be repeated.
+
+    Returns 1 if the batch that now ends first must end for good: it has been repeated as often as
+    it may, or could find no free block.
     """
-    pool, gauge, step = world.pool[replica], world.gauge[replica], world.step[replica]
-    crossings, block, total = world.crossings[replica], world.limits[BLOCK], pool[TOTAL]
-    size, rounds, free, left = pool[BATCH], pool[COASTED], pool[FREE], pool[COASTING]
-    before = rounds
-    end: float = world.ends[replica, 0]
-    keys, priced = step[DECODE_KV], world.price[replica]
-    used_s, busy_s, gaps_s, joules, longest = 0.0, 0.0, 0.0, 0.0, gauge[LONGEST_S]
-    counted, low, high, place = 0, 0.0, 0.0, 0
-    tick(world, replica, end)
-    while left > 0:
-        phase = (rounds + 1) % block
-        if free - crossings[phase] < 1:
-            left = 0
-            break
-        free -= crossings[phase]
-        rounds += 1
-        left -= 1
-        keys += size
-        if keys >= priced[UNTIL_KV]:
-            step[DECODE_KV] = keys
+    pool, gauge = world.pool[replica], world.gauge[replica]
+    ends, stages, places = world.ends[replica], world.stages[replica], world.places[replica]
+    block = world.limits[BLOCK]
+    while True:
+        place = places[pool[OLDEST]]
+        slot, now = replica * stages.size + place, ends[place]
+        if now >= until:
+            return 0
+        rounds, paces = world.rounds[slot], world.paces[slot]
+        new_blocks = world.crossings[slot, (rounds[MADE] + 1) % block]
+        if rounds[LEFT] == 0 or pool[FREE] - new_blocks < 1:
+            return 1
+        rounds[LEFT] -= 1
+        rounds[MADE] += 1
+        tick(pool, gauge, now)
+        pool[FREE] -= new_blocks
+        pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
+        step, priced, size = world.step[slot], world.price[slot], world.sizes[slot]
+        step[DECODE_KV] += size
+        if step[DECODE_KV] >= priced[UNTIL_KV]:
             price(step, world.shape, world.table, priced)
-        busy = priced[BASE_S] + priced[SLOPE_S] * keys
-        spent = max(priced[FLOOR_S], busy) + priced[ADDED_S]
-        begun = end
-        end += spent
-        gap = end - begun
-        if not low <= gap < high:
-            world.gaps[place] += counted
-            counted, place = 0, gap_bin(gap)
-            low, high = gap_edge(place), gap_edge(place + 1)
-        counted += size
-        longest = max(longest, gap)
-        gaps_s += gap
-        busy_s += spent
-        used_s += (total - free) * gap
-        joules += priced[BASE_J] + priced[SLOPE_J] * keys + priced[WAITING_W] * (spent - busy)
+        end = run_stages(priced, step[DECODE_KV], stages, paces, gauge, now)
+        gap = end - now
+        if not paces[BIN_LOW_S] <= gap < paces[BIN_HIGH_S]:
+            paces[BIN] = place_of = gap_bin(gap)
+            paces[BIN_LOW_S], paces[BIN_HIGH_S] = gap_edge(place_of), gap_edge(place_of + 1)
+        world.gaps[int(paces[BIN])] += size
+        gauge[GAPS_S] += size * gap
+        paces[LONGEST_S] = max(paces[LONGEST_S], gap)
+        count(pool, size, size)
         if world.clock[LOGGED] < world.log.shape[0]:
-            log(world, replica, begun, end)
-        if end >= until:
-            break
-    world.gaps[place] += counted
-    step[DECODE_KV] = keys
-    pool[COASTED], pool[FREE], pool[COASTING] = rounds, free, left
-    pool[MOST_USED] = max(pool[MOST_USED], total - free)
-    pool[ITERATIONS] += rounds - before
-    pool[BATCHED] += size * (rounds - before)
-    pool[TOKENS_SEEN] += size * (rounds - before)
-    gauge[GAPS_S] += size * gaps_s
-    gauge[BUSY_S] += busy_s
-    gauge[JOULES] += joules
-    gauge[LONGEST_S] = longest
-    gauge[BLOCK_SECONDS] += used_s
-    gauge[KV_CLOCK] = end
-    world.ends[replica, 0] = end
+            log(world.log, world.clock, step, replica, now, end)
+        ends[place] = end
+        if stages.size > 1:
+            back = (pool[OLDEST] + pool[FLIGHT]) % stages.size
+            places[pool[OLDEST]], places[back] = places[back], place
+            pool[OLDEST] = (pool[OLDEST] + 1) % stages.size
+
+
+@kernel(f8(*arrays(f8, 1), f8, *arrays(f8, 3), f8))
+def run_stages(
+    priced: Floats, keys: float, stages: Floats, paces: Floats, gauge: Floats, now: float
+) -> float:
+    """Pass a priced batch from stage to stage, each of which takes batches in order."""
+    last_busy = priced[BASE_S] + priced[SLOPE_S] * keys
+    last = max(priced[FLOOR_S], last_busy) + priced[ADDED_S]
+    busy = priced[STAGE_BASE_S] + priced[STAGE_SLOPE_S] * keys
+    each = max(priced[STAGE_FLOOR_S], busy) + priced[STAGE_ADDED_S]
+    end, worked, waited = now, 0.0, 0.0
+    for stage in range(stages.size):
+        spent = last if stage == stages.size - 1 else each
+        begun = max(end, stages[stage])
+        waited += begun - end
+        end = begun + spent
+        stages[stage] = end
+        worked += spent
+    waits = last - last_busy + (stages.size - 1) * (each - busy)
+    paces[STALL_S] += waited
+    gauge[BUSY_S] += worked
+    gauge[JOULES] += priced[BASE_J] + priced[SLOPE_J] * keys + priced[WAITING_W] * waits
     return end

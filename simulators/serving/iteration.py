@@ -23,13 +23,10 @@ import numpy as np
 from simulators.composition.iteration import Iteration, Replica, stage_iteration
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
 from simulators.serving.batch import (
-    ADDED_S,
     BASE_J,
-    BASE_S,
     DECODE_KV,
     DECODES,
     ENERGY_J,
-    FLOOR_S,
     LAST_STAGE_S,
     LOGITS_ROWS,
     PREFILL_PAIRS,
@@ -37,8 +34,9 @@ from simulators.serving.batch import (
     PREFILLS,
     PRICE,
     SLOPE_J,
-    SLOPE_S,
-    STAGE_S,
+    STAGE_ADDED_S,
+    STAGE_BASE_S,
+    STAGE_FLOOR_S,
     STAGE_SLOPE_S,
     TOKENS,
     UNTIL_KV,
@@ -344,15 +342,17 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     keys = step[DECODE_KV]
     if step[DECODES] > 0.0:
         price[UNTIL_KV] = add_decodes(step[DECODES], keys, shape, table, price)
-    price[BASE_S], price[BASE_J] = price[LAST_STAGE_S], price[ENERGY_J]
     sequences_s = table[_SEQUENCE_S] * (step[PREFILLS] + step[DECODES])
-    price[FLOOR_S], price[WAITING_W] = table[_LAST_LAUNCHING_S], table[_WAITING_W]
-    price[ADDED_S] = table[_LAST_GAPS_S] + sequences_s
-    stage_s = price[STAGE_S] + price[STAGE_SLOPE_S] * keys
-    busy_s = price[BASE_S] + price[SLOPE_S] * keys
-    price[STAGE_S] = max(table[_LAUNCHING_S], stage_s) + (table[_GAPS_S] + sequences_s)
-    price[LAST_STAGE_S] = max(price[FLOOR_S], busy_s) + price[ADDED_S]
-    waits_s = table[_SENDERS] * (price[STAGE_S] - stage_s) + price[LAST_STAGE_S] - busy_s
+    price[WAITING_W] = table[_WAITING_W]
+    waits_s = 0.0
+    for stage in range(2):
+        price[STAGE_BASE_S + stage] = price[stage]
+        price[STAGE_FLOOR_S + stage] = table[_LAUNCHING_S + stage]
+        price[STAGE_ADDED_S + stage] = table[_GAPS_S + stage] + sequences_s
+        busy_s = price[STAGE_BASE_S + stage] + price[STAGE_SLOPE_S + stage] * keys
+        price[stage] = max(price[STAGE_FLOOR_S + stage], busy_s) + price[STAGE_ADDED_S + stage]
+        waits_s += (price[stage] - busy_s) * (1.0 if stage == LAST_STAGE_S else table[_SENDERS])
+    price[BASE_J] = price[ENERGY_J]
     price[ENERGY_J] = price[BASE_J] + price[SLOPE_J] * keys + price[WAITING_W] * waits_s
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
 

@@ -1,8 +1,9 @@
-"""The kernels of this room borrow every array, so none of them counts references.
+"""The kernels of this room borrow every array and dissolve in their callers.
 
-A loop over events passes some twenty arrays from function to function. Counting their holders costs
-six times the simulation itself (0.28 against 0.043 us per iteration, measured on a 7B model with
-10,000 requests), and protects nothing: the arrays belong to the caller for the whole run.
+A loop over events passes some twenty arrays from function to function. Counting who holds them, and
+handing them over at each call, costs ten times the simulation itself (0.28 against 0.026 us per
+iteration, measured on a 7B model with 10,000 requests). It protects nothing: the arrays belong to
+the caller for the whole run. So references are not counted, and calls are inlined.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Borrower(Kernel[A, R]):
     @functools.cached_property
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        dispatcher = jit._numba().njit(cache=True, nogil=True, _nrt=False)(self.py_func)
+        dispatcher = jit._numba().njit(cache=True, nogil=True, _nrt=False, forceinline=True)(
+            self.py_func
+        )
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher

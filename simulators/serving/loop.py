@@ -14,9 +14,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from simulators.core.jit import boolean, f8, i8, pointer
-from simulators.serving.batch import LAST_STAGE_S, PRICE, STAGE_S, measure
-from simulators.serving.coast import coast, prepare_to_coast
+from simulators.serving.batch import DECODE_KV, PRICE, TOKENS, measure
+from simulators.serving.coast import coast, prepare_to_coast, run_stages, stop_coasting
 from simulators.serving.kernel import kernel
 from simulators.serving.kv_cache import blocks_for, release
 from simulators.serving.replica import (
@@ -24,8 +26,6 @@ from simulators.serving.replica import (
     BATCH,
     BLOCK,
     BLOCKS,
-    COASTED,
-    COASTING,
     COMPLETED,
     DONE,
     ELAPSED,
@@ -58,22 +58,26 @@ from simulators.serving.replica import (
 )
 from simulators.serving.world import (
     ARRIVED,
-    BUSY_S,
     FIRST_END,
     GAPS_S,
+    LEFT,
     LISTED,
+    LOGGED,
     LONGEST_S,
+    MADE,
     QUEUED,
     RELEASED,
     RUNNING,
+    STALL_S,
     TOUCHED,
     UNRELEASED,
     WORLD,
     World,
+    count,
     gap_bin,
+    log,
     pop_release,
     push_release,
-    record,
     tick,
 )
 
@@ -91,7 +95,7 @@ def run(schedule: Any, route: Any, price: Any, world: World) -> int:
         first, second, replica = inf, inf, -1
         for r in range(pool.shape[0]):
             if pool[r, FLIGHT] > 0:
-                end = ends[r, pool[r, OLDEST]]
+                end = ends[r, world.places[r, pool[r, OLDEST]]]
                 if end < first:
                     first, second, replica = end, first, r
                 elif end < second:
@@ -102,10 +106,11 @@ def run(schedule: Any, route: Any, price: Any, world: World) -> int:
             arrive(route, world, arrival)
             for r in range(pool.shape[0]):
                 if world.load[TOUCHED, r] > 0:
-                    pool[r, COASTING] = 0
+                    stop_coasting(world, r)
                     form(schedule, price, world, r, arrival)
         else:
-            until = min(arrival, second) if closed else arrival
+            # An end at the very instant of another replica's comes before it.
+            until = min(arrival, np.nextafter(second, inf)) if closed else arrival
             advance(schedule, price, world, replica, until, closed)
     left = 0
     for r in range(pool.shape[0]):
@@ -154,13 +159,15 @@ def arrive(route: Any, world: World, now: float) -> int:
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), WORLD, i8, f8))
 def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> int:
-    """Form batches while a place in the pipeline is free; return how many are in flight."""
+    """Form batches while a place in the pipeline is free; return how many are in flight.
+
+    Requests that are left over, waiting or idle, may change what becomes of the next batch to end.
+    """
     pool, stages = world.pool[replica], world.limits[STAGES]
-    if pool[FLIGHT] == stages:
-        return stages  # type: ignore[no-any-return]
-    tick(world, replica, now)
+    if pool[FLIGHT] < stages:
+        tick(pool, world.gauge[replica], now)
     while pool[FLIGHT] < stages:
-        place = (pool[OLDEST] + pool[FLIGHT]) % stages
+        place = world.places[replica, (pool[OLDEST] + pool[FLIGHT]) % stages]
         slot = replica * stages + place
         pool[BATCH] = 0
         holds = schedule(
@@ -171,34 +178,30 @@ def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> i
         if pool[BATCH] == 0:
             break
         pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
-        world.sizes[replica, place] = pool[BATCH]
-        world.ends[replica, place] = launch(price, world, replica, slot, pool[BATCH], now)
         pool[FLIGHT] += 1
-        pool[COASTED] = 0
-        pool[COASTING] = 0
-        if stages == 1 and holds > 1:
-            pool[COASTING] = prepare_to_coast(world, replica, holds)
+        world.sizes[slot] = pool[BATCH]
+        world.ends[replica, place] = launch(price, world, replica, slot, now)
+        world.rounds[slot, MADE] = 0
+        world.rounds[slot, LEFT] = prepare_to_coast(world, slot, holds) if holds > 1 else 0
+    if stages > 1 and pool[WAITING] + pool[IDLE] > 0:
+        stop_coasting(world, replica)
     return pool[FLIGHT]  # type: ignore[no-any-return]
 
 
-@kernel(f8(pointer(PRICE), WORLD, i8, i8, i8, f8))
-def launch(price: Any, world: World, replica: int, slot: int, size: int, now: float) -> float:
-    """Send a batch through the stages and return when it ends."""
-    members, times, stages = world.batch[slot], world.times, world.stages[replica]
-    measure(world.request, members, world.tokens[slot], size, world.step[replica])
-    priced = world.price[replica]
-    price(world.step[replica], world.shape, world.table, priced)
-    last = stages.size - 1
-    start = max(now, stages[0])
-    end: float = start
-    bubbles = 0.0
-    for stage in range(stages.size):
-        begun = max(end, stages[stage])
-        spent = priced[LAST_STAGE_S] if stage == last else priced[STAGE_S]
-        bubbles += begun - end
-        end = begun + spent
-        stages[stage] = end
-        world.gauge[replica, BUSY_S] += spent
+@kernel(f8(pointer(PRICE), WORLD, i8, i8, f8))
+def launch(price: Any, world: World, replica: int, slot: int, now: float) -> float:
+    """Send a new batch through the stages and return when it ends."""
+    members, size, times = world.batch[slot], world.sizes[slot], world.times
+    measure(world.request, members, world.tokens[slot], size, world.step[slot])
+    price(world.step[slot], world.shape, world.table, world.price[slot])
+    start = max(now, world.stages[replica, 0])
+    paces = world.paces[slot]
+    paces[STALL_S] = 0.0
+    step, priced = world.step[slot], world.price[slot]
+    end = run_stages(
+        priced, step[DECODE_KV], world.stages[replica], paces, world.gauge[replica], now
+    )
+    bubbles = paces[STALL_S] - (start - now)
     for i in range(size):
         who = members[i]
         if times[who, SCHEDULED] < 0.0:
@@ -206,7 +209,10 @@ def launch(price: Any, world: World, replica: int, slot: int, size: int, now: fl
         if times[who, LAST_END] >= 0.0:
             times[who, STALLED] += start - times[who, LAST_END]
         times[who, STALLED] += bubbles
-    record(world, replica, now, end)
+    paces[FIRST_END], paces[LONGEST_S], paces[STALL_S] = end, 0.0, 0.0
+    count(world.pool[replica], size, int(step[TOKENS]))
+    if world.clock[LOGGED] < world.log.shape[0]:
+        log(world.log, world.clock, step, replica, now, end)
     return end
 
 
@@ -219,32 +225,30 @@ def advance(
     In a closed system the first end may release an arrival, so no further one is looked at.
     """
     pool, ends, stages = world.pool[replica], world.ends[replica], world.limits[STAGES]
-    while True:
-        end = ends[pool[OLDEST]]
-        if pool[COASTING] > 0:
-            end = coast(price, world, replica, until)
-            if end >= until:
-                return end
-        finish(world, replica, end)
+    while pool[FLIGHT] > 0 and coast(price, world, replica, until) > 0:
+        place = world.places[replica, pool[OLDEST]]
+        now = ends[place]
+        finish(world, replica, replica * stages + place, now)
         pool[OLDEST] = (pool[OLDEST] + 1) % stages
         pool[FLIGHT] -= 1
-        form(schedule, price, world, replica, end)
-        if pool[FLIGHT] == 0:
-            return inf
-        if closed or ends[pool[OLDEST]] >= until:
-            return ends[pool[OLDEST]]  # type: ignore[no-any-return]
+        form(schedule, price, world, replica, now)
+        if closed:
+            break
+    if pool[FLIGHT] == 0:
+        return inf
+    return ends[world.places[replica, pool[OLDEST]]]  # type: ignore[no-any-return]
 
 
-@kernel(i8(WORLD, i8, f8))
-def finish(world: World, replica: int, now: float) -> int:
-    """End the oldest batch: its tokens are out, what is complete leaves; return its requests."""
+@kernel(i8(WORLD, i8, i8, f8))
+def finish(world: World, replica: int, slot: int, now: float) -> int:
+    """End a batch: its tokens are out, what is complete leaves; return its requests."""
     pool, request, times = world.pool[replica], world.request, world.times
-    gauge, idle, rounds = world.gauge[replica], world.idle[replica], pool[COASTED]
-    slot = replica * world.limits[STAGES] + pool[OLDEST]
-    size = world.sizes[replica, pool[OLDEST]]
-    first_end = gauge[FIRST_END] if rounds > 0 else now
-    longest = gauge[LONGEST_S] if rounds > 0 else 0.0
-    tick(world, replica, now)
+    idle, rounds, size = world.idle[replica], world.rounds[slot, MADE], world.sizes[slot]
+    first_end, longest, stall = now, 0.0, 0.0
+    if rounds > 0:
+        paces = world.paces[slot]
+        first_end, longest, stall = paces[FIRST_END], paces[LONGEST_S], paces[STALL_S]
+    tick(pool, world.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
     for i in range(size):
         who = world.batch[slot, i]
@@ -253,6 +257,7 @@ def finish(world: World, replica: int, now: float) -> int:
         if rounds > 0:
             grown = blocks_for(done - 1, world.limits[BLOCK])
             request[who, BLOCKS] = max(request[who, BLOCKS], grown)
+            times[who, STALLED] += stall
         times[who, LAST_END] = now
         if done == prompt:
             done += 1  # the prefill brings a token
@@ -265,7 +270,7 @@ def finish(world: World, replica: int, now: float) -> int:
                 if gap != known_gap:
                     known_gap, known_bin = gap, gap_bin(gap)
                 world.gaps[known_bin] += 1
-                gauge[GAPS_S] += gap
+                world.gauge[replica, GAPS_S] += gap
                 times[who, LONGEST_GAP] = max(times[who, LONGEST_GAP], gap, longest)
             times[who, LAST_TOKEN] = now
         if done == prompt + request[who, OUTPUT]:
@@ -276,7 +281,6 @@ def finish(world: World, replica: int, now: float) -> int:
             idle[pool[IDLE]] = who
             pool[IDLE] += 1
     pool[ELAPSED] += rounds + 1
-    pool[COASTED] = 0
     return size  # type: ignore[no-any-return]
 
 

@@ -27,6 +27,7 @@ from simulators.serving.batch import (
     PREFILL_SQUARES,
     PREFILLS,
     PRICE,
+    STAGE_BASE_S,
     STAGE_S,
     TOKENS,
     UNTIL_KV,
@@ -151,7 +152,7 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
         past = int(step[PREFILL_PAST]) // PAST_STEP
         part = table[shape[_PREFILL] + past * shape[_PREFILL_STRIDE] + chunk]
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
-    price[STAGE_S] = spent + table[shape[_STAGE_LINEARS] + row]
+    price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[_STAGE_LINEARS] + row]
     price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[_LINEARS] + row]
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
 

@@ -54,15 +54,13 @@ LIMITS = 10
     MEMO,  # a policy's own number
     OLDEST,  # slot of the batch that ends first
     FLIGHT,  # batches in flight
-    COASTING,  # further iterations the batch may be repeated for
-    COASTED,  # iterations it has been repeated for
     ITERATIONS,
     BATCHED,  # requests summed over iterations
     TOKENS_SEEN,  # tokens summed over iterations
     RESTARTED,  # restarts
     MOST_USED,  # blocks, at most
-) = range(18)
-POOL_COLUMNS = 18
+) = range(16)
+POOL_COLUMNS = 16
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints, array, f8, i8, matrix, named_tuple
+from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, matrix, named_tuple
 from simulators.serving.batch import (
     DECODES,
-    ENERGY_J,
     PREFILL_TOKENS,
     PREFILLS,
     PRICE_COLUMNS,
@@ -50,10 +49,16 @@ from simulators.serving.replica import (
     BUSY_S,  # seconds of work, summed over stages
     JOULES,
     GAPS_S,  # gaps between tokens, summed over requests
-    FIRST_END,  # when the first round of a repeated batch ended
-    LONGEST_S,  # its longest later round
-) = range(7)
-GAUGE_COLUMNS = 7
+) = range(5)
+GAUGE_COLUMNS = 5
+
+LEFT, MADE = range(2)
+"""One row of `rounds`: how often a batch in flight may still be repeated, and how often it was."""
+
+FIRST_END, LONGEST_S, STALL_S, BIN_LOW_S, BIN_HIGH_S, BIN = range(6)
+"""One row of `paces`: when a batch's first round ended; of its later rounds the longest, the waits
+in them, and the bin of the last one's gap."""
+PACE_COLUMNS = 6
 
 # `clock`: what the whole service counts.
 LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
@@ -85,11 +90,15 @@ class World(NamedTuple):
     idle: Ints
     batch: Ints  # per place in a pipeline: the requests in flight,
     tokens: Ints  # what each was granted,
-    sizes: Ints  # and per replica and place their number
-    ends: Floats  # and when they end
+    sizes: Ints  # their number,
+    rounds: Ints
+    paces: Floats
+    step: Floats  # its sums,
+    price: Floats  # what they cost,
+    crossings: Ints  # and requests that need a block, by iteration modulo the block size
+    places: Ints  # per replica a ring of places: from OLDEST on those in flight, as they end,
+    ends: Floats  # and when they end, by place
     stages: Floats  # per replica, when each stage is free
-    step: Floats  # per replica, the sums of the batch formed last
-    crossings: Ints  # per replica, requests that need a block, by iteration modulo the block size
     draws: Floats  # per request, for routers
     released: Floats  # a heap of arrival times, and
     released_who: Ints  # the requests that arrive then
@@ -98,15 +107,14 @@ class World(NamedTuple):
     log: Floats  # one row per batch while there is room
     shape: Ints  # of the price table
     table: Floats
-    price: Floats  # per replica, of the batch formed last
 
 
 _I, _F = array(i8), array(f8)
 _II, _FF = matrix(i8), matrix(f8)
 WORLD: Any = named_tuple(
     (
-        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _FF, _FF, _FF, _II, _FF,
-        _F, _I, _I, _I, _FF, _I, _F, _FF,
+        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _II, _II, _FF,
+        _FF, _FF, _F, _I, _I, _I, _FF, _I, _F,
     ),
     World,
 )  # fmt: skip
@@ -166,11 +174,15 @@ def new_world(
         idle=np.empty((replicas, seats), np.int64),
         batch=np.empty((places, seats), np.int64),
         tokens=np.empty((places, seats), np.int64),
-        sizes=np.zeros((replicas, stages), np.int64),
+        sizes=np.zeros(places, np.int64),
+        rounds=np.zeros((places, 2), np.int64),
+        paces=np.zeros((places, PACE_COLUMNS)),
+        step=np.zeros((places, STEP_COLUMNS)),
+        price=np.zeros((places, PRICE_COLUMNS)),
+        crossings=np.zeros((places, int(limits[BLOCK])), np.int64),
+        places=np.tile(np.arange(stages), (replicas, 1)),
         ends=np.zeros((replicas, stages)),
         stages=np.zeros((replicas, stages)),
-        step=np.zeros((replicas, STEP_COLUMNS)),
-        crossings=np.zeros((replicas, int(limits[BLOCK])), np.int64),
         draws=draws.copy(),  # kernels take writable arrays
         released=np.empty(released),
         released_who=np.empty(released, np.int64),
@@ -179,7 +191,6 @@ def new_world(
         log=np.empty((log_rows, len(LOG_COLUMNS))),
         shape=shape,
         table=table,
-        price=np.zeros((replicas, PRICE_COLUMNS)),
     )
 
 
@@ -211,42 +222,35 @@ def gap_edges_s() -> Floats:
     return edges
 
 
-@kernel(f8(WORLD, i8, f8))
-def tick(world: World, replica: int, now: float) -> float:
-    """Bring the time integral of the blocks in use up to now and return it."""
-    gauge, pool = world.gauge, world.pool
-    used = pool[replica, TOTAL] - pool[replica, FREE]
-    gauge[replica, BLOCK_SECONDS] += used * (now - gauge[replica, KV_CLOCK])
-    gauge[replica, KV_CLOCK] = now
-    return gauge[replica, BLOCK_SECONDS]  # type: ignore[no-any-return]
+@kernel(f8(*arrays(i8, 1), *arrays(f8, 1), f8))
+def tick(pool: Ints, gauge: Floats, now: float) -> float:
+    """Bring the time integral of a replica's blocks in use up to now and return it."""
+    gauge[BLOCK_SECONDS] += (pool[TOTAL] - pool[FREE]) * (now - gauge[KV_CLOCK])
+    gauge[KV_CLOCK] = now
+    return gauge[BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 
-@kernel(i8(WORLD, i8, f8, f8))
-def log(world: World, replica: int, formed: float, end: float) -> int:
-    """Write a row for the batch formed last; return the number of rows."""
-    row, step = world.clock[LOGGED], world.step[replica]
-    world.log[row, 0] = replica
-    world.log[row, 1] = formed
-    world.log[row, 2] = end
-    world.log[row, 3] = step[PREFILLS] + step[DECODES]
-    world.log[row, 4] = step[PREFILL_TOKENS]
-    world.log[row, 5] = step[TOKENS]
-    world.clock[LOGGED] = row + 1
-    return row + 1  # type: ignore[no-any-return]
+@kernel(i8(*arrays(i8, 1), i8, i8))
+def count(pool: Ints, size: int, tokens: int) -> int:
+    """Count an iteration of a replica and return how many there were."""
+    pool[ITERATIONS] += 1
+    pool[BATCHED] += size
+    pool[TOKENS_SEEN] += tokens
+    return pool[ITERATIONS]  # type: ignore[no-any-return]
 
 
-@kernel(i8(WORLD, i8, f8, f8))
-def record(world: World, replica: int, formed: float, end: float) -> int:
-    """Count an iteration, and log it if there is room; return the number of iterations."""
-    pool, step = world.pool, world.step
-    size = step[replica, PREFILLS] + step[replica, DECODES]
-    pool[replica, ITERATIONS] += 1
-    pool[replica, BATCHED] += int(size)
-    pool[replica, TOKENS_SEEN] += int(step[replica, TOKENS])
-    world.gauge[replica, JOULES] += world.price[replica, ENERGY_J]
-    if world.clock[LOGGED] < world.log.shape[0]:
-        log(world, replica, formed, end)
-    return pool[replica, ITERATIONS]  # type: ignore[no-any-return]
+@kernel(i8(matrix(f8), *arrays(i8, 1), *arrays(f8, 1), i8, f8, f8))
+def log(rows: Floats, clock: Ints, step: Floats, replica: int, formed: float, end: float) -> int:
+    """Write a row for a batch and return the number of rows."""
+    row = rows[clock[LOGGED]]
+    row[0] = replica
+    row[1] = formed
+    row[2] = end
+    row[3] = step[PREFILLS] + step[DECODES]
+    row[4] = step[PREFILL_TOKENS]
+    row[5] = step[TOKENS]
+    clock[LOGGED] += 1
+    return clock[LOGGED]  # type: ignore[no-any-return]
 
 
 @kernel(i8(WORLD, f8, i8))
