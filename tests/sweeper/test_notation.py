@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -55,13 +56,13 @@ def test_spaced_values_rise_from_exactly_the_first_end_to_exactly_the_last(
     assert found[0] == low
     assert found[-1] == high
     assert len(found) == count
-    assert all(a < b for a, b in zip(found, found[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(found))
     if how == "log":
         ratio = (high / low) ** (1 / (count - 1))
-        steps = [b / a for a, b in zip(found, found[1:], strict=False)]
+        steps = [b / a for a, b in itertools.pairwise(found)]
     else:
         ratio = (high - low) / (count - 1)
-        steps = [b - a for a, b in zip(found, found[1:], strict=False)]
+        steps = [b - a for a, b in itertools.pairwise(found)]
     assert steps == pytest.approx([ratio] * (count - 1), rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Simulators whose answers are known beforehand. `tests.toys.quadratic` is one's name in a space."""
+"""Simulators whose answers are known beforehand; in a space they go by their dotted names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import objectives_of, load_simulator
+from simulators.core.contract import load_simulator, objectives_of
 from sweeper.config import space_of
 from sweeper.engines import Engine, load_engine
 from sweeper.keys import define
@@ -24,7 +24,7 @@ AIMLESS = "tests.toys.aimless"
 
 def space(simulator: str, axes: Mapping[str, Any], **more: Any) -> DesignSpace:
     """Return a space as a YAML file would describe it."""
-    return space_of({"simulator": simulator, "axes": dict(axes), **more})
+    return space_of({"simulator": simulator, "axes": axes, **more})
 
 
 def store(folder: Path, asked: DesignSpace, name: str = "toy") -> Store:
