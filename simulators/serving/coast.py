@@ -109,7 +109,7 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
     while True:
         place = places[pool[OLDEST]]
         slot, now = replica * stages.size + place, ends[place]
-        if now >= until:
+        if not now < until:
             return 0
         rounds, paces = world.rounds[slot], world.paces[slot]
         new_blocks = world.crossings[slot, (rounds[MADE] + 1) % block]

@@ -84,9 +84,10 @@ from simulators.serving.world import (
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), WORLD))
 def run(schedule: Any, route: Any, price: Any, world: World) -> int:
-    """Run until nothing happens any more; return how many requests are left waiting.
+    """Run until nothing happens any more; return how many requests have not been completed.
 
-    Some are left only if the scheduler forms no batch although nothing runs.
+    Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
+    batch is not a number.
     """
     pool, ends = world.pool, world.ends
     closed = world.released.size > 0
@@ -113,8 +114,9 @@ def run(schedule: Any, route: Any, price: Any, world: World) -> int:
             until = min(arrival, np.nextafter(second, inf)) if closed else arrival
             advance(schedule, price, world, replica, until, closed)
     left = 0
-    for r in range(pool.shape[0]):
-        left += pool[r, WAITING]
+    for who in range(world.times.shape[0]):
+        if world.times[who, COMPLETED] < 0.0:
+            left += 1
     return left
 
 

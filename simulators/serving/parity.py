@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.model import LanguageModel
+from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.batch import (
@@ -62,9 +63,23 @@ LAYERS_AND_GQA = {
 }
 """Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
 
-(_LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _DECODE_STRIDE, _PREFILL, _PREFILL_STRIDE, _GQA) = (
-    range(8)
-)
+# Entries of `shape`: where each table begins, and its sides.
+(
+    _LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _PREFILL, _ROWS, _SAVED, _DECODES, _CONTEXTS,
+    _PASTS, _CHUNKS, _GQA,
+) = range(12)  # fmt: skip
+
+
+def layers_and_gqa(model: str) -> tuple[int, bool]:
+    """Return the layers of a model by its Hugging Face name, and whether heads share keys.
+
+    Raises:
+        UnknownNameError: neither VIDUR nor the catalog has it.
+    """
+    if model in LAYERS_AND_GQA:
+        return LAYERS_AND_GQA[model]
+    known = load_model(model)
+    return known.layers, known.kv_heads != known.heads
 
 
 @dataclass(frozen=True)
@@ -105,10 +120,8 @@ def op_table(
     prefill = _grid(*rows["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
     parts = [layer * layers, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
-    shape = np.zeros(8, np.int64)
-    shape[[_LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _PREFILL]] = starts[:5]
-    shape[_DECODE_STRIDE], shape[_PREFILL_STRIDE] = decode.shape[1], prefill.shape[1]
-    shape[_GQA] = grouped
+    sides = (layer.size, saves.size, *decode.shape, *prefill.shape)
+    shape = np.array([*starts[:5], *sides, grouped], np.int64)
     return OpTable(shape, np.concatenate(parts) / 1e3)
 
 
@@ -132,26 +145,29 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
 
     The time to save keys and values is known at multiples of eight tokens, and taken as none
-    elsewhere.
+    elsewhere. What else the table lacks is not a number, and ends the run.
     """
-    tokens = int(step[TOKENS])
-    row = (tokens + TOKEN_STEP - 1) // TOKEN_STEP
-    spent = 0.0
-    if tokens % TOKEN_STEP == 0:
-        spent += table[shape[_KV_SAVE] + row]
-    decodes = int(step[DECODES])
     price[:] = 0.0
+    tokens, decodes = int(step[TOKENS]), int(step[DECODES])
+    row = (tokens + TOKEN_STEP - 1) // TOKEN_STEP
+    spent = nan if row >= shape[_ROWS] else 0.0
+    if tokens % TOKEN_STEP == 0 and row < shape[_SAVED]:
+        spent += table[shape[_KV_SAVE] + row]
     if decodes > 0:
         mean = int(step[DECODE_KV]) // decodes
         column = (mean + PAST_STEP - 1) // PAST_STEP
         price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
-        part = table[shape[_DECODE] + decodes * shape[_DECODE_STRIDE] + column]
+        key = decodes * shape[_CONTEXTS] + column
+        known = decodes < shape[_DECODES] and column < shape[_CONTEXTS]
+        part = table[shape[_DECODE] + key] if known else nan
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
     if step[PREFILLS] > 0.0:
         chunk = round(step[PREFILL_SQUARES] ** 0.5)
         past = int(step[PREFILL_PAST]) // PAST_STEP
-        part = table[shape[_PREFILL] + past * shape[_PREFILL_STRIDE] + chunk]
+        known = chunk < shape[_CHUNKS] and past < shape[_PASTS]
+        part = table[shape[_PREFILL] + past * shape[_CHUNKS] + chunk] if known else nan
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
+    row = min(row, shape[_ROWS] - 1)
     price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[_STAGE_LINEARS] + row]
     price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[_LINEARS] + row]
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from simulators.composition.iteration import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.arrivals import Requests
+from simulators.serving.batch import DECODE_KV, DECODES, PREFILL_TOKENS, PREFILLS, TOKENS
 from simulators.serving.loop import run
 from simulators.serving.policies import Scheduler
 from simulators.serving.replica import (
@@ -144,7 +145,7 @@ def serve(
         log_rows: batches to log.
 
     Raises:
-        UserError: the scheduler leaves requests waiting for ever.
+        UserError: a request never ends, for want of a batch or of a batch's price.
     """
     count = requests.arrival_s.size
     world = new_world(
@@ -164,6 +165,19 @@ def serve(
     schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
     left = run(schedule.compiled, route.compiled, price.compiled, world)
     if left:
-        name = engine.scheduler.schedule.__module__
-        raise UserError(f"scheduler '{name}' formed no batch although {left} requests wait")
+        raise UserError(f"{left} of {count} requests never end: {_why(world, engine)}")
     return world
+
+
+def _why(world: World, engine: Engine) -> str:
+    """Say what stopped a run before its end."""
+    unpriced = np.flatnonzero(np.isnan(world.ends).ravel())
+    if unpriced.size == 0:
+        return f"scheduler '{engine.scheduler.schedule.__module__}' forms no batch while they wait"
+    step = world.step[unpriced[0]]
+    mean = step[DECODE_KV] / max(step[DECODES], 1.0)
+    return (
+        f"no time is known for a batch of {step[TOKENS]:.0f} tokens with {step[DECODES]:.0f} "
+        f"decodes of {mean:.0f} keys on average and {step[PREFILLS]:.0f} prefills of "
+        f"{step[PREFILL_TOKENS]:.0f} tokens"
+    )
