@@ -169,7 +169,7 @@ class Store:
         for rows, index in self._elsewhere(space):
             frames.append(_shaped(space, rows, index).lazy())
         if not frames:
-            return pl.LazyFrame(schema=dict.fromkeys(_columns_of(space), pl.Null))
+            return _no_rows(space).lazy()
         return pl.concat(frames, how="diagonal_relaxed")
 
     def adopt(self, space: DesignSpace, other: Store) -> int:
@@ -369,6 +369,18 @@ def _shaped(space: DesignSpace, rows: pl.DataFrame, index: Index) -> pl.DataFram
     known = [c for c in rows.columns if c in _columns_of(space)]
     derived = {n: pl.Series(n, v) for n, v in space.derive(index).items()}
     return rows.select(known).with_columns(**derived)
+
+
+def _no_rows(space: DesignSpace) -> pl.DataFrame:
+    """Return the columns of answers to a space that has none yet."""
+    nothing = np.empty(0, np.int64)
+    metrics = schema_of(load_simulator(space.simulator).metrics)
+    outcome = [*(f for f in metrics if f.name not in OUTCOME.names), *OUTCOME]
+    frame = pl.DataFrame(pl.from_arrow(pa.schema(outcome).empty_table()))
+    return space.points(nothing).with_columns(
+        *(pl.Series(n, v) for n, v in space.derive(nothing).items()),
+        *frame.with_columns(pl.col("status").cast(pl.String)).get_columns(),
+    )
 
 
 def _covered(index: Index, done: list[Span]) -> NDArray[np.bool_]:
