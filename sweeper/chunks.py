@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from sweeper.space import Span
 from sweeper.store import Batch
 
-LARGEST = 200_000
-"""Points in a chunk: a part of this many rows is a good Parquet row group."""
+PART = 200_000
+"""Points in a part: this many rows make a good Parquet row group."""
+LARGEST = 4 * PART
+"""Points in a chunk: so many that the round trip is lost in the work, and few enough to watch."""
 FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
-_TAPER = 8
+_TAPER = 16
 """The last chunks are this much smaller than full ones, not more: each is a trip and a file."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""

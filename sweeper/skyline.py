@@ -169,18 +169,22 @@ def _strike_by_halves(
     _strike_by_halves(ordered, better[~below], worse[left], column, dominated, at[left])
 
 
+@kernel(boolean(matrix(f8), i8))
+def _has_nan(values: Matrix, row: int) -> bool:
+    found = False
+    for j in range(values.shape[1]):
+        found |= values[row, j] != values[row, j]
+    return found
+
+
 @kernel(i8(matrix(f8), *arrays(i8, 2)))
 def _window_pass(values: Matrix, rows: Ints, ties: Ints) -> int:
     """Fill `rows` and `ties` with the front; return its size, or -1 if it does not fit."""
     size = 0
     width = values.shape[1]
     for i in range(values.shape[0]):
-        skip = False
-        for j in range(width):
-            if values[i, j] != values[i, j]:
-                skip = True
-        position = 0
-        while position < size and not skip:
+        position, out = 0, False
+        while position < size:
             m = rows[position]
             member_better, row_better = False, False
             for j in range(width):
@@ -192,19 +196,23 @@ def _window_pass(values: Matrix, rows: Ints, ties: Ints) -> int:
                     row_better = True
                     if member_better:
                         break
-            if row_better and not member_better:  # the row dominates this member: out it goes
+            if member_better and row_better:
+                position += 1
+                continue
+            if not member_better and _has_nan(values, i):  # compares as neither: rare, so seen late
+                out = True
+                break
+            if row_better:  # the row dominates this member: out it goes
                 size -= 1
                 rows[position], ties[position] = rows[size], ties[size]
                 continue
-            if not row_better:
-                skip = True
-                if not member_better:
-                    ties[position] += 1
-                up = position // 2
-                rows[position], rows[up] = rows[up], rows[position]
-                ties[position], ties[up] = ties[up], ties[position]
-            position += 1
-        if not skip:
+            out = True
+            ties[position] += not member_better
+            up = position // 2
+            rows[position], rows[up] = rows[up], rows[position]
+            ties[position], ties[up] = ties[up], ties[position]
+            break
+        if not out and not _has_nan(values, i):
             if size == rows.size:
                 return -1
             rows[size], ties[size] = i, 1

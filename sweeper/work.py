@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,9 @@ from simulators.core.contract import (
     schema_of,
 )
 from simulators.core.errors import UserError
+from sweeper.chunks import PART, split
 from sweeper.query import local_front
-from sweeper.space import DesignSpace, names_in
+from sweeper.space import DesignSpace, Span, names_in
 from sweeper.store import Batch, Part, Store
 
 
@@ -56,6 +57,12 @@ class Task:
         results = evaluate(load_simulator(self.space.simulator), batch)
         laps.end("model")
         return self._write(where, kept, batch, results, laps, worker)
+
+    def answer_in_parts(self, where: Batch, worker: str = "driver") -> Iterator[Part]:
+        """Do the same part by part, so that none grows too large to read in one go."""
+        points = where.hi - where.lo if isinstance(where, Span) else len(where)
+        for piece in split(where, -(-points // PART)):
+            yield self.answer(piece, worker)
 
     def give_up(self, where: Batch, status: str, reason: str) -> Part:
         """Write rows that say why there is no answer: `timeout` or `crash`."""
@@ -88,7 +95,7 @@ class Task:
         # Codes rather than strings: counting a million statuses is then counting small integers.
         codes = columns["status"].indices.to_numpy(zero_copy_only=False)
         words = columns["status"].dictionary.to_pylist()
-        counted = np.bincount(codes, minlength=len(words))
+        counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
         reasons: Counter[str] = Counter()
         if counted[words.index("ok")] < batch.num_rows:
             for text in columns["reason"].drop_null().to_pylist():
@@ -100,7 +107,7 @@ class Task:
         return Part(
             name=name,
             points=len(where),
-            rows={word: int(n) for word, n in zip(words, counted, strict=False) if n},
+            rows={word: n for word, n in zip(words, counted, strict=True) if n},
             reasons=dict(reasons),
             front=front,
             ties=ties,

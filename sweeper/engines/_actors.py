@@ -84,10 +84,10 @@ class _Actor:
         """Return the worker's process id; answers once the worker is ready."""
         return os.getpid()
 
-    def answer(self, batch: Batch) -> Part | UserError:
+    def answer(self, batch: Batch) -> list[Part] | UserError:
         assert self.task
         try:
-            return self.task.answer(batch, self.name)
+            return list(self.task.answer_in_parts(batch, self.name))
         except UserError as error:  # travels back as a value: Ray would wrap it in its own
             return error
 
@@ -190,8 +190,8 @@ class _Actors:
         worker.since = now
         if isinstance(result, UserError):
             raise result
-        chunks.learn(result.points, result.seconds)
-        yield result
+        chunks.learn(sum(p.points for p in result), sum(p.seconds for p in result))
+        yield from result
 
     def _hung(self, worker: _Worker, chunks: Chunks) -> bool:
         if worker.ready is not None:
@@ -212,10 +212,12 @@ class _Actors:
         self.hired[self.hired.index(worker)] = self._recruit(task)
         culprit, innocent = jobs[0], jobs[1:]
         again.extendleft(reversed(innocent))
-        if len(culprit.batch) > 1:
-            again.extendleft(
-                _Job(piece, suspect=True) for piece in reversed(split(culprit.batch, 4))
-            )
+        left = list(task.store.missing(task.space, [culprit.batch]))  # it may have written parts
+        if not left:
+            return
+        if len(left) > 1 or len(left[0]) > 1:
+            pieces = [piece for batch in left for piece in split(batch, 4)]
+            again.extendleft(_Job(piece, suspect=True) for piece in reversed(pieces))
         elif culprit.tries == 0 and status == "crash":
             again.appendleft(_Job(culprit.batch, suspect=True, tries=1))
         else:

@@ -28,9 +28,9 @@ class Inline:
         chunks = Chunks(batches, total)
         for chunk in chunks:
             started = time.perf_counter()
-            part = task.answer(chunk)
-            chunks.learn(part.points, time.perf_counter() - started)
-            yield part
+            parts = list(task.answer_in_parts(chunk))
+            chunks.learn(sum(p.points for p in parts), time.perf_counter() - started)
+            yield from parts
 
 
 ENGINE = Inline
