@@ -129,11 +129,18 @@ def main(composed: Mapping[str, Any]) -> int:
         seconds=progress.elapsed_s,
         said=tuple(said),
     )
-    run_folder = _record(asked, answers, plot=bool(composed["plot"]))
+    failure: UserError | None = None
+    run_folder = _run_folder(asked.store)
+    try:
+        _record(asked, answers, run_folder, plot=bool(composed["plot"]))
+    except UserError as error:  # a full disk, say: the answer is shown all the same
+        failure = error
     if composed["output"] == "json":
         print(json.dumps({**answers.to_dict(), "run": str(run_folder)}, indent=1, default=str))
     else:
         summary.print_answers(answers, run_folder)
+    if failure is not None:
+        raise failure
     return 3 if any(progress.rows[s] for s in FAILURES) else 0
 
 
@@ -162,10 +169,13 @@ def _alone(store: Store) -> Iterator[None]:
         yield
 
 
-def _record(asked: Question, answers: summary.Answers, *, plot: bool) -> Path:
-    """Write what was asked, with what, and the front, to `runs/<time>/`."""
+def _run_folder(store: Store) -> Path:
     now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    folder = Path("." if "://" in asked.store.folder else asked.store.folder) / "runs" / now
+    return Path("." if "://" in store.folder else store.folder) / "runs" / now
+
+
+def _record(asked: Question, answers: summary.Answers, folder: Path, *, plot: bool) -> None:
+    """Write what was asked, with what, and the front, to `runs/<time>/`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(asked.written, indent=1, default=str))
@@ -182,7 +192,6 @@ def _record(asked: Question, answers: summary.Answers, *, plot: bool) -> Path:
                     plots.front(answers, folder / "front.png")
     except OSError as error:
         raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
-    return folder
 
 
 def _versions() -> dict[str, str]:
