@@ -23,6 +23,7 @@ from simulators.serving.replica import (
     OUTPUT,
     PATIENCE,
     PROMPT,
+    RESTARTED,
     SCHEDULE,
     SEATS,
     TOTAL,
@@ -60,8 +61,9 @@ def schedule(
         if admit(limits, pool, request, waiting, idle, batch, tokens) > 0:
             return 1
     pool[MEMO] += 1
+    restarts = pool[RESTARTED]
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    if pool[IDLE] > 0:
+    if pool[IDLE] > 0 or pool[RESTARTED] > restarts:
         return 1
     return limits[PATIENCE] - pool[MEMO] + 1  # type: ignore[no-any-return]
 

@@ -21,6 +21,7 @@ from simulators.serving.replica import (
     IDLE,
     PARITY,
     PROMPT,
+    RESTARTED,
     SCHEDULE,
     SEATS,
     WAITING,
@@ -63,5 +64,7 @@ def schedule(
     if pool[BATCH] > 0:
         return 1
     sort_by_arrival(request, idle, pool[IDLE])
+    restarts = pool[RESTARTED]
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    return FOREVER if pool[IDLE] == 0 else 1
+    # What a restart has freed may let a prompt in at the next look at the queue.
+    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts else 1

@@ -1,0 +1,118 @@
+"""Small services whose answers are known, or that can be run in several ways."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from math import inf
+from unittest import mock
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.arrivals import Requests
+from simulators.serving.batch import (
+    BASE_S,
+    DECODE_KV,
+    LAST_STAGE_S,
+    PRICE,
+    SLOPE_S,
+    STAGE_BASE_S,
+    STAGE_S,
+    STAGE_SLOPE_S,
+    TOKENS,
+    UNTIL_KV,
+)
+from simulators.serving.kernel import Borrower, kernel
+from simulators.serving.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.replica import SCHEDULE
+from simulators.serving.service import Engine, Limits, serve
+from simulators.serving.world import World
+
+SCHEDULERS = ("faster_transformer", "lightllm", "orca", "sarathi", "vllm")
+
+
+@kernel(PRICE)
+def linear_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
+    """Return `table[0] + table[1] * tokens + table[2] * keys` for each stage."""
+    price[:] = 0.0
+    fixed = table[0] + table[1] * step[TOKENS]
+    price[STAGE_BASE_S], price[BASE_S] = fixed, fixed
+    price[STAGE_SLOPE_S], price[SLOPE_S] = table[2], table[2]
+    price[STAGE_S] = price[LAST_STAGE_S] = fixed + table[2] * step[DECODE_KV]
+    price[UNTIL_KV] = inf
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+def asked(arrival_s: Floats, prompt: Ints, output: Ints) -> Requests:
+    """Return requests; the draws for routers are those of a fixed seed."""
+    draws = np.random.default_rng(7).random((len(arrival_s), 2))
+    return Requests(
+        np.asarray(arrival_s, np.float64),
+        np.asarray(prompt, np.int64),
+        np.asarray(output, np.int64),
+        draws,
+    )
+
+
+def limits(scheduler: str = "vllm", **changes: object) -> Limits:
+    """Return roomy limits for a scheduler, changed where a test asks for it."""
+    settings: dict[str, object] = {
+        "blocks": 10_000,
+        "block_size": 1 if scheduler == "lightllm" else 16,
+        "watermark": 0.01,
+        "seats": 64,
+        "batch_tokens": 4096,
+        "chunk": 64,
+        "most_tokens": 4096,
+        "reserves": load_scheduler(scheduler).reserves,
+    }
+    return Limits(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def run(
+    requests: Requests,
+    scheduler: Scheduler | str = "vllm",
+    *,
+    prices: tuple[float, float, float] = (0.01, 1e-5, 1e-7),
+    router: str = "round_robin",
+    replicas: int = 1,
+    allowed: Limits | None = None,
+    **more: object,
+) -> World:
+    """Serve requests at a linear price."""
+    if isinstance(scheduler, str):
+        allowed = allowed or limits(scheduler)
+        scheduler = load_scheduler(scheduler)
+    return serve(
+        Engine(scheduler, load_router(router), linear_price),
+        allowed or limits(),
+        requests,
+        replicas=replicas,
+        shape=np.zeros(1, np.int64),
+        table=np.array(prices),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def asked_each_time(scheduler: str) -> Scheduler:
+    """Return a scheduler that decides the same, without saying how long the decision holds."""
+    known = load_scheduler(scheduler)
+    decide = known.schedule
+
+    @kernel(SCHEDULE)
+    def schedule(
+        now: float, limits: Ints, pool: Ints, request: Ints, times: Floats, waiting: Ints,
+        idle: Ints, batch: Ints, tokens: Ints,
+    ) -> int:  # fmt: skip
+        decide(now, limits, pool, request, times, waiting, idle, batch, tokens)
+        return 1
+
+    return Scheduler(schedule, chunked=known.chunked, reserves=known.reserves)
+
+
+ASKED_EACH_TIME = {name: asked_each_time(name) for name in SCHEDULERS}
+
+
+def pure_python() -> AbstractContextManager[object]:
+    """Let every kernel of the room run as the Python function it was written as."""
+    return mock.patch.object(Borrower, "compiled", property(lambda kernel: kernel.py_func))

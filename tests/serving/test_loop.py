@@ -1,0 +1,270 @@
+"""What must hold of the event loop, whatever the requests and whoever schedules them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.serving.arrivals import Requests
+from simulators.serving.replica import (
+    ARRIVAL,
+    COMPLETED,
+    FIRST_TOKEN,
+    FLIGHT,
+    FREE,
+    HOLDERS,
+    IDLE,
+    ITERATIONS,
+    LONGEST_GAP,
+    MOST_USED,
+    NEXT,
+    REPLICA,
+    RESTARTED,
+    RESTARTS,
+    SCHEDULED,
+    STALLED,
+    TOKENS_SEEN,
+    TOTAL,
+    WAITING,
+)
+from simulators.serving.service import Limits
+from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S
+from tests.serving.cases import (
+    ASKED_EACH_TIME,
+    SCHEDULERS,
+    asked,
+    limits,
+    pure_python,
+    run,
+)
+
+schedulers = st.sampled_from(SCHEDULERS)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, *, most: int = 40) -> Requests:
+    """Return a few requests, some of them arriving together."""
+    count = draw(st.integers(1, most))
+    gaps = draw(
+        st.lists(st.sampled_from([0.0, 1e-3, 0.02, 0.3, 3.0]), min_size=count, max_size=count)
+    )
+    lengths = st.lists(st.integers(1, 200), min_size=count, max_size=count)
+    return asked(np.cumsum(gaps), np.array(draw(lengths)), np.array(draw(lengths)))
+
+
+def tight(scheduler: str, **changes: object) -> Limits:
+    """Return limits under which the longest request just fits beside the watermark."""
+    size = 1 if scheduler == "lightllm" else 16
+    blocks = 420 if scheduler == "lightllm" else 30
+    return limits(scheduler, blocks=blocks, block_size=size, most_tokens=400, **changes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads(), schedulers, st.sampled_from([1, 2, 3]), st.sampled_from([1, 3]))
+def test_blocks_never_leak_and_every_request_ends(
+    requests: Requests, scheduler: str, stages: int, replicas: int
+) -> None:
+    stages = 1 if scheduler == "lightllm" else stages
+    world = run(requests, scheduler, allowed=tight(scheduler, stages=stages), replicas=replicas)
+    assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
+    assert (world.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT]] == 0).all()
+    assert (world.pool[:, MOST_USED] <= world.pool[:, TOTAL]).all()
+    times = world.times
+    assert (times[:, ARRIVAL] <= times[:, SCHEDULED]).all()
+    assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
+    assert (times[:, FIRST_TOKEN] <= times[:, COMPLETED]).all()
+    assert (world.request[:, REPLICA] >= 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), schedulers)
+def test_every_token_is_computed_once_unless_a_request_is_restarted(
+    requests: Requests, scheduler: str
+) -> None:
+    world = run(requests, scheduler)
+    wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
+    assert world.pool[0, RESTARTED] == 0
+    assert world.pool[0, TOKENS_SEEN] == wanted
+    assert world.gaps.sum() == (requests.output_tokens - 1).sum()
+    assert world.gauge[0, GAPS_S] == pytest.approx(
+        (world.times[:, COMPLETED] - world.times[:, FIRST_TOKEN]).sum(), abs=1e-9
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    workloads(),
+    st.sampled_from(sorted(ASKED_EACH_TIME)),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["round_robin", "least_outstanding"]),
+)
+def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
+    requests: Requests, scheduler: str, stages: int, router: str
+) -> None:
+    allowed = tight(scheduler, stages=1 if scheduler == "lightllm" else stages)
+    lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
+    eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
+    exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP]
+    assert np.array_equal(lazy.times[:, exact], eager.times[:, exact])
+    assert np.array_equal(lazy.request, eager.request)
+    assert np.array_equal(lazy.gaps, eager.gaps)
+    counted = [ITERATIONS, TOKENS_SEEN, RESTARTED, MOST_USED]
+    assert np.array_equal(lazy.pool[:, counted], eager.pool[:, counted])
+    assert np.allclose(lazy.times[:, STALLED], eager.times[:, STALLED], rtol=1e-9, atol=1e-12)
+    assert np.allclose(lazy.gauge, eager.gauge, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_compiled_loop_is_its_python_original_bit_for_bit(scheduler: str, stages: int) -> None:
+    stages = 1 if scheduler == "lightllm" else stages
+    draw = np.random.default_rng(stages)
+    requests = asked(
+        np.cumsum(draw.exponential(0.05, 60)), draw.integers(1, 200, 60), draw.integers(1, 40, 60)
+    )
+    allowed = tight(scheduler, stages=stages)
+    settings = {"allowed": allowed, "replicas": 2, "router": "power_of_two"}
+    compiled = run(requests, scheduler, **settings)
+    with pure_python():
+        python = run(requests, scheduler, **settings)
+    for name in ("request", "times", "pool", "gauge", "gaps", "stages", "step"):
+        assert np.array_equal(getattr(compiled, name), getattr(python, name)), name
+
+
+def test_requests_that_arrive_together_are_batched_together() -> None:
+    world = run(asked(np.zeros(3), np.full(3, 10), np.full(3, 5)))
+    assert world.pool[0, ITERATIONS] == 5
+    assert np.ptp(world.times[:, COMPLETED]) == 0.0
+
+
+def test_a_single_request_takes_its_prefill_and_one_iteration_per_later_token() -> None:
+    world = run(asked(np.array([2.0]), np.array([100]), np.array([4])), prices=(0.01, 0.001, 0.0))
+    assert world.times[0, FIRST_TOKEN] == pytest.approx(2.0 + 0.01 + 0.1)
+    assert world.times[0, COMPLETED] == pytest.approx(2.0 + 0.11 + 3 * 0.011)
+    assert world.times[0, STALLED] == 0.0
+
+
+def test_two_stages_take_two_batches_at_a_time() -> None:
+    requests = asked(np.zeros(2), np.full(2, 10), np.full(2, 1))
+    allowed = limits(seats=2, stages=2)
+    world = run(requests, allowed=allowed, prices=(0.01, 0.0, 0.0))
+    assert sorted(world.times[:, COMPLETED]) == pytest.approx([0.02, 0.03])
+
+
+def test_a_prompt_in_chunks_lets_decodes_go_on() -> None:
+    requests = asked(np.array([0.0, 0.5]), np.array([10, 1000]), np.array([200, 1]))
+    prices = (0.01, 0.0, 0.0)
+    longest = {
+        name: run(requests, name, prices=(0.01, 1e-4, 0.0)).times[0, LONGEST_GAP]
+        for name in ("vllm", "sarathi")
+    }
+    assert longest["sarathi"] < 0.02 < 0.1 < longest["vllm"]
+    assert run(requests, "sarathi", prices=prices).times[0, STALLED] == 0.0
+
+
+def test_with_memory_for_one_the_other_is_restarted_and_keeps_its_first_token_time() -> None:
+    allowed = limits(blocks=14, watermark=0.0, most_tokens=300)
+    world = run(asked(np.zeros(2), np.full(2, 100), np.full(2, 100)), allowed=allowed)
+    assert world.pool[0, RESTARTED] > 0
+    assert world.request[0, RESTARTS] == 0
+    assert world.times[1, FIRST_TOKEN] == world.times[0, FIRST_TOKEN]
+    assert world.times[1, COMPLETED] > world.times[0, COMPLETED]
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.integers(1, 4))
+def test_more_memory_never_delays_a_request_that_is_served_first_come_first_served(
+    requests: Requests, sets: int
+) -> None:
+    ends = []
+    for room in (sets, sets + 1):
+        allowed = limits("orca", blocks=25 * room, most_tokens=400)
+        ends.append(
+            run(requests, "orca", allowed=allowed, prices=(0.01, 0.0, 0.0)).times[:, COMPLETED]
+        )
+    assert (ends[1] <= ends[0] + 1e-9).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.sampled_from(["vllm", "sarathi"]))
+def test_a_replica_never_rests_while_a_request_is_in_the_system(
+    requests: Requests, scheduler: str
+) -> None:
+    world = run(requests, scheduler, log_rows=20_000)
+    rows = world.log[: world.pool[0, ITERATIONS]]
+    pauses = np.flatnonzero(rows[1:, 1] > rows[:-1, 2])
+    times = world.times
+    for start, end in zip(rows[pauses, 2], rows[pauses + 1, 1], strict=True):
+        inside = (times[:, ARRIVAL] < end) & (times[:, COMPLETED] > start)
+        assert not inside.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads())
+def test_the_blocks_in_use_follow_littles_law(requests: Requests) -> None:
+    requests = dataclasses.replace(requests, output_tokens=np.ones_like(requests.output_tokens))
+    world = run(requests)
+    held_s = world.times[:, COMPLETED] - world.times[:, SCHEDULED]
+    blocks = -(-requests.prompt_tokens // 16)
+    assert world.gauge[0, BLOCK_SECONDS] == pytest.approx((blocks * held_s).sum(), rel=1e-9)
+
+
+def test_iterations_are_logged_in_the_order_in_which_they_are_formed() -> None:
+    draw = np.random.default_rng(0)
+    requests = asked(
+        np.cumsum(draw.exponential(0.1, 50)), draw.integers(1, 99, 50), draw.integers(1, 99, 50)
+    )
+    world = run(requests, log_rows=100_000)
+    rows = world.log[: world.pool[0, ITERATIONS]]
+    assert (np.diff(rows[:, 1]) > 0).all()
+    assert rows[:, 5].sum() == world.pool[0, TOKENS_SEEN]
+    assert (rows[:, 2] - rows[:, 1]).sum() == pytest.approx(world.gauge[0, BUSY_S])
+
+
+def test_closed_clients_ask_again_when_they_are_answered() -> None:
+    """Four clients and a think time of a second; whoever is answered asks for the next request."""
+    count, clients = 40, 4
+    arrival = np.where(np.arange(count) < clients, 0.0, 1.0)
+    requests = asked(arrival, np.full(count, 50), np.full(count, 20))
+    world = run(
+        requests,
+        replicas=2,
+        router="least_outstanding",
+        successor=np.full(count, NEXT),
+        unborn=np.arange(count) >= clients,
+    )
+    arrived, ended = np.sort(world.times[:, ARRIVAL]), np.sort(world.times[:, COMPLETED])
+    assert np.allclose(arrived[clients:], ended[: count - clients] + 1.0)
+    inside = [
+        ((world.times[:, ARRIVAL] <= t) & (world.times[:, COMPLETED] > t)).sum() for t in arrived
+    ]
+    assert max(inside) <= clients
+
+
+def test_sessions_ask_their_next_turn_after_a_think_time() -> None:
+    """Requests 0 -> 2 and 1 -> 3 are sessions of two turns."""
+    requests = asked(np.array([0.0, 0.1, 5.0, 7.0]), np.full(4, 50), np.full(4, 20))
+    world = run(
+        requests,
+        successor=np.array([2, 3, -1, -1]),
+        unborn=np.array([False, False, True, True]),
+    )
+    assert world.times[2, ARRIVAL] == world.times[0, COMPLETED] + 5.0
+    assert world.times[3, ARRIVAL] == world.times[1, COMPLETED] + 7.0
+
+
+def test_routers_spread_requests_as_they_promise() -> None:
+    requests = asked(np.arange(600) * 1e-3, np.full(600, 50), np.full(600, 20))
+    shares = {
+        router: np.bincount(
+            run(requests, replicas=4, router=router).request[:, REPLICA], minlength=4
+        )
+        for router in ("round_robin", "random", "least_outstanding", "power_of_two")
+    }
+    assert (shares["round_robin"] == 150).all()
+    assert (abs(shares["least_outstanding"] - 150) < 15).all()
+    assert np.ptp(shares["power_of_two"]) < np.ptp(shares["random"]) < 100
