@@ -146,9 +146,10 @@ class Store:
         holes = np.setdiff1d(holes, answered)  # what a range left to a part that is gone
         for batch in batches:
             if isinstance(batch, Span):
-                yield from _subtract(batch, done, answered)
+                gone = np.union1d(answered, batch.without) if len(batch.without) else answered
+                yield from _subtract(batch, done, gone)
                 lost = holes[np.searchsorted(holes, batch.lo) : np.searchsorted(holes, batch.hi)]
-                if len(lost):
+                if len(lost := np.setdiff1d(lost, batch.without)):
                     yield lost
             else:
                 settled = _covered(batch, done) | np.isin(batch, answered)

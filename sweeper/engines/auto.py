@@ -40,8 +40,9 @@ def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
         return None
     where = _spread(space, samples)
     kept = space.kept(where)
-    guesses = simulator.cost_hint_s(space.batch(where, kept))
-    return Estimate(0, float(guesses.sum()) / len(where))
+    batch = space.batch(where, kept)
+    guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
+    return Estimate(0, float(guesses) / len(where))
 
 
 def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S) -> Estimate:

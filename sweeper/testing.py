@@ -1,0 +1,325 @@
+"""What everything of a kind must hold to: contract suites for simulators, samplers and engines.
+
+A new file passes these before its author writes a test; each suite is one call in a test of one's
+own, and says in words what is broken.
+
+    check_simulator(SIMULATOR, space.batch(Span(0, 20)))
+    check_sampler(load_sampler("mine"), space)
+    check_engine(load_engine("mine"), space)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from simulators.core.contract import (
+    OUTCOME,
+    STATUSES,
+    Describes,
+    Hints,
+    Simulator,
+    load_simulator,
+    objectives_of,
+    schema_of,
+)
+from sweeper.engines import Engine, load_engine
+from sweeper.keys import define
+from sweeper.samplers import Results, Sampler
+from sweeper.space import DesignSpace, Index, Span
+from sweeper.store import Batch, Store
+from sweeper.sweep import Sweep
+
+
+def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
+    """Check that a simulator maps rows to rows: purely, each alone, and to what it promised.
+
+    Args:
+        simulator: the one to check.
+        batch: a few points, some of them infeasible if there are such.
+
+    Raises:
+        AssertionError: it breaks the contract; says where.
+    """
+    results = _evaluate_twice(simulator, batch)
+    _check_columns(simulator, results)
+    _check_rows(results)
+    _check_independence(simulator, batch, results)
+    _check_optional_parts(simulator, batch)
+
+
+def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
+    """Check that a sampler picks allowed points of a space, each once, the same ones every time.
+
+    Args:
+        sampler: the one to check, with options under which it picks few points.
+        space: one whose points its simulator answers quickly.
+
+    Raises:
+        AssertionError: it breaks the contract; says where.
+    """
+    with _scratch(space) as store:
+        rounds = _rounds(sampler, space, store)
+        picked = [number for numbers in rounds for number in numbers]
+        assert picked, "a sampler picks at least one point"
+        twice = [n for n, times in Counter(picked).items() if times > 1]
+        assert not twice, f"points picked more than once: {twice[:5]}"
+        outside = [n for n in picked if not 0 <= n < len(space)]
+        assert not outside, f"numbers outside 0..{len(space) - 1}: {outside[:5]}"
+        kept = space.kept(np.array(picked, np.int64))
+        allowed = len(picked) if kept is None else int(kept.sum())
+        assert allowed <= sampler.size(space), "more points are picked than `size` says"
+        before = store.scan().collect().height
+        assert before == allowed, f"{allowed} points were picked, but {before} answered"
+        again = _rounds(sampler, space, store)
+        assert again == rounds, "run again over its own results, it picks other points"
+        assert not list(store.missing(space, [np.array(picked, np.int64)])), "it does not resume"
+    with _scratch(space) as store:
+        assert _rounds(sampler, space, store) == rounds, "the same options pick other points"
+
+
+def check_engine(engine: Engine, space: DesignSpace) -> None:
+    """Check that an engine answers every point once, with the bits that one process gives.
+
+    Args:
+        engine: the one to check.
+        space: one whose points its simulator answers quickly; best with constraints and with
+            points that are infeasible.
+
+    Raises:
+        AssertionError: it breaks the contract; says where.
+    """
+    expected = _answers(load_engine("inline"), space, [Span(0, len(space))])
+    whole = _answers(engine, space, [Span(0, len(space))])
+    assert whole.equals(expected), _difference(whole, expected)
+    order = np.random.default_rng(0).permutation(len(space))
+    shuffled: list[Batch] = [np.sort(order[i : i + 7]) for i in range(0, len(order), 7)]
+    pieces = _answers(engine, space, shuffled)
+    assert pieces.equals(expected), "in shuffled order: " + _difference(pieces, expected)
+    half = np.arange(0, len(space), 2, dtype=np.int64)
+    holes = _answers(engine, space, [Span(0, len(space), half), half])
+    assert holes.equals(expected), "with points left out: " + _difference(holes, expected)
+
+
+def _evaluate_twice(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
+    before = pickle.dumps(batch.to_pydict())
+    results = simulator.evaluate(batch)
+    assert isinstance(results, pa.RecordBatch), f"evaluate returned {type(results).__name__}"
+    assert pickle.dumps(batch.to_pydict()) == before, "evaluate changed its input"
+    assert results.num_rows == batch.num_rows, (
+        f"{batch.num_rows} points went in, {results.num_rows} rows came out"
+    )
+    same = _same_bits(simulator.evaluate(batch), results)
+    assert same, "evaluated twice, the same batch gives different bits"
+    return results
+
+
+def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
+    for kind in (simulator.point, simulator.metrics):
+        frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        assert frozen, f"{kind.__name__} is not a frozen dataclass"
+    point, metrics = schema_of(simulator.point), schema_of(simulator.metrics)
+    both = set(point.names) & {*metrics.names, *OUTCOME.names}
+    assert not both, f"columns that are inputs as well as metrics: {sorted(both)}"
+    promised = {f.name: f.type for f in (*metrics, *OUTCOME)}
+    there = {f.name: f.type for f in results.schema}
+    assert list(there) == [*(n for n in metrics.names if n not in OUTCOME.names), *OUTCOME.names], (
+        f"columns promised: {list(promised)}; columns returned: {list(there)}"
+    )
+    wrong = {n: f"{there[n]}, not {t}" for n, t in promised.items() if there[n] != t}
+    assert not wrong, f"columns of another type than promised: {wrong}"
+    units = {f.name: (f.metadata or {}).get(b"unit", b"") for f in results.schema}
+    lost = [f.name for f in metrics if f.name in units and units[f.name] != f.metadata[b"unit"]]
+    assert not lost, f"metrics that lost their unit on the way: {lost}"
+
+
+def _check_rows(results: pa.RecordBatch) -> None:
+    status = np.array(results["status"].to_pylist(), dtype=object)
+    strange = set(status) - set(STATUSES)
+    assert not strange, f"unknown statuses: {strange}"
+    assert set(status) <= {"ok", "infeasible"}, (
+        f"a simulator says ok or infeasible, not {sorted(set(status))}"
+    )
+    reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
+    assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
+    for flag in ("calibrated", "extrapolated"):
+        assert results[flag].null_count == 0, f"{flag} is null in some row"
+    for name in results.schema.names:
+        if name in OUTCOME.names:
+            continue
+        column = results[name]
+        null = ~column.is_valid().to_numpy(zero_copy_only=False)
+        assert null[status != "ok"].all(), f"{name} has a value in a row that is infeasible"
+        if pa.types.is_floating(column.type):
+            nan = pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
+            assert not nan.any(), f"{name} is NaN in row {int(np.argmax(nan))}"
+    objectives = [n for n in results.schema.names if n not in OUTCOME.names]
+    assert (
+        any(results[n].null_count < results.num_rows for n in objectives) or (status != "ok").all()
+    ), "every metric is null although rows are ok"
+
+
+def _check_independence(
+    simulator: Simulator, batch: pa.RecordBatch, results: pa.RecordBatch
+) -> None:
+    alone = [simulator.evaluate(batch.slice(i, 1)) for i in range(batch.num_rows)]
+    for i, row in enumerate(alone):
+        assert _same_bits(row, results.slice(i, 1)), (
+            f"point {i} alone gives other bits than in the batch: "
+            f"{_changed(row, results.slice(i, 1))}"
+        )
+    order = np.random.default_rng(0).permutation(batch.num_rows)
+    shuffled = simulator.evaluate(batch.take(pa.array(order)))
+    for place, i in enumerate(order.tolist()):
+        assert _same_bits(shuffled.slice(place, 1), results.slice(i, 1)), (
+            f"point {i} gives other bits in another order"
+        )
+    plain = pa.RecordBatch.from_arrays(
+        [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns],
+        names=batch.schema.names,
+    )
+    assert _same_bits(simulator.evaluate(plain), results), (
+        "plain columns give other bits than codes"
+    )
+    copy = pickle.loads(pickle.dumps(simulator))  # noqa: S301 - written a moment ago
+    assert _same_bits(copy.evaluate(batch), results), "a pickled copy gives other bits"
+
+
+def _check_optional_parts(simulator: Simulator, batch: pa.RecordBatch) -> None:
+    if isinstance(simulator, Describes):
+        facts = simulator.describe(batch)
+        names = schema_of(simulator.facts).names
+        assert facts.schema.names == names, f"facts promised: {names}; got {facts.schema.names}"
+        assert facts.num_rows == batch.num_rows, "describe lost or made rows"
+        inputs = set(schema_of(simulator.point).names)
+        for f in dataclasses.fields(simulator.facts):
+            unknown = set(f.metadata.get("needs", ())) - inputs
+            assert not unknown, f"the fact {f.name} needs {sorted(unknown)}, which are no inputs"
+    if isinstance(simulator, Hints):
+        hints = np.asarray(simulator.cost_hint_s(batch))
+        assert hints.shape == (batch.num_rows,), "one cost hint per point is wanted"
+        assert (np.isfinite(hints) & (hints >= 0)).all(), "cost hints are seconds"
+    for name, direction in objectives_of(simulator).items():
+        kind = schema_of(simulator.metrics).field(name).type
+        numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+        assert numeric or pa.types.is_boolean(kind), f"the objective {name} is {kind}"
+        assert direction in ("min", "max"), f"the objective {name} is better when {direction}"
+
+
+def _same_bits(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    return not _changed(one, other) and one.schema.names == other.schema.names
+
+
+def _changed(one: pa.RecordBatch, other: pa.RecordBatch) -> list[str]:
+    """Return the columns that differ in any bit."""
+    return [
+        n
+        for n in other.schema.names
+        if n not in one.schema.names or _bits(one[n]) != _bits(other[n])
+    ]
+
+
+def _bits(column: pa.Array) -> list[Any]:
+    if pa.types.is_floating(column.type):  # so that -0.0 is not 0.0, and NaN is NaN
+        valid = column.is_valid().to_pylist()
+        words = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        return list(zip(valid, words.view(np.uint64).tolist(), strict=True))
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+class _scratch:  # noqa: N801 - used like a function
+    """A store that is gone afterwards."""
+
+    def __init__(self, space: DesignSpace) -> None:
+        self.space = space
+
+    def __enter__(self) -> Store:
+        self.folder = tempfile.TemporaryDirectory(prefix="sweeper-")
+        return Store(f"{self.folder.name}/checked", define(self.space))
+
+    def __exit__(self, *error: object) -> None:
+        self.folder.cleanup()
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """A sampler, and the numbers it picked, round by round."""
+
+    sampler: Sampler
+    picked: list[list[int]]
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        for round_ in self.sampler.rounds(space, results):
+            batches = list(round_)
+            self.picked.append([int(n) for batch in batches for n in _index(batch)])
+            yield batches
+
+    def size(self, space: DesignSpace) -> int:
+        return self.sampler.size(space)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A sampler of batches decided beforehand."""
+
+    batches: tuple[Batch, ...]
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - decided beforehand
+        yield self.batches
+
+    def size(self, space: DesignSpace) -> int:
+        return len(space)
+
+
+def _rounds(sampler: Sampler, space: DesignSpace, store: Store) -> list[list[int]]:
+    """Run a sampler, and return the numbers it picked, round by round."""
+    noted = _Noted(sampler, [])
+    objectives = objectives_of(load_simulator(space.simulator))
+    Sweep(space, noted, load_engine("inline"), store, objectives).run()
+    return noted.picked
+
+
+def _answers(engine: Engine, space: DesignSpace, batches: list[Batch]) -> pl.DataFrame:
+    """Return all rows in the order of the points."""
+    counted: Counter[str] = Counter()
+    settled = 0
+
+    def watch(part: Any) -> None:
+        nonlocal settled
+        settled += part.points
+        counted.update(part.rows)
+
+    objectives = objectives_of(load_simulator(space.simulator))
+    with _scratch(space) as store:
+        rows = Sweep(space, _Given(tuple(batches)), engine, store, objectives).run(watch).collect()
+        for batch in store.missing(space, [Span(0, len(space))]):
+            kept = space.kept(batch)
+            lost = len(batch) if kept is None else int(kept.sum())
+            assert not lost, f"{lost} points of {batch} were not settled"
+    assert settled == len(space), f"{settled} points were reported, of {len(space)}"
+    assert sum(counted.values()) == len(rows), f"{counted} reported, {len(rows)} rows written"
+    index = space.index_of(rows)
+    assert len(np.unique(index)) == len(index), "some points were answered twice"
+    return rows[np.argsort(index)]
+
+
+def _difference(one: pl.DataFrame, other: pl.DataFrame) -> str:
+    if len(one) != len(other):
+        return f"{len(one)} rows instead of {len(other)}"
+    names = [n for n in other.columns if n not in one.columns or not one[n].equals(other[n])]
+    return f"other values than in one process in {', '.join(names) or 'the order of columns'}"
+
+
+def _index(batch: Batch) -> Index:
+    return batch.index() if isinstance(batch, Span) else batch

@@ -1,0 +1,209 @@
+"""Everything the folders offer holds to the contract of its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.contract import load_simulator
+from simulators.core.errors import UserError
+from simulators.core.folder import SIMULATORS
+from sweeper import config, engines, places, samplers
+from sweeper.commands.spaces import read_space
+from sweeper.engines import load_engine
+from sweeper.samplers import load_sampler
+from sweeper.space import DesignSpace, Span
+from sweeper.testing import check_engine, check_sampler, check_simulator
+from tests.toys import COUNTING, QUADRATIC, TROUBLE, space
+
+ROWS = 12
+
+
+def bowl(**more: Any) -> DesignSpace:
+    """A small space with constraints, nulls, zipped axes, ties and infeasible points."""
+    return space(
+        QUADRATIC,
+        {"x": "1..5", "n": [1, 2, 13], "label": ["a", "b", "c"], "y": "0..3", "bonus": [None, 2]},
+        zip=[["n", "label"]],
+        derived={"where": "label || '!'"},
+        constraints=["x + y < 8", "area <> 4"],
+        **more,
+    )
+
+
+def few_points(name: str) -> pa.RecordBatch:
+    """Return points of the first shipped space that asks a simulator, spread over it."""
+    for file in places.spaces().values():
+        written = read_space(file)
+        if written.get("simulator") != name:
+            continue
+        return _spread(config.space_of(written))
+    if name not in DEVICES:
+        pytest.skip("no space asks this simulator")
+    return _spread(space(name, DEVICES[name]))
+
+
+DEVICES = {
+    "composition": {
+        "model": ["llama2_7b", "llama2_70b"], "gpu": ["h100_sxm", "t4"], "tp": [1, 2],
+        "phase": ["prefill", "decode"], "context": [1, 4096],
+    },
+    "kernels": {
+        "gpu": ["h100_sxm", "t4"], "op": ["gemm", "attention_prefill", "attention_decode"],
+        "m": [1, 300], "n": 4096, "k": 512, "heads": 8, "new_tokens": 16, "past_tokens": 64,
+    },
+}  # fmt: skip
+"""Points for the simulators that no space asks."""
+
+
+def _spread(asked: DesignSpace) -> pa.RecordBatch:
+    where = np.unique(np.linspace(0, len(asked) - 1, 40 * ROWS).astype(np.int64))
+    kept = asked.kept(where)
+    where = where if kept is None else where[kept]
+    return asked.batch(where[:: max(1, len(where) // ROWS)][:ROWS])
+
+
+@pytest.mark.parametrize("name", SIMULATORS.names())
+def test_a_simulator_of_the_house_holds_to_the_contract(name: str) -> None:
+    check_simulator(load_simulator(name), few_points(name))
+
+
+@pytest.mark.parametrize("name", [QUADRATIC, TROUBLE])
+def test_a_simulator_from_elsewhere_holds_to_the_contract(name: str) -> None:
+    asked = bowl() if name == QUADRATIC else space(TROUBLE, {"n": "0..9", "dies": [3, 4]})
+    check_simulator(load_simulator(name), asked.batch(Span(0, 20)))
+
+
+@pytest.mark.parametrize("name", samplers.names())
+@pytest.mark.parametrize("points", [20, 1000])
+def test_a_sampler_holds_to_the_contract(name: str, points: int) -> None:
+    fields = samplers.options_of(name).__dataclass_fields__
+    check_sampler(load_sampler(name, **({"points": points} if "points" in fields else {})), bowl())
+
+
+@pytest.mark.parametrize("name", [e for e in engines.ENGINES if e != "ray"])
+def test_an_engine_in_this_process_holds_to_the_contract(name: str) -> None:
+    check_engine(load_engine(name), bowl())
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("actors", [1, 2])
+def test_the_engine_ray_holds_to_the_contract(local_ray: None, actors: int) -> None:
+    check_engine(load_engine("ray", actors=actors), bowl())
+
+
+class Broken:
+    """A simulator spoilt in one way."""
+
+    def __init__(self, spoil: Any, **attributes: Any) -> None:
+        self._spoil = spoil
+        self._sound = load_simulator(QUADRATIC)
+        for name in ("name", "version", "point", "metrics"):
+            setattr(self, name, attributes.get(name, getattr(self._sound, name)))
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._spoil(self._sound.evaluate(batch), batch)
+
+
+def _with(results: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    place = results.schema.names.index(name)
+    return results.set_column(place, results.schema.field(name), column)
+
+
+def _scaled_by_batch(results: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
+    costs = results["cost_usd"].to_numpy(zero_copy_only=False) * (1.0 + 1e-16 * batch.num_rows)
+    mean = np.nansum(results["gain"].to_numpy(zero_copy_only=False))
+    dead = ~results["cost_usd"].is_valid().to_numpy(zero_copy_only=False)
+    return _with(results, "cost_usd", pa.array(costs + mean * 1e-9, mask=dead))
+
+
+def _nan(results: pa.RecordBatch, _: pa.RecordBatch) -> pa.RecordBatch:
+    return _with(results, "gain", pa.array([float("nan")] * results.num_rows))
+
+
+def _drawn(results: pa.RecordBatch, _: pa.RecordBatch) -> pa.RecordBatch:
+    noise = np.random.default_rng().random(results.num_rows)
+    return _with(results, "gain", pa.array(noise))
+
+
+def _narrow(results: pa.RecordBatch, _: pa.RecordBatch) -> pa.RecordBatch:
+    names = results.schema.names
+    gain = results["gain"].cast(pa.float32())
+    return pa.RecordBatch.from_arrays([gain if n == "gain" else results[n] for n in names], names)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda r, _: r.slice(1), "rows came out"),
+        (lambda r, _: r.select(r.schema.names[1:]), "columns promised"),
+        (lambda r, _: r.select(r.schema.names[::-1]), "columns promised"),
+        (_narrow, "of another type than promised"),
+        (_nan, "gain has a value in a row that is infeasible"),
+        (_drawn, "different bits"),
+        (_scaled_by_batch, "alone gives other bits"),
+        (lambda r, _: r.slice(0).to_struct_array(), "evaluate returned StructArray"),
+    ],
+)  # fmt: skip
+def test_a_spoilt_simulator_is_found_out(spoil: Any, complaint: str) -> None:
+    asked = space(QUADRATIC, {"x": "1..5", "n": [1, 13]})
+    with pytest.raises(AssertionError, match=complaint):
+        check_simulator(Broken(spoil), asked.batch(Span(0, 10)))  # type: ignore[arg-type]
+
+
+class Spoilt:
+    """A sampler or an engine that does what it is told to do wrong."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "complaint"),
+    [([[]], "at least one"), ([[1, 1]], "more than once"), ([[1], [1]], "more than once")],
+)
+def test_a_spoilt_sampler_is_found_out(numbers: list[list[int]], complaint: str) -> None:
+    rounds = [[np.array(r, np.int64)] for r in numbers]
+    sampler = Spoilt(rounds=lambda *_: iter(rounds), size=len)
+    with pytest.raises(AssertionError, match=complaint):
+        check_sampler(sampler, bowl())
+
+
+def test_a_sampler_that_draws_anew_each_time_is_found_out() -> None:
+    random = np.random.default_rng()
+    sampler = Spoilt(rounds=lambda s, _: iter([[random.permutation(len(s))[:30]]]), size=len)
+    with pytest.raises(AssertionError, match="other points"):
+        check_sampler(sampler, bowl())
+
+
+def test_an_engine_that_loses_a_batch_is_found_out() -> None:
+    inline = load_engine("inline")
+
+    class Lazy:
+        def open(self) -> Any:
+            return self
+
+        def __enter__(self) -> Any:
+            return Spoilt(run=lambda task, batches, total, say: self.crew.run(
+                task, [Span(0, 3)], total, say))  # fmt: skip
+
+        def __exit__(self, *_: object) -> None: ...
+
+        crew = inline
+
+    with pytest.raises(AssertionError, match="not settled"):
+        check_engine(Lazy(), bowl())
+
+
+def test_the_same_command_gives_the_same_bits_in_any_order(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    check_engine(load_engine("inline"), space(COUNTING, {"n": "0..30", "log": str(log)}))
+
+
+def test_a_users_mistake_inside_a_simulator_stops_the_sweep() -> None:
+    with pytest.raises(UserError, match="n=4 means nothing"):
+        check_engine(load_engine("inline"), space(TROUBLE, {"n": "0..9", "refuses": 4}))
