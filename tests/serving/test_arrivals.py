@@ -1,0 +1,193 @@
+"""Requests as they are drawn, and as they are read from traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.serving.arrivals import Requests, requests_of
+from simulators.serving.lengths import load_workload
+from simulators.serving.traces import load_trace
+
+
+def drawn(**changes: object) -> Requests:
+    settings = {"workload": "chat", "qps": 2.0, "requests": 4000, "seed": 0}
+    return requests_of(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_a_higher_rate_is_the_same_draw_compressed() -> None:
+    slow, fast = drawn(qps=1.0), drawn(qps=8.0)
+    assert np.allclose(slow.arrival_s, 8.0 * fast.arrival_s)
+    assert np.array_equal(slow.prompt_tokens, fast.prompt_tokens)
+    assert np.array_equal(slow.output_tokens, fast.output_tokens)
+
+
+def test_fewer_requests_are_the_first_of_more() -> None:
+    assert np.array_equal(drawn(requests=100).arrival_s, drawn().arrival_s[:100])
+
+
+def test_another_seed_draws_other_requests() -> None:
+    assert not np.array_equal(drawn(seed=1).arrival_s, drawn().arrival_s)
+
+
+@pytest.mark.parametrize(
+    ("process", "burstiness", "variation"),
+    [("poisson", 1.0, 1.0), ("gamma", 1.0, 1.0), ("gamma", 3.0, 3.0), ("even", 1.0, 0.0)],
+)
+def test_gaps_have_the_rate_and_the_variation_asked_for(
+    process: str, burstiness: float, variation: float
+) -> None:
+    gaps = np.diff(drawn(requests=100_000, process=process, burstiness=burstiness).arrival_s)
+    assert gaps.mean() == pytest.approx(0.5, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.06 * max(variation, 0.1))
+
+
+def test_chat_answers_are_longer_than_those_to_code() -> None:
+    assert (
+        drawn(workload="chat").output_tokens.mean()
+        > 5 * drawn(workload="code").output_tokens.mean()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qps": 0.0}, "qps is 0"),
+        ({"qps": None}, "qps is needed"),
+        ({"requests": 0}, "at least 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"process": "poison"}, "did you mean 'poisson'"),
+        ({"process": "gamma", "burstiness": 0.0}, "burstiness is 0"),
+        ({"workload": "nowhere.csv"}, "No such file"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        drawn(**changes)
+
+
+def test_an_unknown_workload_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'chat'"):
+        drawn(workload="chta")
+
+
+def test_a_workload_of_ones_own_is_a_small_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[prompt]\ntokens = [100]\n"
+        "[[output]]\nprompt_up_to = 50\ntokens = [1]\n[[output]]\ntokens = [7]\n"
+    )
+    prompt, output = load_workload(str(file)).draw(np.array([[0.2, 0.9], [0.8, 0.1]]))
+    assert prompt.tolist() == [100, 100]
+    assert output.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[prompt]\ntokens = [1]\n", r"at least one \[\[output\]\]"),
+        ("[[output]]\ntokens = [1]\n", r"\[prompt\] needs tokens"),
+        ("[prompt]\ntokens = [0, 5]\n[[output]]\ntokens = [1]\n", "at least 1"),
+        ("[prompt]\ntokens = [5, 2]\n[[output]]\ntokens = [1]\n", "must not fall"),
+        ("[prompt]\ntokens = ['a']\n[[output]]\ntokens = [1]\n", "must be numbers"),
+        ("[prompt]\ntokens = [1]\n[[output]]\nprompt_up_to = 3\ntokens = [1]\n", "must rise"),
+        (
+            "[prompt]\nprobability = [0, 0.5]\ntokens = [1, 2]\n[[output]]\ntokens = [1]\n",
+            "rise from 0 to 1",
+        ),
+    ],
+)
+def test_a_malformed_workload_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_workload(str(file))
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def test_three_layouts_say_the_same(tmp_path: Path) -> None:
+    azure, own, mooncake = (tmp_path / f"t{suffix}" for suffix in (".csv", ".parquet", ".jsonl"))
+    azure.write_text(
+        AZURE + "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    pq.write_table(
+        pa.table(
+            {"arrival_s": [5.0, 9.314579], "prompt_tokens": [374, 396], "output_tokens": [44, 109]}
+        ),
+        own,
+    )
+    mooncake.write_text(
+        '{"timestamp": 1000, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n\n'
+        '{"timestamp": 5314.579, "input_length": 396, "output_length": 109, "hash_ids": [1, 2]}\n'
+    )
+    for file in (azure, own, mooncake):
+        trace = load_trace(str(file))
+        assert trace.arrival_s == pytest.approx([0.0, 4.314579], abs=1e-6)
+        assert trace.prompt_tokens.tolist() == [374, 396]
+        assert trace.output_tokens.tolist() == [44, 109]
+
+
+def test_a_trace_keeps_its_arrivals_or_is_rescaled(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n10,5,5\n11,5,5\n14,5,5\n")
+    settings = {"workload": str(file), "requests": 0}
+    assert drawn(**settings, qps=None).arrival_s.tolist() == [0.0, 1.0, 4.0]
+    assert drawn(**settings, qps=2.0).arrival_s.tolist() == [0.0, 0.25, 1.0]
+    assert drawn(workload=str(file), requests=2, qps=None).arrival_s.tolist() == [0.0, 1.0]
+
+
+def test_a_trace_of_lengths_takes_drawn_arrivals(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.parquet"
+    pq.write_table(pa.table({"prompt_tokens": [1, 2, 3], "output_tokens": [4, 5, 6]}), file)
+    requests = drawn(workload=str(file), requests=0)
+    assert np.array_equal(requests.arrival_s, drawn(requests=3).arrival_s)
+    assert requests.output_tokens.tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", "a,b\n1,2\n", "header must name"),
+        ("t.csv", AZURE, "no rows"),
+        ("t.csv", AZURE + "yesterday,1,1\n", "row 2, column TIMESTAMP: 'yesterday', not a time"),
+        ("t.csv", AZURE + "2023-11-16,1,1\n2023-11-17,x,1\n", "row 3, column ContextTokens: 'x'"),
+        ("t.csv", AZURE + "2023-11-16,1\n", "row 2, column GeneratedTokens: empty"),
+        ("t.csv", AZURE + "2023-11-16,1,0\n", "row 1: output tokens are 0"),
+        ("t.csv", AZURE + "2023-11-16,-4,1\n", "row 1: prompt tokens are -4"),
+        ("t.csv", AZURE + "2023-11-17,1,1\n2023-11-16,1,1\n", "not in time order: row 2"),
+        ("t.jsonl", "{\n", "row 1: "),
+        ("t.jsonl", '{"timestamp": 1}\n', "row 1: 'input_length' is missing"),
+        ("t.parquet", "no parquet", "cannot be read"),
+    ],
+)
+def test_a_malformed_trace_is_named_with_its_row(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_trace(str(file))
+
+
+def test_a_parquet_trace_without_a_column_or_with_a_hole_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"arrival_s": [0.0], "prompt_tokens": [1]}), file)
+    with pytest.raises(UserError, match="lacks the column output_tokens"):
+        load_trace(str(file))
+    pq.write_table(pa.table({"prompt_tokens": [1, None], "output_tokens": [1, 1]}), file)
+    with pytest.raises(UserError, match="row 2: prompt_tokens is empty"):
+        load_trace(str(file))
+
+
+def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    for tokens in (5, 66):
+        file.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,{tokens},1\n")
+        assert load_trace(str(file)).prompt_tokens[0] == tokens

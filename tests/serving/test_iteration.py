@@ -1,0 +1,157 @@
+"""Tabulated iteration times against those of composition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.iteration import Replica, stage_iteration
+from simulators.composition.overhead import load_runtime
+from simulators.serving.batch import (
+    DECODE_KV,
+    DECODES,
+    ENERGY_J,
+    LAST_STAGE_S,
+    LOGITS_ROWS,
+    PREFILL_KV,
+    PREFILL_PAIRS,
+    PREFILL_TOKENS,
+    PREFILLS,
+    PRICE_COLUMNS,
+    STAGE_S,
+    STEP_COLUMNS,
+    TOKENS,
+)
+from simulators.serving.iteration import (
+    Hardware,
+    grid_value,
+    iteration_table,
+    octaves,
+    place,
+    table_price,
+)
+from simulators.workload.cut import Parallelism
+from simulators.workload.step import Step
+
+COUNT = 300
+
+
+def replica(model: str, gpu: str, tp: int, pp: int, runtime: str = "graphs") -> Replica:
+    sheet = load_gpu(gpu)
+    return Replica(
+        load_model(model), sheet, cluster_for("auto", sheet), Parallelism(tp, pp),
+        runtime=load_runtime(runtime),
+    )  # fmt: skip
+
+
+def batches(seed: int) -> np.ndarray:
+    """Return the sums of batches with up to 256 decodes and 5 prefills, chunked or whole."""
+    draw = np.random.default_rng(seed)
+    steps = np.zeros((COUNT, STEP_COLUMNS))
+    for step in steps:
+        decodes = int(draw.integers(0, 257))
+        step[DECODES] = step[LOGITS_ROWS] = decodes
+        step[DECODE_KV] = int(decodes * 2 ** draw.uniform(4, 14))
+        for _ in range(int(draw.integers(0 if decodes else 1, 6))):
+            chunk = int(2 ** draw.uniform(4, 12))
+            past = int(2 ** draw.uniform(0, 13)) if draw.random() < 0.5 else 0
+            step[PREFILLS] += 1
+            step[PREFILL_TOKENS] += chunk
+            step[PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
+            step[PREFILL_KV] += past + chunk
+            step[LOGITS_ROWS] += draw.integers(0, 2)
+        step[TOKENS] = step[DECODES] + step[PREFILL_TOKENS]
+    return steps
+
+
+def composed(one: Replica, steps: np.ndarray, stage: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds and joules of a stage, from composition."""
+    step = Step(
+        prefills=steps[:, PREFILLS],
+        prefill_tokens=steps[:, PREFILL_TOKENS],
+        prefill_pairs=steps[:, PREFILL_PAIRS],
+        prefill_kv_tokens=steps[:, PREFILL_KV],
+        decodes=steps[:, DECODES],
+        decode_kv_tokens=steps[:, DECODE_KV],
+        logits_rows=steps[:, LOGITS_ROWS],
+    )
+    iteration = stage_iteration(one, step, stage)
+    return np.asarray(iteration.latency_s), np.asarray(iteration.energy_j)
+
+
+def looked_up(one: Replica, steps: np.ndarray) -> np.ndarray:
+    table = iteration_table(Hardware(repr(one), one))
+    prices = np.zeros((COUNT, PRICE_COLUMNS))
+    for step, price in zip(steps, prices, strict=True):
+        table_price(step, table.shape, table.table, price)
+    return prices
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp", "pp", "runtime", "worst", "usual"),
+    [
+        ("llama2_7b", "a100_sxm", 1, 1, "graphs", 0.05, 0.002),
+        ("llama2_70b", "h100_sxm", 8, 1, "graphs", 0.05, 0.002),
+        ("llama2_70b", "h100_sxm", 4, 2, "eager", 0.05, 0.002),
+        ("mixtral_8x7b", "h100_sxm", 2, 1, "graphs", 0.05, 0.002),
+        ("deepseek_v3", "h100_sxm", 8, 2, "graphs", 0.08, 0.01),
+    ],
+)
+def test_interpolated_times_are_those_of_composition(
+    model: str, gpu: str, tp: int, pp: int, runtime: str, worst: float, usual: float
+) -> None:
+    one = replica(model, gpu, tp, pp, runtime)
+    steps = batches(seed=tp)
+    prices = looked_up(one, steps)
+    seconds, joules = composed(one, steps, pp - 1)
+    error = np.abs(prices[:, LAST_STAGE_S] / seconds - 1.0)
+    assert error.max() < worst
+    assert error.mean() < usual
+    if pp == 2:
+        sender_s, sender_j = composed(one, steps, 0)
+        error = np.abs(prices[:, STAGE_S] / sender_s - 1.0)
+        assert error.max() < worst
+        joules = joules + sender_j
+    assert np.abs(prices[:, ENERGY_J] / joules - 1.0).mean() < 2.0 * usual
+
+
+def test_small_decode_batches_are_exact_at_tabulated_contexts() -> None:
+    one = replica("llama2_7b", "a100_sxm", 1, 1)
+    steps = np.zeros((COUNT, STEP_COLUMNS))
+    steps[:, DECODES] = np.arange(COUNT) % 32 + 1
+    steps[:, DECODE_KV] = steps[:, DECODES] * 1024.0
+    steps[:, TOKENS] = steps[:, LOGITS_ROWS] = steps[:, DECODES]
+    seconds, _ = composed(one, steps, 0)
+    assert looked_up(one, steps)[:, LAST_STAGE_S] == pytest.approx(seconds, rel=1e-12)
+
+
+def test_a_mixed_batch_reads_its_weights_once() -> None:
+    one = replica("llama2_70b", "h100_sxm", 8, 1)
+    steps = np.zeros((COUNT, STEP_COLUMNS))
+    steps[:2, DECODES], steps[:2, DECODE_KV], steps[:2, LOGITS_ROWS] = 64, 64_000, 64
+    steps[0, PREFILLS] = steps[2, PREFILLS] = 1
+    steps[0, PREFILL_TOKENS] = steps[2, PREFILL_TOKENS] = 64
+    steps[0, PREFILL_PAIRS] = steps[2, PREFILL_PAIRS] = 64 * 65 / 2
+    steps[0, PREFILL_KV] = steps[2, PREFILL_KV] = 64
+    steps[:, TOKENS] = np.maximum(steps[:, DECODES] + steps[:, PREFILL_TOKENS], 1)
+    mixed, decode, prefill = looked_up(one, steps)[:3, LAST_STAGE_S]
+    assert max(decode, prefill) < mixed < 0.8 * (decode + prefill)
+
+
+def test_a_place_on_the_grid_is_where_its_number_is() -> None:
+    grid = octaves(4, 1 << 10)
+    assert [grid_value(i, 4) for i in range(grid.size)] == grid.tolist()
+    assert [place(float(value), 4) for value in grid] == list(range(grid.size))
+    assert place(5.5, 4) == 5.5
+
+
+def test_equal_descriptions_share_a_table() -> None:
+    one = replica("llama2_7b", "a100_sxm", 1, 1)
+    other = replace(one, dtype="bf16")
+    assert iteration_table(Hardware("a", one)) is iteration_table(Hardware("a", one))
+    assert iteration_table(Hardware("a", one)) is not iteration_table(Hardware("b", other))

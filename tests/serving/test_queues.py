@@ -1,0 +1,48 @@
+"""One server, one request at a time: queues whose waiting times are known in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.serving.arrivals import stream
+from simulators.serving.metrics import backlog_grows
+from simulators.serving.replica import ARRIVAL, COMPLETED, SCHEDULED
+from tests.serving.cases import asked, limits, run
+
+COUNT = 400_000
+ONE_AT_A_TIME = {"seats": 1, "blocks": 4000, "most_tokens": 60_000, "watermark": 0.0}
+
+
+def mean_wait_s(load: float, prompt: np.ndarray, prices: tuple[float, float, float]) -> float:
+    """Return the mean wait of requests of one token each, a request at a time."""
+    arrival = np.cumsum(stream(3, "gaps").standard_exponential(COUNT)) / load
+    world = run(
+        asked(arrival, prompt, np.ones(COUNT)), allowed=limits(**ONE_AT_A_TIME), prices=prices
+    )
+    return float((world.times[:, SCHEDULED] - world.times[:, ARRIVAL]).mean())
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
+def test_constant_service_waits_as_in_m_d_1(load: float) -> None:
+    wait_s = mean_wait_s(load, np.full(COUNT, 10), (1.0, 0.0, 0.0))
+    assert wait_s == pytest.approx(load / (2.0 * (1.0 - load)), rel=0.01)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5])
+def test_exponential_service_waits_as_in_m_m_1(load: float) -> None:
+    prompt = np.maximum(1, np.rint(stream(4, "x").standard_exponential(COUNT) * 4000.0))
+    wait_s = mean_wait_s(load, prompt, (0.0, 1.0 / 4000.0, 0.0))
+    assert wait_s == pytest.approx(load / (1.0 - load), rel=0.015)
+
+
+@pytest.mark.parametrize(("load", "grows"), [(0.5, False), (0.8, False), (1.2, True), (2.0, True)])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
+    load: float, grows: bool, seed: int
+) -> None:
+    count = 2000
+    arrival = np.cumsum(stream(seed, "gaps").standard_exponential(count)) / load
+    requests = asked(arrival, np.full(count, 10), np.ones(count))
+    world = run(requests, allowed=limits(**ONE_AT_A_TIME), prices=(1.0, 0.0, 0.0))
+    assert backlog_grows(world.times[:, ARRIVAL], world.times[:, COMPLETED]) == grows
