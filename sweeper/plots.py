@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from sweeper.commands.summary import units_of
 from sweeper.query import knee
 from sweeper.units import human
 
@@ -35,31 +36,35 @@ def front(answers: Answers, file: Path) -> None:
     from matplotlib import pyplot as plt
 
     x, y, *others = answers.objectives
-    cloud = _cloud(answers.results, [x, y])
+    cloud = _cloud(answers, [x, y])
     best = answers.front.sort(x)
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    count = (
-        f"{cloud.height:,} feasible designs"
-        if cloud.height < _CLOUD
-        else "feasible designs (sampled)"
-    )
+    what = "designs that qualify" if answers.where else "feasible designs"
+    count = f"{cloud.height:,} {what}" if cloud.height < _CLOUD else f"{what} (sampled)"
     axes.scatter(cloud[x], cloud[y], s=7, color=_INK, alpha=0.45, linewidths=0, label=count)
+    label = f"Pareto front ({best.height})"
     if others:
-        shade = axes.scatter(best[x], best[y], c=best[others[0]], s=30, cmap="viridis", zorder=3)
-        figure.colorbar(shade, ax=axes, label=_label(answers, others[0]))
-        shade.set_label(f"Pareto front ({best.height})")
+        norm = mpl.colors.LogNorm() if _wide(best[others[0]]) else None
+        dots = axes.scatter(
+            best[x], best[y], c=best[others[0]], s=26, cmap="viridis", norm=norm, zorder=3,
+            edgecolors="white", linewidths=0.4, label=label,
+        )  # fmt: skip
+        bar = figure.colorbar(dots, ax=axes, label=_label(answers, others[0]))
+        bar.ax.yaxis.set_major_formatter(_ticks(answers, others[0]))
+        bar.ax.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
     else:
-        axes.plot(best[x], best[y], "-o", color=_FRONT, markersize=4, lw=1, zorder=3,
-                  label=f"Pareto front ({best.height})")  # fmt: skip
-    chosen = answers.front.row(knee(answers.front, answers.objectives), named=True)
-    axes.scatter(
-        chosen[x], chosen[y], marker="*", s=180, color=_KNEE, zorder=4, label=_knee(answers, chosen)
-    )
-    for name, column, scale in ((x, cloud[x], axes.set_xscale), (y, cloud[y], axes.set_yscale)):
-        low, high = column.min(), column.max()
-        if isinstance(low, float | int) and isinstance(high, float | int) and 0 < low * 20 < high:
+        line = {"color": _FRONT, "markersize": 4, "lw": 1, "zorder": 3, "label": label}
+        axes.plot(best[x], best[y], "-o", **line)
+    knee_row = answers.front.row(knee(answers.front, answers.objectives), named=True)
+    star = {"marker": "*", "s": 180, "color": _KNEE, "zorder": 4, "edgecolors": "white"}
+    axes.scatter(knee_row[x], knee_row[y], label=_knee(answers, knee_row), **star)
+    for name, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
+        if _wide(cloud[name]):
             scale("log")
-        (axes.set_xlabel if name == x else axes.set_ylabel)(_label(answers, name))
+            axis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(_ticks(answers, name))
+        axis.set_minor_formatter(mpl.ticker.NullFormatter())
+        axis.set_label_text(_label(answers, name))
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{answers.name}: {answers.space.size:,} points", loc="left")
@@ -68,25 +73,34 @@ def front(answers: Answers, file: Path) -> None:
     plt.close(figure)
 
 
-def _cloud(results: pl.LazyFrame, columns: list[str]) -> pl.DataFrame:
-    good = (
-        results.filter(pl.col("status").cast(pl.String) == "ok")
-        .select(columns)
-        .drop_nulls()
-        .collect()
-    )
-    return good.gather_every(max(1, -(-good.height // _CLOUD)))
+def _wide(column: pl.Series) -> bool:
+    """Whether a logarithmic scale shows a column better."""
+    values = column.drop_nulls().cast(pl.Float64).to_numpy()
+    return bool(len(values)) and bool(values.min() > 0) and bool(values.max() > 5 * values.min())
+
+
+def _ticks(answers: Answers, name: str) -> Any:
+    from matplotlib.ticker import FuncFormatter
+
+    unit = units_of(answers.space).get(name, "")
+    return FuncFormatter(lambda value, _position: human(float(value), unit))
+
+
+def _cloud(answers: Answers, columns: list[str]) -> pl.DataFrame:
+    good = answers.results.filter(pl.col("status").cast(pl.String) == "ok")
+    if answers.where:
+        good = good.filter(pl.sql_expr(answers.where))
+    rows = good.select(columns).drop_nulls().collect()
+    return rows.gather_every(max(1, -(-rows.height // _CLOUD)))
 
 
 def _label(answers: Answers, name: str) -> str:
-    from sweeper.commands.summary import units_of
-
-    unit = units_of(answers.space).get(name, "")
     direction = "lower is better" if answers.objectives[name] == "min" else "higher is better"
-    return f"{name}{f' [{unit}]' if unit else ''}, {direction}"
+    return f"{name} ({direction})"
 
 
 def _knee(answers: Answers, chosen: Mapping[str, Any]) -> str:
-    words = [f"{a}={human(chosen[a])}" for a in answers.space.varied[:6]]
+    units = units_of(answers.space)
+    words = [f"{a}={human(chosen[a], units.get(a, ''))}" for a in answers.space.varied[:6]]
     lines = [" ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     return "knee: " + "\n".join(lines)
