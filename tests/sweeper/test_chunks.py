@@ -1,0 +1,97 @@
+"""A chunk is sized by time, small at first, tapering off at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.chunks import LARGEST, LAST_S, Chunks, split
+from sweeper.space import Span
+from sweeper.store import Batch
+
+
+def numbers(batch: Batch) -> list[int]:
+    return (batch.index() if isinstance(batch, Span) else batch).tolist()
+
+
+@st.composite
+def works(draw: st.DrawFn) -> list[Batch]:
+    """Ranges, some with points left out, and lists of numbers, none of them overlapping."""
+    batches: list[Batch] = []
+    at = 0
+    for size in draw(st.lists(st.integers(1, 300), max_size=5)):
+        if draw(st.booleans()):
+            without = draw(st.lists(st.integers(at, at + size - 1), unique=True, max_size=9))
+            batches.append(Span(at, at + size, np.array(sorted(without), np.int64)))
+        else:
+            batches.append(np.arange(at, at + size))
+        at += size
+    return batches
+
+
+@given(batches=works(), workers=st.integers(1, 4), data=st.data())
+def test_chunks_are_the_batches_cut(
+    batches: list[Batch], workers: int, data: st.DataObject
+) -> None:
+    chunks = Chunks(iter(batches), sum(map(len, batches)), workers)
+    found: list[int] = []
+    for chunk in chunks:
+        found += numbers(chunk)
+        chunks.learn(len(chunk), data.draw(st.floats(0, 10)))
+    assert found == [n for batch in batches for n in numbers(batch)]
+
+
+@given(batches=works(), pieces=st.integers(1, 6))
+def test_pieces_are_the_batch(batches: list[Batch], pieces: int) -> None:
+    for batch in batches:
+        parts = split(batch, pieces)
+        assert len(parts) <= pieces
+        assert all(len(part) for part in parts)
+        assert [n for part in parts for n in numbers(part)] == numbers(batch)
+
+
+def run(total: int, point_s: float, workers: int = 1) -> list[int]:
+    chunks = Chunks([Span(0, total)], total, workers)
+    sizes = []
+    for chunk in chunks:
+        sizes.append(len(chunk))
+        chunks.learn(len(chunk), len(chunk) * point_s)
+    return sizes
+
+
+def test_the_first_chunk_is_small_since_a_point_may_take_minutes() -> None:
+    assert Chunks([Span(0, 10**6)], 10**6).size() <= 64
+
+
+def test_quick_points_come_in_large_parts() -> None:
+    sizes = run(10**7, 1e-7)
+    assert max(sizes) == LARGEST
+    assert len(sizes) < 60
+
+
+def test_a_chunk_takes_about_a_second_at_first_and_never_much_more_than_a_few() -> None:
+    sizes = run(100_000, 1e-2)
+    assert 50 <= sizes[1] <= 200
+    assert max(sizes) * 1e-2 <= LAST_S * 1.01
+
+
+def test_points_slower_than_a_second_come_one_by_one() -> None:
+    assert set(run(100, 30.0)[1:]) == {1}
+
+
+def test_the_tail_tapers_off_so_that_no_worker_waits_long() -> None:
+    workers = 4
+    sizes = run(100_000, 1e-3, workers)
+    assert sizes[-1] < max(sizes) / 2
+    last_round = sizes[-2 * workers :]
+    assert max(last_round) * 1e-3 <= 1.0
+
+
+def test_one_slow_chunk_does_not_make_all_later_ones_tiny() -> None:
+    chunks = Chunks([Span(0, 10**6)], 10**6)
+    chunks.learn(64, 64e-3)
+    chunks.learn(1000, 100.0)
+    for _ in range(10):
+        chunks.learn(100, 0.1)
+    assert chunks.size() > 900

@@ -1,0 +1,134 @@
+"""A sampler picks points; how evenly, how many, and which ones again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.core.errors import UnknownNameError, UserError
+from sweeper.samplers import load_sampler, names
+from sweeper.samplers.sobol import sequence
+from sweeper.space import DesignSpace, Span
+from tests.toys import QUADRATIC, space
+
+
+def picked(asked: DesignSpace, name: str, **options: Any) -> list[int]:
+    """Return the numbers a sampler picks, in the order in which it sends them."""
+    found: list[int] = []
+    for round_ in load_sampler(name, **options).rounds(asked, pl.LazyFrame):
+        for batch in round_:
+            found += (batch.index() if isinstance(batch, Span) else batch).tolist()
+    return found
+
+
+def cube(**more: Any) -> DesignSpace:
+    return space(QUADRATIC, {"x": "1..16", "y": "1..16", "n": "1..16"}, **more)
+
+
+def test_a_grid_is_every_point_in_order() -> None:
+    assert picked(cube(), "grid") == list(range(16**3))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 5, 21])
+def test_the_sobol_sequence_is_that_of_scipy(dimensions: int) -> None:
+    qmc = pytest.importorskip("scipy.stats", reason="needs scipy").qmc
+    theirs = qmc.Sobol(dimensions, scramble=False, bits=31).random_base2(10)
+    assert np.array_equal(sequence(dimensions, 0, 1024, None), theirs)
+
+
+@given(start=st.integers(0, 2**20), count=st.integers(1, 64), dimensions=st.integers(1, 21))
+def test_the_sequence_can_be_entered_anywhere(start: int, count: int, dimensions: int) -> None:
+    whole = sequence(dimensions, start, count + 5, 7)
+    assert np.array_equal(sequence(dimensions, start + 5, count, 7), whole[5:])
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("seed", [None, 0, 9])
+def test_every_elementary_interval_of_a_sobol_sequence_gets_its_share(
+    dimensions: int, seed: int | None
+) -> None:
+    """The definition of a (t, s)-sequence in base 2, with t = 0 for up to two dimensions."""
+    unit = sequence(dimensions, 0, 256, seed)
+    for j in range(dimensions):
+        counts = np.bincount((unit[:, j] * 256).astype(int), minlength=256)
+        assert (counts == 1).all()
+    if dimensions == 2:
+        cells = (unit[:, 0] * 16).astype(int) * 16 + (unit[:, 1] * 16).astype(int)
+        assert (np.bincount(cells, minlength=256) == 1).all()
+
+
+def test_more_axes_than_direction_numbers_are_refused() -> None:
+    with pytest.raises(UserError, match="at most 21 varied axes, not 22; use sampler=random"):
+        sequence(22, 0, 4, 0)
+
+
+def test_a_sobol_sample_meets_every_value_of_every_axis_equally_often() -> None:
+    points = cube().points(np.array(picked(cube(), "sobol", points=256), np.int64))
+    for name in ("x", "y", "n"):
+        assert set(points[name].value_counts()["count"]) == {16}
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+def test_a_sample_has_as_many_points_as_asked_for_all_of_them_allowed(name: str) -> None:
+    asked = cube(constraints=["x + y + n < 20"])
+    found = picked(asked, name, points=100, seed=5)
+    assert len(set(found)) == 100
+    assert asked.kept(np.array(found, np.int64)) is None
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+@pytest.mark.parametrize("points", [4096, 10_000])
+def test_a_sample_larger_than_the_space_is_the_space(name: str, points: int) -> None:
+    asked = cube(constraints=["n <> 3"])
+    allowed = np.flatnonzero(asked.kept(Span(0, len(asked))))
+    assert sorted(picked(asked, name, points=points)) == allowed.tolist()
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+def test_seeds_differ_and_a_seed_does_not(name: str) -> None:
+    first, again, other = (picked(cube(), name, points=64, seed=s) for s in (1, 1, 2))
+    assert first == again
+    assert set(first) != set(other)
+
+
+def test_a_random_sample_is_uniform() -> None:
+    """Chi-squared over 16 values of an axis: 15 degrees of freedom, 37.7 at 0.1 %."""
+    points = cube().points(np.array(picked(cube(), "random", points=800), np.int64))
+    for name in ("x", "y", "n"):
+        counts = points[name].value_counts()["count"].to_numpy()
+        assert ((counts - 50.0) ** 2 / 50.0).sum() < 37.7
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+def test_a_space_of_a_trillion_points_is_sampled_at_once(name: str) -> None:
+    wide = dict.fromkeys(("x", "y", "n"), "1..10000")
+    found = picked(space(QUADRATIC, wide), name, points=500)
+    assert len(set(found)) == 500
+    assert max(found) > 9 * 10**11
+
+
+def test_one_point_can_be_sampled() -> None:
+    assert picked(space(QUADRATIC, {"x": 3}), "sobol", points=4) == [0]
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [({"points": 0}, "sampler.points=0"), ({"points": -5}, "at least one"), ({"seed": -1}, "seed")],
+)
+def test_a_mistake_in_the_options_is_explained(
+    name: str, options: dict[str, int], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        load_sampler(name, **options)
+
+
+def test_an_unknown_sampler_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'sobol'"):
+        load_sampler("sobel")
+    assert {"grid", "random", "sobol"} <= set(names())
