@@ -76,3 +76,8 @@ def widest_of(bands: list[Band]) -> Band:
         tuple(min(column) for column in zip(*(band.lo for band in bands), strict=True)),
         tuple(max(column) for column in zip(*(band.hi for band in bands), strict=True)),
     )
+
+
+def stretched(band: Band, power: float) -> Band:
+    """Return the band with both ends moved away from one, by a power of themselves."""
+    return Band(tuple(lo**power for lo in band.lo), tuple(hi**power for hi in band.hi))

@@ -8,15 +8,16 @@ memory once each way. The library takes the faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.correction import corrected_seconds
 from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
-from simulators.kernels.gemm import class_seconds
-from simulators.kernels.profile import Profile
+from simulators.kernels.gemm import Sizes, class_seconds
+from simulators.kernels.profile import GemmRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Column
 
@@ -47,22 +48,35 @@ class Convolution:
 
 
 def convolution_seconds(conv: Convolution, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of the faster of both algorithms."""
+    """Return the seconds on the GPU, without launch or dispatch."""
     rates = profile.gemm["conv"]
+    seconds = algorithm_seconds(conv, gpu, rates)
+    if rates.correction is not None:
+        seconds = corrected_seconds(rates.correction, implicit_sizes(conv), seconds)
+    return np.maximum(seconds, convolution_roofline_s(conv, gpu))
+
+
+def algorithm_seconds(conv: Convolution, gpu: Gpu, rates: GemmRates) -> Floats:
+    """Return the uncorrected seconds of the faster of both algorithms."""
+    plain = replace(rates, correction=None)
     batch, channels, filters, kernel, _, stride = _sizes(conv)
     out = output_size(conv)
-    one = np.ones_like(out)
-    implicit = (batch * out * out, filters, channels * kernel * kernel, one)
-    direct_s = class_seconds(rates, implicit, gpu, conv.dtype)
+    direct_s = class_seconds(plain, implicit_sizes(conv), gpu, conv.dtype)
     patches = batch * np.ceil(out / PATCH) ** 2
-    winograd = (patches, filters, channels, PRODUCTS * one)
+    winograd = (patches, filters, channels, np.full_like(out, PRODUCTS))
     moved = PRODUCTS * patches * (channels + filters) * BYTES[conv.dtype]
-    winograd_s = class_seconds(rates, winograd, gpu, conv.dtype) + moved / (
+    winograd_s = class_seconds(plain, winograd, gpu, conv.dtype) + moved / (
         rates.bandwidth * gpu.hbm_bytes_per_s
     )
     fits = (kernel == WINOGRAD_KERNEL) & (stride == 1.0)
-    faster_s = np.where(fits, np.minimum(direct_s, winograd_s), direct_s)
-    return np.maximum(faster_s, convolution_roofline_s(conv, gpu))
+    return np.where(fits, np.minimum(direct_s, winograd_s), direct_s)
+
+
+def implicit_sizes(conv: Convolution) -> Sizes:
+    """Return m, n, k and batch of the product a convolution is in disguise."""
+    batch, channels, filters, kernel, _, _ = _sizes(conv)
+    pixels = batch * output_size(conv) ** 2
+    return pixels, filters, channels * kernel * kernel, np.ones_like(pixels)
 
 
 def convolution_roofline_s(conv: Convolution, gpu: Gpu) -> Floats:
@@ -120,7 +134,12 @@ def _class(_conv: Convolution, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]
 
 
 def _origin(conv: Convolution, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    return profile.gemm["conv"].calibrated and conv.dtype == MEASURED_DTYPE, False
+    rates = profile.gemm["conv"]
+    sizes = implicit_sizes(conv)
+    outside = np.zeros(sizes[0].shape, bool)
+    for size, (least, most) in zip(sizes, rates.seen, strict=False):
+        outside |= (size < least) | (size > most)
+    return rates.calibrated and conv.dtype == MEASURED_DTYPE, outside
 
 
 FAMILY = Family(

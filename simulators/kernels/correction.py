@@ -71,7 +71,7 @@ def corrected_seconds(
     out = np.empty(seconds.size)
     _correct(
         m, n, k, batch, flat(seconds, seconds.shape), bends,
-        2**correction.depth - 1, correction.features, correction.thresholds, correction.values, out,
+        correction.depth, correction.features, correction.thresholds, correction.values, out,
     )  # fmt: skip
     return out.reshape(seconds.shape)
 
@@ -85,6 +85,10 @@ def features_of(
     return np.stack([m, n, k, batch, m * k, n * k, m * n, tiles, seconds], axis=1)
 
 
+BLOCK = 256
+"""Rows walked together: their features stay in the first-level cache for all trees."""
+
+
 @kernel(i8(*arrays(f8, 6), i8, *arrays(i8, 1), *arrays(f8, 3)))
 def _correct(
     m: Floats,
@@ -93,30 +97,49 @@ def _correct(
     batch: Floats,
     seconds: Floats,
     bends: Floats,
-    splits: int,
+    depth: int,
     features: Ints,
     thresholds: Floats,
     values: Floats,
     out: Floats,
 ) -> int:
-    """Walk every row down every complete binary tree; a row equal to a threshold goes left."""
+    """Send every row down every complete binary tree; a row equal to a threshold goes left.
+
+    All splits of a tree are compared at once, so that the loop over rows has no branches; the bits
+    then say which leaf was reached.
+    """
     alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
+    splits = 2**depth - 1
     trees = features.size // splits
-    row = np.empty(FEATURES)
-    for i in range(out.size):
-        row[0], row[1], row[2], row[3] = m[i], n[i], k[i], batch[i]
-        row[4], row[5], row[6] = m[i] * k[i], n[i] * k[i], m[i] * n[i]
-        row[7] = batch[i] * math.ceil(m[i] / REFERENCE_TILE) * math.ceil(n[i] / REFERENCE_TILE)
-        row[8] = seconds[i]
-        leaves = 0.0
+    leaf_of = np.empty(2**splits, np.int64)
+    for bits in range(leaf_of.size):
+        node = 0
+        for _ in range(depth):
+            node = 2 * node + 1 + ((bits >> node) & 1)
+        leaf_of[bits] = node - splits
+    columns = np.empty((FEATURES, BLOCK))
+    went = np.empty(BLOCK, np.int64)
+    leaves = np.empty(BLOCK)
+    for start in range(0, out.size, BLOCK):
+        size = min(BLOCK, out.size - start)
+        for j in range(size):
+            i = start + j
+            columns[0, j], columns[1, j], columns[2, j], columns[3, j] = m[i], n[i], k[i], batch[i]
+            columns[4, j], columns[5, j], columns[6, j] = m[i] * k[i], n[i] * k[i], m[i] * n[i]
+            down, across = math.ceil(m[i] / REFERENCE_TILE), math.ceil(n[i] / REFERENCE_TILE)
+            columns[7, j], columns[8, j] = batch[i] * down * across, seconds[i]
+            leaves[j] = 0.0
         for tree in range(trees):
-            node = 0
-            first = tree * splits
-            while node < splits:
-                right = row[features[first + node]] > thresholds[first + node]
-                node = 2 * node + (2 if right else 1)
-            leaves += values[tree * (splits + 1) + node - splits]
-        log_t = math.log(seconds[i])
-        held = min(max(log_t, log_t_lo), log_t_hi)
-        out[i] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves)
+            went[:] = 0
+            for split in range(splits):
+                column = columns[features[tree * splits + split]]
+                threshold = thresholds[tree * splits + split]
+                for j in range(BLOCK):
+                    went[j] |= (column[j] > threshold) << split
+            for j in range(size):
+                leaves[j] += values[tree * (splits + 1) + leaf_of[went[j]]]
+        for j in range(size):
+            log_t = math.log(seconds[start + j])
+            held = min(max(log_t, log_t_lo), log_t_hi)
+            out[start + j] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves[j])
     return 0

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.latency import flops, moved_bytes
-from simulators.workload.operators import Compute, Elementwise, Embedding, Norm
+from simulators.kernels.latency import Kernel, flops, moved_bytes
+from simulators.workload.operators import Elementwise, Embedding, Norm
 
 COMPUTE_SHARE = 1.0
 """Boards are designed so that the matrix units at full rate reach the power limit."""
@@ -28,12 +28,12 @@ IDLE_SHARE = 0.15
 Floats = NDArray[np.float64]
 
 
-def energy_j(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
+def energy_j(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the joules the board draws during one launch that takes `latency_s`."""
     return power_w(operator, gpu, latency_s) * latency_s
 
 
-def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
+def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the mean watts of the board, between idle and its limit."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
     compute = (

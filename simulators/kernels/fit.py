@@ -24,10 +24,17 @@ from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
 from simulators.core.report import print_checks
-from simulators.kernels.bands import Band, band_of, widest_of
+from simulators.kernels.bands import WIDEST, Band, band_of
 from simulators.kernels.fitting import cross_validated_s, fit_few, fit_full, rates_of
 from simulators.kernels.latency import call_seconds
-from simulators.kernels.levels import BOARDS, Board, boards, donor_of, zero_shot_profile
+from simulators.kernels.levels import (
+    BOARDS,
+    Board,
+    boards,
+    donor_of,
+    stranger_bands,
+    zero_shot_profile,
+)
 from simulators.kernels.measurements import (
     SPLIT,
     TABLES,
@@ -124,7 +131,8 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     kept = [part.where(~part.held_out) if _is_full(part) else part for part in parts]
     level = "full" if any(map(_is_full, parts)) else "few_shot"
     profile, errors, bands = before, {}, {}
-    for part, mine in zip(parts, kept, strict=True):
+    # Batched products first: the dispatch they show is an upper bound for single ones.
+    for part, mine in sorted(zip(parts, kept, strict=True), key=lambda pair: pair[0].label):
         fit = fit_full if _is_full(part) else fit_few
         folds = 3 if _is_full(part) else min(len(mine), FEW_ROWS)
         profile = fit(mine, gpu, profile)
@@ -138,13 +146,7 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
             blind_s = call_seconds(operator_of(judged), gpu, profile)
             known = np.isfinite(blind_s)
         else:
-            bands[part.label] = widest_of(
-                [
-                    b.bands["few_shot"][part.label]
-                    for b in peers
-                    if part.label in b.bands["few_shot"]
-                ]
-            )
+            bands[part.label] = stranger_bands("few_shot", peers).get(part.label, WIDEST)
         untouched_s = call_seconds(operator_of(judged), gpu, before)
         errors[part.label] = (
             _mape(untouched_s, judged.seconds),

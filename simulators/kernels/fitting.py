@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.boosting import boosted
+from simulators.kernels.convolution import Convolution, algorithm_seconds, implicit_sizes
 from simulators.kernels.correction import Correction, features_of
-from simulators.kernels.gemm import Sizes, class_seconds
+from simulators.kernels.gemm import Sizes, class_seconds, sizes_of
 from simulators.kernels.latency import call_seconds
 from simulators.kernels.least_squares import fit_log
 from simulators.kernels.measurements import Rows, fraction, operator_of
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
 from simulators.kernels.tiling import Tile, four_norm
+from simulators.workload.operators import Gemm
 
 Floats = NDArray[np.float64]
 Rates = GemmRates | VectorRates | ReductionRates
@@ -35,8 +37,8 @@ RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
 FOLDS = 3
 """Of the cross-validation that decides on a correction and measures the bands."""
 
-TREES, DEPTH = 64, 3
-ALPHAS = (0.8, 0.9, 1.0)
+TREES, DEPTH = 128, 3
+ALPHAS = (0.7, 0.8, 0.9, 1.0)
 """Corrections that are tried, besides none; a steeper `alpha` leaves too much to the trees."""
 
 WORTHWHILE = 0.97
@@ -44,6 +46,12 @@ WORTHWHILE = 0.97
 
 CLEAR_OF_DISPATCH = 1.5
 """Calls this many times longer than an empty one say something about the kernel."""
+
+LONGEST_DISPATCH_S = 1e-3
+"""No framework takes a millisecond to call an empty kernel."""
+
+LONG_S = 1e-3
+"""Kernels much longer than this run many waves, and so say most about sustained rates."""
 
 ALIGNED = 4.0
 """Widths that are multiples of this run the vectorised row kernels, as all layers' widths do."""
@@ -57,8 +65,6 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     if rows.label not in under.gemm:
         return _fit_stream(rows, gpu, under)
     plain = _fit_gemm(rows, gpu, under)
-    if rows.label == "conv":
-        return plain
     alpha = _best_alpha(rows, gpu, under)
     return plain if alpha is None else _corrected(rows, gpu, plain, alpha)
 
@@ -68,6 +74,10 @@ def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     rates = rates_of(under, rows.label)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])
+    high = start + 2.0
+    if "compute" in names:
+        high[names.index("dispatch_s")] = _longest_dispatch(rows, under)
+    weights = rows.seconds / (rows.seconds + LONG_S)
 
     def profile(p: Floats) -> Profile:
         numbers = dict(zip(names, np.exp(p).tolist(), strict=True))
@@ -75,11 +85,11 @@ def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
     fitted = fit_log(
         lambda p: call_seconds(operator_of(rows), gpu, profile(p)),
-        start,
+        np.minimum(start, high),
         rows.seconds,
-        weights=np.ones(len(rows)),
+        weights=weights / weights.mean(),
         ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
-        bounds=(start - 2.0, start + 2.0),
+        bounds=(start - 2.0, high),
     )
     return replace(profile(fitted), level="few_shot")
 
@@ -135,7 +145,6 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     rates = under.gemm[rows.label]
     shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
     splits = list(dict.fromkeys(tile.splits for tile in rates.tiles))
-    operator = operator_of(kept)
 
     def candidate(p: Floats) -> GemmRates:
         efficiency = np.exp(p[: len(shapes)])
@@ -167,36 +176,51 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
         ]
     )
     low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
-    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, -7.0]])
+    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, _longest_dispatch(rows, under)]])
     fitted = fit_log(
-        lambda p: (
-            call_seconds(operator, gpu, with_rates(under, rows.label, candidate(p)))
-            if rows.label == "conv"
-            else _call_s(candidate(p), _sizes(kept), gpu)
-        ),
+        lambda p: _called_s(candidate(p), kept, gpu),
         start,
         kept.seconds,
         weights=weights,
         ridge=np.ones(start.size),
         bounds=(low, high),
     )
-    seen = (
-        tuple(
-            (float(rows.sizes[name].min()), float(rows.sizes[name].max()))
-            for name in ("m", "n", "k", "batch")
-        )
-        if rows.label != "conv"
-        else ()
-    )
+    seen = tuple((float(size.min()), float(size.max())) for size in _sizes(rows))
     return with_rates(under, rows.label, replace(candidate(fitted), seen=seen))
 
 
+def _called_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
+    return four_norm(_running_s(rates, rows, gpu), rates.dispatch_s)
+
+
+def _longest_dispatch(rows: Rows, under: Profile) -> float:
+    """Return the logarithm of the longest dispatch a class may have.
+
+    An empty call is the host's business: a single product cannot take longer to dispatch than a
+    batch of them does, where that was measured.
+    """
+    batched = under.gemm["bmm"]
+    if rows.label == "linear" and batched.calibrated:
+        return float(np.log(batched.dispatch_s))
+    return float(np.log(LONGEST_DISPATCH_S))
+
+
 def _sizes(rows: Rows) -> Sizes:
-    return rows.sizes["m"], rows.sizes["n"], rows.sizes["k"], rows.sizes["batch"]
+    """Return the sizes of the products behind the rows."""
+    operator = operator_of(rows)
+    if isinstance(operator, Convolution):
+        return implicit_sizes(operator)
+    assert isinstance(operator, Gemm)
+    return sizes_of(operator)
 
 
-def _call_s(rates: GemmRates, sizes: Sizes, gpu: Gpu) -> Floats:
-    return four_norm(class_seconds(rates, sizes, gpu, "fp32"), rates.dispatch_s)
+def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
+    """Return the uncorrected seconds of products of one class, whatever the other class says."""
+    operator = operator_of(rows)
+    if isinstance(operator, Convolution):
+        return algorithm_seconds(operator, gpu, rates)
+    assert isinstance(operator, Gemm)
+    return class_seconds(rates, sizes_of(operator), gpu, "fp32")
 
 
 def _best_alpha(rows: Rows, gpu: Gpu, under: Profile) -> float | None:
@@ -222,7 +246,7 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, alpha: float) -> Profile:
     rates = plain.gemm[rows.label]
     sizes = _sizes(kept)
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
-    model_s = class_seconds(rates, sizes, gpu, "fp32")[clear]
+    model_s = _running_s(rates, kept, gpu)[clear]
     running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
     log_t = np.log(model_s)
     target = np.log(running_s) - alpha * log_t

@@ -52,17 +52,13 @@ def class_seconds(
 
 def gemm_call_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of a call timed alone."""
-    classes = gemm_classes(gemm, gpu, profile)
-    # A batch takes at least what one product takes alone: dispatch included, for both.
-    dispatch_s = np.where(
-        classes == "bmm",
-        max(profile.gemm["bmm"].dispatch_s, profile.gemm["linear"].dispatch_s),
-        np.where(
-            classes == "tensor",
-            profile.gemm["tensor"].dispatch_s,
-            profile.gemm["linear"].dispatch_s,
-        ),
-    )
+    if on_tensor_cores(gpu, gemm.dtype):
+        dispatch_s = np.array(profile.gemm["tensor"].dispatch_s)
+    else:
+        batched_s = profile.gemm["bmm"].dispatch_s
+        # An empty call is the host's business: one product takes no longer to send than many.
+        alone_s = min(profile.gemm["linear"].dispatch_s, batched_s)
+        dispatch_s = np.where(sizes_of(gemm)[3] > 1.0, batched_s, alone_s)
     return four_norm(gemm_seconds(gemm, gpu, profile), dispatch_s)
 
 
@@ -70,7 +66,10 @@ def gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:  #
     """Return the class of rates behind each product."""
     if on_tensor_cores(gpu, gemm.dtype):
         return np.array("tensor")
-    return np.where(sizes_of(gemm)[3] > 1.0, "bmm", "linear")
+    batched = sizes_of(gemm)[3] > 1.0
+    if batched.all() or not batched.any():
+        return np.array("bmm" if batched.all() else "linear")
+    return np.where(batched, "bmm", "linear")
 
 
 def gemm_roofline_s(gemm: Gemm, gpu: Gpu) -> Floats:

@@ -74,13 +74,18 @@ def price(operator: Kernel, gpu: Gpu, level: str = BEST) -> Priced:
     return _priced(operator, gpu, profile, running_s + profile.kernel_s)
 
 
-def price_call(operator: Kernel, gpu: Gpu, level: str = BEST) -> Priced:
+def price_call(operator: Kernel, gpu: Gpu, level: str | Profile = BEST) -> Priced:
     """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
+
+    Args:
+        operator: what is called.
+        gpu: where.
+        level: the level of information, or a profile of one's own.
 
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = profile_of(gpu, level)
+    profile = level if isinstance(level, Profile) else profile_of(gpu, level)
     return _priced(operator, gpu, profile, call_seconds(operator, gpu, profile))
 
 

@@ -25,7 +25,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
-from simulators.kernels.bands import Band, band_from, widest_of
+from simulators.kernels.bands import Band, band_from, stretched, widest_of
 from simulators.kernels.correction import correction_from
 from simulators.kernels.profile import (
     GemmRates,
@@ -40,6 +40,9 @@ LEVELS = ("zero_shot", "few_shot", "full")
 BEST = "best"
 BOARDS = "boards"
 """The file that sums up all boards a calibration was shipped for."""
+
+STRANGENESS = 3.0
+"""Three sigmas' worth of one board: ranges of few boards are stretched more than those of many."""
 
 LINE_BOARDS = 3
 """A line through fewer boards than this says nothing about another; their mean stands in."""
@@ -181,15 +184,26 @@ def zero_shot_profile(
     }
     vector = {label: _averaged(rates, label, kin) for label, rates in profile.vector.items()}
     reduction = {label: _averaged(rates, label, kin) for label, rates in profile.reduction.items()}
-    bands = {
-        label: widest_of(
-            [b.bands["zero_shot"][label] for b in peers if label in b.bands["zero_shot"]]
-        )
-        for label in sorted({label for board in peers for label in board.bands["zero_shot"]})
-    }
+    bands = stranger_bands("zero_shot", others)
     return replace(
         profile, level="zero_shot", gemm=gemm, vector=vector, reduction=reduction, bands=bands
     )
+
+
+def stranger_bands(level: str, others: Sequence[Board]) -> dict[str, Band]:
+    """Return the bands of a device none of these boards is: as wide as theirs together, and more.
+
+    The next board falls outside the range of `n` seen ones more often than one row in ten, so the
+    range is stretched by `1 + STRANGENESS / n`.
+    """
+    found: dict[str, list[Band]] = {}
+    for board in others:
+        for label, band in board.bands[level].items():
+            found.setdefault(label, []).append(band)
+    return {
+        label: stretched(widest_of(bands), 1.0 + STRANGENESS / len(bands))
+        for label, bands in found.items()
+    }
 
 
 def donor_of(architecture: str, peers: Sequence[Board]) -> str:

@@ -18,12 +18,13 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.core.contract import categories, choice, metric, numbers, outcome
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
+from simulators.kernels.convolution import Convolution
 from simulators.kernels.energy import power_w
-from simulators.kernels.latency import Priced, flops, moved_bytes, price, price_call
+from simulators.kernels.latency import Kernel, Priced, flops, moved_bytes, price, price_call
+from simulators.kernels.levels import BEST, boards, files_behind
 from simulators.workload.operators import (
     BYTES,
     Attention,
-    Compute,
     Elementwise,
     Embedding,
     Gemm,
@@ -47,11 +48,11 @@ ROW_KINDS = {
     "rms_norm": "rms_norm",
 }
 OPS = (
-    "gemm", "linear", "bmm", "grouped_gemm", "attention_prefill", "attention_decode", "embedding",
-    *ROW_KINDS, *POINTWISE,
+    "gemm", "linear", "bmm", "grouped_gemm", "conv", "attention_prefill", "attention_decode",
+    "embedding", *ROW_KINDS, *POINTWISE,
 )  # fmt: skip
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-NAMES = ("gpu", "op", "dtype", "weight_dtype")
+NAMES = ("gpu", "op", "dtype", "weight_dtype", "information")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,15 @@ class KernelPoint:
     past_tokens: int = choice("tokens per request already in the KV cache", default=0)
     experts: int = choice("experts on this GPU", default=1)
     top_k: int = choice("experts each token is routed to", default=1)
+    in_channels: int = choice("channels of a convolution's images", default=1)
+    out_channels: int = choice("filters of a convolution", default=1)
+    kernel_size: int = choice("side of a convolution's filters", default=1)
+    input_size: int = choice("side of a convolution's images", default=1)
+    stride: int = choice("step of a convolution's filters", default=1)
+    padding: int = choice("zeros around a convolution's images", default=0)
+    information: str = choice(
+        "level of information: zero_shot, few_shot, full, or best of what there is", default=BEST
+    )
     isolated: bool = choice("timed alone from the host, dispatch included", default=False)
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
     clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
@@ -130,25 +140,30 @@ class Kernels:
         )
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on its GPU's data sheet."""
-        return (GPUS.find(str(value)),) if name == "gpu" else ()
+        """A point depends on its GPU's data sheet, and on all calibrations its rates come from."""
+        if name != "gpu":
+            return ()
+        return (GPUS.find(str(value)), *files_behind(load_gpu(str(value)), BEST))
 
     def warm_up(self) -> None:
-        """Compile the tile model."""
-        gpu = load_gpu(GPUS.names()[0])
-        price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), gpu)
+        """Compile the tile model and the corrections."""
+        for board in boards():
+            price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), load_gpu(board.name))
 
 
 SIMULATOR = Kernels()
 
 _SIZES = (
     "batch", "m", "n", "k", "rows", "cols", "heads", "kv_heads", "head_dim", "new_tokens",
-    "past_tokens", "experts", "top_k",
+    "past_tokens", "experts", "top_k", "in_channels", "out_channels", "kernel_size", "input_size",
+    "stride",
 )  # fmt: skip
 
 
 def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return row numbers and common fields of rows that one call can price."""
+    if not batch.num_rows:
+        return []
     named = {name: categories(batch, name) for name in NAMES}
     keys = [codes.astype(np.float64) for codes, _ in named.values()]
     keys += [numbers(batch, name).astype(np.float64) for name in (*_WHOLE, "isolated", *SCALES)]
@@ -167,7 +182,7 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
     return groups
 
 
-_WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k")
+_WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
 
 
@@ -198,6 +213,7 @@ def _positive(op: str, sizes: Columns) -> NDArray[np.bool_]:
         "gemm": ("batch", "m", "n", "k"),
         "linear": ("m", "n", "k"),
         "grouped_gemm": ("m", "n", "k", "experts", "top_k"),
+        "conv": ("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride"),
         "attention_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
         "attention_decode": ("batch", "heads", "kv_heads", "head_dim"),
     }.get(op, ("rows", "cols"))
@@ -210,10 +226,9 @@ def _price_group(
 ) -> tuple[dict[str, NDArray[np.float64]], Priced]:
     """Return the metrics of rows that share GPU, operator and precision."""
     operator = operator_of(group, {name: np.maximum(size, 1.0) for name, size in sizes.items()})
-    priced = price_call(operator, gpu) if group["isolated"] else price(operator, gpu)
-    latency_s = priced.latency_s
-    lo_s = latency_s if priced.lo_s is None else priced.lo_s
-    hi_s = latency_s if priced.hi_s is None else priced.hi_s
+    timed = price_call if group["isolated"] else price
+    priced = timed(operator, gpu, str(group["information"]))
+    latency_s, lo_s, hi_s = priced.latency_s, priced.lo_s, priced.hi_s
     watts = power_w(operator, gpu, latency_s)
     work = flops(operator)
     peak = gpu.peak_flops.get(group["dtype"], gpu.peak_flops["fp32"])
@@ -231,7 +246,7 @@ def _price_group(
     return columns, priced
 
 
-def operator_of(group: dict[str, Any], sizes: Columns) -> Compute:
+def operator_of(group: dict[str, Any], sizes: Columns) -> Kernel:
     """Return the operator that rows with these common fields and sizes ask for."""
     op, dtype = group["op"], group["dtype"]
     if op in ("gemm", "bmm", "linear"):
@@ -244,6 +259,13 @@ def operator_of(group: dict[str, Any], sizes: Columns) -> Compute:
         return GroupedGemm(
             name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=dtype,
             experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
+        )  # fmt: skip
+    if op == "conv":
+        return Convolution(
+            name=op, batch=sizes["batch"], in_channels=sizes["in_channels"],
+            out_channels=sizes["out_channels"], kernel_size=sizes["kernel_size"],
+            input_size=sizes["input_size"], stride=sizes["stride"], padding=group["padding"],
+            dtype=dtype,
         )  # fmt: skip
     if op in ("attention_prefill", "attention_decode"):
         return _attention_of(group, sizes)

@@ -1,0 +1,83 @@
+"""Calibration files are whole, sealed and say where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulators.core.calibration import (
+    provenance_of,
+    read_calibration,
+    reference_folder,
+    sha256_of,
+    verify_measured,
+    write_calibration,
+)
+from simulators.core.errors import UserError
+
+BODY = """[provenance]
+measured = "table.csv"
+sha256 = "{digest}"
+rows = 3
+split = "whole shapes"
+held_out_mape = 0.05
+
+[gemm]
+compute = 0.8
+"""
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "board.toml"
+    write_calibration(file, BODY)
+    assert read_calibration(file)["gemm"]["compute"] == 0.8
+    assert provenance_of(read_calibration(file), file).rows == 3
+
+
+def test_a_number_changed_by_hand_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "board.toml"
+    write_calibration(file, BODY)
+    file.write_text(file.read_text().replace("0.8", "0.9"))
+    with pytest.raises(UserError, match="does not match its hash"):
+        read_calibration(file)
+
+
+def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "board.toml"
+    file.write_text(BODY)
+    with pytest.raises(UserError, match="is missing"):
+        read_calibration(file)
+
+
+def test_a_file_without_provenance_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "board.toml"
+    write_calibration(file, "[gemm]\ncompute = 0.8\n")
+    with pytest.raises(UserError, match="lacks measured, sha256"):
+        read_calibration(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing\.toml"):
+        read_calibration(tmp_path / "nothing.toml")
+
+
+def test_another_table_under_the_same_name_is_noticed(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    file = tmp_path / "board.toml"
+    table.write_text("op,latency_us\n")
+    write_calibration(file, BODY.format(digest=sha256_of(table)))
+    provenance = provenance_of(read_calibration(file), file)
+    assert verify_measured(provenance, tmp_path)
+    table.write_text("op,latency_us\nadd,3\n")
+    with pytest.raises(UserError, match="is not the table"):
+        verify_measured(provenance, tmp_path)
+    table.unlink()
+    assert not verify_measured(provenance, tmp_path)
+
+
+def test_the_reference_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path))
+    assert reference_folder() == tmp_path
+    monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path / "absent"))
+    assert reference_folder() is None

@@ -1,0 +1,109 @@
+"""The simulator of one operator: rows in, rows out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.kernels.simulator import OPS, SIMULATOR, KernelPoint
+
+DEFAULTS = {
+    f.name: f.default
+    for f in dataclasses.fields(KernelPoint)
+    if f.default is not dataclasses.MISSING
+}
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    full = [{"gpu": "h100_sxm", "op": "gemm", **DEFAULTS, **row} for row in rows]
+    return pa.RecordBatch.from_pylist(full)
+
+
+def answers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return SIMULATOR.evaluate(batch(rows)).to_pylist()
+
+
+EVERY_OP = [
+    {
+        "op": op, "batch": 4, "m": 512, "n": 512, "k": 512, "rows": 4096, "cols": 1024, "heads": 8,
+        "kv_heads": 2, "new_tokens": 128, "past_tokens": 256, "experts": 8, "top_k": 2,
+        "in_channels": 64, "out_channels": 64, "kernel_size": 3, "input_size": 56, "padding": 1,
+    }
+    for op in OPS
+]  # fmt: skip
+
+
+def test_every_operator_has_an_answer_inside_its_interval() -> None:
+    for row in answers(EVERY_OP):
+        assert row["status"] == "ok"
+        assert 0 < row["latency_s_lo"] <= row["latency_s"] <= row["latency_s_hi"]
+        assert row["energy_j"] > 0
+        assert 0 <= row["mfu"] <= 1
+
+
+def test_a_row_has_the_same_bits_alone_in_company_and_in_any_order() -> None:
+    rows = [{**row, "gpu": gpu} for row in EVERY_OP for gpu in ("v100_pcie", "mi210", "h100_sxm")]
+    together = answers(rows)
+    assert answers(rows[::-1])[::-1] == together
+    assert [answers([row])[0] for row in rows] == together
+
+
+def test_a_precision_the_gpu_lacks_is_an_answer() -> None:
+    old, new = answers([{"gpu": "v100_pcie", "dtype": "fp8"}, {"dtype": "fp8"}])
+    assert old["status"] == "infeasible"
+    assert old["reason"].startswith("dtype_unsupported")
+    assert old["latency_s"] is None
+    assert new["status"] == "ok"
+
+
+def test_a_size_of_nothing_is_infeasible() -> None:
+    assert answers([{"m": 0}])[0]["reason"] == "size_not_positive"
+
+
+def test_misspelt_words_get_suggestions() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'h100_sxm'"):
+        answers([{"gpu": "h100_smx"}])
+    with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
+        answers([{"op": "softmx"}])
+    with pytest.raises(UnknownNameError, match="did you mean 'bf16'"):
+        answers([{"dtype": "bf61"}])
+    with pytest.raises(UserError, match="level"):
+        answers([{"information": "everything"}])
+
+
+def test_a_call_timed_alone_includes_the_host() -> None:
+    stream, alone = answers([{"m": 8}, {"m": 8, "isolated": True}])
+    assert alone["latency_s"] > stream["latency_s"]
+
+
+def test_points_depend_on_data_sheet_and_calibration() -> None:
+    files = [path.name for path in SIMULATOR.reads("gpu", "v100_pcie")]
+    assert files.count("v100_pcie.toml") == 2
+    assert "boards.toml" in files
+    assert SIMULATOR.reads("m", 3) == ()
+
+
+def test_what_if_scales_reach_the_device() -> None:
+    base, fast = answers(
+        [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 4096, "k": 4096, "sm_scale": 2.0}]
+    )
+    assert fast["latency_s"] < base["latency_s"]
+    assert fast["extrapolated"]
+
+
+def test_an_empty_batch_has_an_empty_answer() -> None:
+    empty = batch([{}]).slice(0, 0)
+    assert SIMULATOR.evaluate(empty).num_rows == 0
+
+
+def test_columns_of_any_integer_type_are_welcome() -> None:
+    rows = batch([{"m": 128, "n": 128, "k": 128}])
+    narrow = rows.set_column(
+        rows.schema.get_field_index("m"), "m", pa.array(np.array([128], np.int32))
+    )
+    assert SIMULATOR.evaluate(narrow).to_pylist() == SIMULATOR.evaluate(rows).to_pylist()
