@@ -144,7 +144,8 @@ class Kernel(Generic[A, R]):
     @functools.cached_property
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        dispatcher = _numba().njit(cache=True, nogil=True)(self.py_func)
+        on_disk = Path(self.py_func.__code__.co_filename).is_file()  # else there is nothing to watch
+        dispatcher = _numba().njit(cache=on_disk, nogil=True)(self.py_func)
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher

@@ -7,6 +7,7 @@ requests.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import MODELS, PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.serving.arrivals import Requests, requests_of
 from simulators.serving.deployment import (
+    DEPLOYED,
     Deployment,
     Facts,
     deployment_of,
     describe,
-    files_of,
 )
 from simulators.serving.iteration import iteration_table, table_price
 from simulators.serving.loop import run
@@ -46,7 +48,10 @@ class Serving:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own."""
-        return evaluate_pointwise(ServingPoint, ServingMetrics, simulate, batch)
+        shelf = Shelf()
+        return evaluate_pointwise(
+            ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), batch
+        )
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -60,8 +65,9 @@ class Serving:
         if name in ("scheduler", "router"):
             file = policy_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
-        folders = {"model": MODELS, "prices": PRICES}
-        return (folders[name].find(text),) if name in folders else files_of(name, text)
+        if name == "prices":
+            return (PRICES.find(text),)
+        return COMPOSITION.reads(name, value)
 
     def warm_up(self) -> None:
         """Compile the loop, the price of an iteration and every policy the folders offer."""
@@ -86,19 +92,39 @@ TYPICAL_TRACE = 20_000.0
 SIMULATOR = Serving()
 
 
-def simulate(point: ServingPoint) -> ServingMetrics:
+class Shelf:
+    """What the points of one batch have in common is looked up once."""
+
+    def __init__(self) -> None:
+        self.scheduler = functools.cache(load_scheduler)
+        self.router = functools.cache(load_router)
+        self._deployments: dict[tuple[object, ...], Deployment] = {}
+
+    def deployment(self, point: ServingPoint) -> Deployment:
+        """Return the deployment a point describes."""
+        key = tuple(getattr(point, name) for name in DEPLOYED)
+        if key not in self._deployments:
+            self._deployments[key] = deployment_of(point)
+        return self._deployments[key]
+
+
+def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     """Return the metrics of one deployment under one load.
+
+    Args:
+        point: the deployment and the load.
+        shelf: what other points have looked up already.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a choice means nothing.
 
-    >>> simulate(ServingPoint(model="llama2_7b", gpu="a100_sxm", requests=50)).completed_requests
-    50
+    >>> simulate(ServingPoint(model="llama2_7b", gpu="a100_sxm", requests=50)).restarts
+    0
     """
     _check(point)
-    deployment = deployment_of(point)
-    scheduler = load_scheduler(point.scheduler)
+    shelf = shelf or Shelf()
+    deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
@@ -113,7 +139,7 @@ def simulate(point: ServingPoint) -> ServingMetrics:
     )
     let_in, rejected = _admitted(asked, limits)
     table = iteration_table(deployment.hardware)
-    engine = Engine(scheduler, load_router(point.router), table_price)
+    engine = Engine(scheduler, shelf.router(point.router), table_price)
     world = serve(
         engine, limits, let_in, replicas=point.replicas, shape=table.shape, table=table.table
     )
