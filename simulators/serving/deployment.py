@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from simulators.catalog.cluster import AUTO, Cluster, cluster_for
+from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.iteration import Replica
-from simulators.composition.overhead import Runtime, load_runtime, runtime_file
+from simulators.composition.overhead import Runtime, load_runtime
 from simulators.core.contract import categories, fact, numbers, schema_of
 from simulators.core.errors import Infeasible
-from simulators.core.folder import CLUSTERS, GPUS
 from simulators.serving.iteration import Hardware
 from simulators.serving.point import ServingPoint
 from simulators.workload.cut import Parallelism, check_cut
@@ -62,6 +60,13 @@ class _Known(Generic[K]):
 
     description: str
     value: K = field(compare=False, repr=False)
+
+
+DEPLOYED = (
+    "model", "gpu", "cluster", "tp", "pp", "replicas", "dtype", "kv_dtype", "runtime", "prices",
+    "usd_per_gpu_hour", "sm_scale", "clock_scale", "bandwidth_scale", "l2_scale",
+)  # fmt: skip
+"""The fields of a point that say what stands in the rack, and what it costs."""
 
 
 def deployment_of(point: ServingPoint) -> Deployment:
@@ -165,14 +170,3 @@ def _facts(
         float(load_gpu(gpu_name).hbm_bytes),
         float(model.parameters),
     )
-
-
-def files_of(name: str, value: str) -> tuple[Path, ...]:
-    """Return the files that a GPU, a cluster or a runtime make a point depend on."""
-    if name == "gpu":
-        return (GPUS.find(value), CLUSTERS.find(load_gpu(value).cluster))
-    if name == "cluster" and value != AUTO:
-        return (CLUSTERS.find(value),)
-    if name == "runtime":
-        return (runtime_file(value),)
-    return ()

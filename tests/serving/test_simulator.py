@@ -1,0 +1,176 @@
+"""The simulator as a sweep meets it: points in, metrics out, and reasons where there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.contract import schema_of
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.serving.deployment import DEPLOYED
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import SIMULATOR, simulate
+from sweeper.testing import check_simulator
+
+BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)
+
+
+def point(**changes: object) -> ServingPoint:
+    return dataclasses.replace(BASE, **changes)
+
+
+def batch(*points: ServingPoint) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dataclasses.asdict(p) for p in points], schema=schema_of(ServingPoint)
+    )
+
+
+def test_the_simulator_keeps_its_contract() -> None:
+    check_simulator(
+        SIMULATOR,
+        batch(
+            point(),
+            point(scheduler="sarathi", tp=2, pp=2, replicas=2),
+            point(model="llama2_70b"),
+            point(gpu="a100_sxm", router="power_of_two", replicas=3, seed=4),
+            point(scheduler="lightllm"),
+            point(tp=3),
+            point(max_context=16),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "llama2_70b"}, "weights_exceed_hbm"),
+        ({"model": "llama2_70b", "tp": 2, "memory_fraction": 0.804}, "no_kv_memory"),
+        ({"tp": 3}, "tp_does_not_divide_heads"),
+        ({"scheduler": "lightllm"}, "lightllm_needs_block_size_1"),
+        ({"max_context": 16}, "no_request_fits"),
+        ({"gpu": "a100_sxm", "dtype": "fp8"}, "dtype_not_supported"),
+        ({"pp": 2, "max_batch": 1}, "batch_smaller_than_pipeline"),
+    ],
+)
+def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(Infeasible) as verdict:
+        simulate(point(**changes))
+    assert verdict.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"scheduler": "vlm"}, UnknownNameError, "did you mean 'vllm'"),
+        ({"router": "robin"}, UnknownNameError, "Known: least_outstanding"),
+        ({"model": "llama9"}, UnknownNameError, "unknown model"),
+        ({"tp": 0}, UserError, "tp is 0"),
+        ({"watermark": 1.0}, UserError, "watermark is 1"),
+        ({"memory_fraction": 1.2}, UserError, "memory_fraction is 1.2"),
+        ({"kv_dtype": "fp17"}, UnknownNameError, "unknown kv_dtype"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_explained(
+    changes: dict[str, object], error: type[UserError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        simulate(point(**changes))
+
+
+def test_prompts_too_long_for_the_context_are_rejected_and_counted(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,9000,10\n2,100,10\n")
+    metrics = simulate(point(workload=str(trace), requests=0, qps=None, max_context=8192))
+    assert (metrics.completed_requests, metrics.rejected_requests) == (2, 1)
+
+
+def test_a_light_load_meets_its_deadlines_and_an_impossible_one_saturates() -> None:
+    light, heavy = simulate(point(qps=0.5)), simulate(point(qps=500.0, requests=2000))
+    assert not light.saturated
+    assert light.goodput_per_s == light.requests_per_s
+    assert heavy.saturated
+    assert heavy.ttft_p99_s > 10 * light.ttft_p99_s
+
+
+def test_more_replicas_answer_sooner_at_the_same_price_per_hour_and_gpu() -> None:
+    one, four = simulate(point(qps=40.0)), simulate(point(qps=40.0, replicas=4))
+    assert four.ttft_mean_s < one.ttft_mean_s
+    assert four.tpot_mean_s < one.tpot_mean_s
+    assert four.gpus == 4 * one.gpus
+    hourly = [m.cost_usd_per_mtok * m.tokens_per_s / m.gpus for m in (one, four)]
+    assert hourly[0] == pytest.approx(hourly[1])
+
+
+def test_a_faster_memory_shortens_decodes() -> None:
+    slow, fast = simulate(point()), simulate(point(bandwidth_scale=1.5))
+    assert fast.tpot_mean_s < slow.tpot_mean_s
+    assert fast.extrapolated
+
+
+def test_metrics_agree_with_each_other() -> None:
+    m = simulate(point(scheduler="sarathi", requests=300))
+    assert m.ttft_p50_s <= m.ttft_p90_s <= m.ttft_p99_s
+    assert m.itl_p50_s <= m.itl_p90_s <= m.itl_p99_s
+    assert 0.0 < m.kv_use_mean < m.kv_use_max <= 1.0
+    assert 0.0 < m.busy <= 1.0
+    assert 0.0 < m.mfu < 1.0
+    assert m.tokens_per_s_per_gpu == m.tokens_per_s / m.gpus
+    assert m.requests_per_s == pytest.approx(300 / m.makespan_s)
+    watts = m.energy_j_per_token * m.tokens_per_s / m.gpus
+    assert 60.0 < watts < 700.0
+
+
+def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: Path) -> None:
+    from simulators.core.folder import GPUS
+
+    sheet = tmp_path / "own_card.toml"
+    sheet.write_text(
+        GPUS.find("h100_sxm").read_text().replace('aliases = ["h100"', 'aliases = ["x"')
+    )
+    assert simulate(point(gpu=str(sheet))).cost_usd_per_mtok is None
+    assert simulate(point(gpu=str(sheet), usd_per_gpu_hour=2.0)).cost_usd_per_mtok > 0.0
+
+
+def test_facts_are_those_of_each_row() -> None:
+    facts = SIMULATOR.describe(batch(point(), point(model="llama2_70b", tp=4, pp=2, replicas=3)))
+    assert facts["gpus"].to_pylist() == [1, 24]
+    assert facts["model_parameters"].to_pylist() == [8030261248.0, 68976648192.0]
+    weights = facts["weight_bytes_per_gpu"].to_pylist()
+    assert weights[0] == pytest.approx(2 * 8030261248.0)
+    assert weights[1] == pytest.approx(2 * 68976648192.0 / 8, rel=0.02)
+
+
+def test_every_file_behind_a_point_is_named() -> None:
+    named = {
+        field: [file.name for file in SIMULATOR.reads(field, value)]
+        for field, value in dataclasses.asdict(BASE).items()
+    }
+    assert named["scheduler"] == ["vllm.py"]
+    assert named["workload"] == ["chat.toml"]
+    assert named["prices"] == ["public_cloud.toml"]
+    assert named["model"] == ["llama3_1_8b.toml"]
+    assert {"h100_sxm.toml", "dgx_h100.toml"} <= set(named["gpu"])
+    assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
+
+
+def test_deployed_fields_are_fields_of_a_point() -> None:
+    assert set(DEPLOYED) <= set(ServingPoint.__dataclass_fields__)
+
+
+def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "catalog" / "schedulers"
+    folder.mkdir(parents=True)
+    room = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
+    (folder / "mine.py").write_text((room / "vllm.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    theirs, ours = simulate(point(scheduler="mine")), simulate(point())
+    assert theirs == ours
+
+
+def test_hints_grow_with_the_requests() -> None:
+    hints = SIMULATOR.cost_hint_s(batch(point(requests=100), point(requests=200)))
+    assert np.all(np.diff(hints) > 0)
