@@ -39,32 +39,50 @@ GROWTH = 0.1
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """What an operator of the service would put on a dashboard."""
+    """What an operator of the service would put on a dashboard; null what a fidelity cannot know."""
 
-    ttft_mean_s: float = metric("time to first token, mean", unit="s", better="min")
-    ttft_p50_s: float = metric("time to first token, median", unit="s", better="min")
-    ttft_p90_s: float = metric("time to first token, 90th percentile", unit="s", better="min")
-    ttft_p99_s: float = metric("time to first token, 99th percentile", unit="s", better="min")
-    tpot_mean_s: float = metric("time per later token of a request, mean", unit="s", better="min")
-    tpot_p50_s: float = metric("time per later token, median", unit="s", better="min")
-    tpot_p90_s: float = metric("time per later token, 90th percentile", unit="s", better="min")
-    tpot_p99_s: float = metric("time per later token, 99th percentile", unit="s", better="min")
-    itl_mean_s: float = metric("gap between two tokens, mean", unit="s", better="min")
-    itl_p50_s: float = metric("gap between two tokens, median", unit="s", better="min")
-    itl_p90_s: float = metric("gap between two tokens, 90th percentile", unit="s", better="min")
-    itl_p99_s: float = metric("gap between two tokens, 99th percentile", unit="s", better="min")
-    e2e_mean_s: float = metric("arrival to last token, mean", unit="s", better="min")
-    e2e_p50_s: float = metric("arrival to last token, median", unit="s", better="min")
-    e2e_p90_s: float = metric("arrival to last token, 90th percentile", unit="s", better="min")
-    e2e_p99_s: float = metric("arrival to last token, 99th percentile", unit="s", better="min")
-    queue_mean_s: float = metric("arrival to first scheduled, mean", unit="s", better="min")
-    queue_p99_s: float = metric(
+    ttft_mean_s: float | None = metric("time to first token, mean", unit="s", better="min")
+    ttft_p50_s: float | None = metric("time to first token, median", unit="s", better="min")
+    ttft_p90_s: float | None = metric(
+        "time to first token, 90th percentile", unit="s", better="min"
+    )
+    ttft_p99_s: float | None = metric(
+        "time to first token, 99th percentile", unit="s", better="min"
+    )
+    tpot_mean_s: float | None = metric(
+        "time per later token of a request, mean", unit="s", better="min"
+    )
+    tpot_p50_s: float | None = metric("time per later token, median", unit="s", better="min")
+    tpot_p90_s: float | None = metric(
+        "time per later token, 90th percentile", unit="s", better="min"
+    )
+    tpot_p99_s: float | None = metric(
+        "time per later token, 99th percentile", unit="s", better="min"
+    )
+    itl_mean_s: float | None = metric("gap between two tokens, mean", unit="s", better="min")
+    itl_p50_s: float | None = metric("gap between two tokens, median", unit="s", better="min")
+    itl_p90_s: float | None = metric(
+        "gap between two tokens, 90th percentile", unit="s", better="min"
+    )
+    itl_p99_s: float | None = metric(
+        "gap between two tokens, 99th percentile", unit="s", better="min"
+    )
+    e2e_mean_s: float | None = metric("arrival to last token, mean", unit="s", better="min")
+    e2e_p50_s: float | None = metric("arrival to last token, median", unit="s", better="min")
+    e2e_p90_s: float | None = metric(
+        "arrival to last token, 90th percentile", unit="s", better="min"
+    )
+    e2e_p99_s: float | None = metric(
+        "arrival to last token, 99th percentile", unit="s", better="min"
+    )
+    queue_mean_s: float | None = metric("arrival to first scheduled, mean", unit="s", better="min")
+    queue_p99_s: float | None = metric(
         "arrival to first scheduled, 99th percentile", unit="s", better="min"
     )
     requests_per_s: float = metric("completed requests", unit="1/s", better="max")
     tokens_per_s: float = metric("output tokens", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = metric("output tokens per GPU", unit="1/s", better="max")
-    goodput_per_s: float = metric(
+    goodput_per_s: float | None = metric(
         "completed requests that met both deadlines", unit="1/s", better="max"
     )
     cost_usd_per_mtok: float | None = metric(
@@ -74,19 +92,19 @@ class ServingMetrics:
         "energy of the GPUs per output token, idle time included", unit="J", better="min"
     )
     kv_use_mean: float = metric("KV blocks in use, mean over time")
-    kv_use_max: float = metric("KV blocks in use, most on any replica")
+    kv_use_max: float | None = metric("KV blocks in use, most on any replica")
     mean_batch: float = metric("requests per iteration")
     busy: float = metric("share of the time that stages work")
     mfu: float = metric("model FLOPs of all tokens over peak FLOPs of the GPUs", better="max")
     restarts: int = metric("times a request gave up its KV cache and was recomputed", better="min")
-    stalled_requests: int = metric("requests that waited between iterations while running")
-    completed_requests: int = metric("requests served to their end")
-    rejected_requests: int = metric("requests too long for the context or for KV memory")
+    stalled_requests: int | None = metric("requests that waited between iterations while running")
+    completed_requests: int | None = metric("requests served to their end")
+    rejected_requests: int | None = metric("requests too long for the context or for KV memory")
     saturated: bool = metric("the backlog grows: latencies depend on the length of the run")
     gpus: int = metric("GPUs of all replicas", better="min")
     kv_blocks: int = metric("KV blocks of one replica")
-    iterations: int = metric("batches, over all replicas")
-    makespan_s: float = metric("first arrival to last token", unit="s")
+    iterations: int | None = metric("batches, over all replicas")
+    makespan_s: float | None = metric("first arrival to last token", unit="s")
     calibrated: bool = metric("every figure behind the row was fitted to measurements")
     extrapolated: bool = metric("the row lies outside what was measured")
 

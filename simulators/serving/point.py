@@ -8,6 +8,8 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.contract import choice
 from simulators.serving.arrivals import PROCESSES
 
+FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
+
 
 @dataclass(frozen=True)
 class ServingPoint:
@@ -25,13 +27,15 @@ class ServingPoint:
     max_batch: int = choice("requests a replica runs at a time", default=128)
     max_batch_tokens: int = choice("prompt tokens of a batch of whole prompts", default=4096)
     qps: float | None = choice(
-        "requests per second to all replicas; null keeps a trace's arrivals", unit="1/s",
-        default=1.0,
+        "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
+        "fidelity gives each freed seat to a new request", unit="1/s", default=1.0,
     )  # fmt: skip
     workload: str = choice(
         "lengths: chat, code, a file of one's own, or the path of a trace", names="workload",
         default="chat",
     )  # fmt: skip
+    prompt_tokens: int = choice("length of every prompt; 0: as the workload says", default=0)
+    output_tokens: int = choice("length of every answer; 0: as the workload says", default=0)
     requests: int = choice("requests simulated; of a trace the first, 0 for all", default=500)
     seed: int = choice("of arrivals and lengths", default=0)
     arrivals: str = choice(f"gaps between arrivals: {', '.join(PROCESSES)}", default="poisson")
@@ -42,11 +46,17 @@ class ServingPoint:
     dtype: str = choice("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice("how kernels are launched: graphs, eager ...", default="graphs")
-    max_context: int = choice("longest prompt and output together; 0: the model's", default=0)
+    max_context: int = choice(
+        "longest prompt and output together; 0: as long as the model allows", default=0
+    )
     slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0)
     slo_tpot_s: float = choice("deadline of the mean later token", unit="s", default=0.05)
     prices: str = choice("price list", names="price", default=PUBLIC_CLOUD)
     usd_per_gpu_hour: float | None = choice("overrides the price list", unit="$", default=None)
+    fidelity: str = choice(
+        f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
+        default=EVENT,
+    )
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
     clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
     bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)

@@ -8,7 +8,7 @@ requests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import evaluate_pointwise, numbers
+from simulators.core.contract import categories, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.serving.arrivals import Requests, requests_of
@@ -30,10 +30,11 @@ from simulators.serving.deployment import (
 from simulators.serving.iteration import iteration_table, table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import ANALYTIC, ServingPoint
 from simulators.serving.policies import load_router, load_scheduler, policy_file
 from simulators.serving.service import Engine, Limits, kv_blocks, serve
 from simulators.serving.traces import is_trace
+from simulators.serving.world import World
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,17 @@ class Serving:
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
         counts = numbers(batch, "requests").astype(np.float64)
-        return PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+        event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+        codes, names = categories(batch, "fidelity")
+        analytic = np.array([name == ANALYTIC for name in names])
+        return np.where(analytic[codes], STEADY_STATE_S, event_s)
 
 
 PER_REQUEST_S = 4e-6
 """Typical CPU time of one request of 200 output tokens, all in."""
+
+STEADY_STATE_S = 5e-6
+"""Typical CPU time of one row of the analytic fidelity, among many."""
 
 TYPICAL_TRACE = 20_000.0
 """Requests of a trace whose length was not asked for."""
@@ -119,8 +126,44 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a choice means nothing.
 
-    >>> simulate(ServingPoint(model="llama2_7b", gpu="a100_sxm", requests=50)).restarts
-    0
+    >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
+    50
+    """
+    return run_of(point, shelf=shelf).metrics()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended: what every request and every replica went through."""
+
+    world: World
+    asked: Requests  # those let in
+    rejected: int
+    bill: Bill
+
+    def metrics(self) -> ServingMetrics:
+        """Return what an operator of the service would put on a dashboard."""
+        return metrics_of(self.world, self.asked.output_tokens, self.rejected, self.bill)
+
+
+def run_of(
+    point: ServingPoint,
+    asked: Requests | None = None,
+    *,
+    shelf: Shelf | None = None,
+    log_rows: int = 0,
+) -> Run:
+    """Return a run of one deployment.
+
+    Args:
+        point: the deployment and the load.
+        asked: other requests than those of the point's workload.
+        shelf: what other points have looked up already.
+        log_rows: batches to log.
+
+    Raises:
+        Infeasible: it cannot be built, or no request fits into it.
+        UserError: a choice means nothing.
     """
     _check(point)
     shelf = shelf or Shelf()
@@ -129,19 +172,16 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
     limits = _limits(point, deployment, chunked=scheduler.chunked, reserves=scheduler.reserves)
-    asked = requests_of(
-        workload=point.workload,
-        qps=point.qps,
-        requests=point.requests,
-        seed=point.seed,
-        process=point.arrivals,
-        burstiness=point.burstiness,
-    )
-    let_in, rejected = _admitted(asked, limits)
+    let_in, rejected = _admitted(asked or _asked(point), limits)
     table = iteration_table(deployment.hardware)
-    engine = Engine(scheduler, shelf.router(point.router), table_price)
     world = serve(
-        engine, limits, let_in, replicas=point.replicas, shape=table.shape, table=table.table
+        Engine(scheduler, shelf.router(point.router), table_price),
+        limits,
+        let_in,
+        replicas=point.replicas,
+        shape=table.shape,
+        table=table.table,
+        log_rows=log_rows,
     )
     bill = Bill(
         gpus=deployment.gpus,
@@ -155,14 +195,28 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
         calibrated=table.calibrated,
         extrapolated=table.extrapolated,
     )
-    return metrics_of(world, let_in.output_tokens, rejected, bill)
+    return Run(world, let_in, rejected, bill)
+
+
+def _asked(point: ServingPoint) -> Requests:
+    """Return the requests of a point's workload."""
+    return requests_of(
+        workload=point.workload,
+        qps=point.qps,
+        requests=point.requests,
+        seed=point.seed,
+        process=point.arrivals,
+        burstiness=point.burstiness,
+    )
 
 
 def _limits(
     point: ServingPoint, deployment: Deployment, *, chunked: bool, reserves: bool
 ) -> Limits:
     """Return what a replica may hold and batch."""
-    context = point.max_context or deployment.hardware.replica.model.max_context
+    context = deployment.hardware.replica.model.max_context
+    if point.max_context:
+        context = min(context, point.max_context)
     tokens = point.chunk_size if chunked else max(point.max_batch_tokens, context)
     blocks = kv_blocks(
         deployment.hardware.replica,
@@ -182,6 +236,14 @@ def _limits(
         stages=point.pp,
         reserves=reserves,
     )
+
+
+def _with_lengths(asked: Requests, point: ServingPoint) -> Requests:
+    """Return the requests with the lengths that the point fixes."""
+    for name in ("prompt_tokens", "output_tokens"):
+        if length := getattr(point, name):
+            asked = replace(asked, **{name: np.full(asked.arrival_s.size, length)})
+    return asked
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:
@@ -216,8 +278,9 @@ def _check(point: ServingPoint) -> None:
         raise UserError(f"memory_fraction is {point.memory_fraction:g}; it must be within 0..1")
     if not 0.0 <= point.watermark < 1.0:
         raise UserError(f"watermark is {point.watermark:g}; it must be within 0..1")
-    if point.max_context < 0:
-        raise UserError(f"max_context is {point.max_context}; it must not be negative")
+    for name in ("max_context", "prompt_tokens", "output_tokens"):
+        if getattr(point, name) < 0:
+            raise UserError(f"{name} is {getattr(point, name)}; it must not be negative")
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
