@@ -30,4 +30,26 @@ def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
         lines.append((check.name, value, check.unit, limit, _VERDICT[check.ok], rows, check.note))
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     for line in lines:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )
+
+
+def as_markdown(checks: Sequence[Check]) -> str:
+    """Return the same as a Markdown table.
+
+    >>> print(as_markdown([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)]))
+    | check | value | limit | | rows | note |
+    | --- | ---: | ---: | --- | ---: | --- |
+    | V100 linear MAPE | 4.2 % | 5 | ok | 120 |  |
+    """
+    lines = [
+        "| check | value | limit | | rows | note |",
+        "| --- | ---: | ---: | --- | ---: | --- |",
+    ]
+    for check in checks:
+        value = "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip()
+        limit = "" if check.limit is None else f"{check.limit:g}"
+        cells = (check.name, value, limit, _VERDICT[check.ok], f"{check.rows:,}", check.note)
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
-from simulators.core.report import print_checks
+from simulators.core.report import as_markdown, print_checks
 from sweeper.commands.flags import flags
 
 
@@ -25,15 +25,27 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument("--rows", choices=("test", "all"), default="test")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", metavar="FILE", help="also write the table as Markdown")
     chosen = parser.parse_args(words)
     for room in chosen.rooms:
         if room not in rooms():
             raise UnknownNameError("room", room, rooms())
-    checks = [
-        c for room in chosen.rooms or rooms() for c in run(room, chosen.reference, chosen.rows)
-    ]
+    by_room = {room: run(room, chosen.reference, chosen.rows) for room in chosen.rooms or rooms()}
+    checks = [check for found in by_room.values() for check in found]
     print_checks(checks, as_json=chosen.json)
+    if chosen.write:
+        _write(Path(chosen.write), by_room, chosen.rows)
     return 1 if any(check.ok is False for check in checks) else 0
+
+
+def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
+    which = "rows outside the fits" if rows == "test" else "all rows"
+    pages = [f"# Accuracy\n\nWritten by `python -m sweeper validate --write {file}`, on {which}."]
+    pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in by_room.items()]
+    try:
+        file.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
 
 
 def rooms() -> list[str]:
