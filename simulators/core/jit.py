@@ -144,7 +144,7 @@ class Kernel(Generic[A, R]):
     @functools.cached_property
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        on_disk = Path(self.py_func.__code__.co_filename).is_file()  # else there is nothing to watch
+        on_disk = Path(self.py_func.__code__.co_filename).is_file()  # else numba cannot watch it
         dispatcher = _numba().njit(cache=on_disk, nogil=True)(self.py_func)
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
