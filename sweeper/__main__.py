@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dataclasses
 import os
 import re
 import sys
@@ -155,7 +156,38 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     plain["sampler"] = {"name": choices.get("sampler", "grid"), **plain["sampler"]}
     plain["engine"] = {"name": choices.get("engine", "auto"), **plain["engine"]}
+    _check_choices(plain)
     return plain
+
+
+def _fields(options: type) -> tuple[str, ...]:
+    return ("name", *(f.name for f in dataclasses.fields(options)))
+
+
+def _check_choices(plain: dict[str, Any]) -> None:
+    """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
+    from sweeper import engines, samplers
+
+    failures = plain["failures"]
+    sampler, engine = plain["sampler"], plain["engine"]
+    for room, keys, known in (
+        ("", plain, _TOP),
+        ("failures.", failures, _FAILURES),
+        ("sampler.", sampler, _fields(samplers.options_of(sampler["name"]))),
+        ("engine.", engine, _fields(engines.options_of(engine["name"]))),
+    ):
+        for key in keys:
+            if key not in known:
+                raise UserError(
+                    f"there is no key '{room}{key}'{suggestion(key, known)}\n"
+                    f"Known: {', '.join(known)}"
+                )
+    for path, value in (("plot", plain["plot"]), ("failures.retry", failures["retry"])):
+        if not isinstance(value, bool):
+            raise UserError(f"{path}={value}: write {path}=true or {path}=false")
+    most = failures["max"]
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
+        raise UserError(f"failures.max={most}: write a whole number, or null for no limit")
 
 
 def _offer(group: str, name: str, kind: type) -> None:
@@ -203,7 +235,13 @@ def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) 
     if match := re.search(r"full_key: (\S+)", omegaconf):
         message = f"{match[1]}: {message}"
     if any(hint in omegaconf for hint in ("mismatched input", "no viable alternative", "Lexer")):
-        message += "\nPut quotes around the whole override, as in 'space.axes.tp=[4,8]'"
+        match = re.search(r"override '([^']*)'", hydra)
+        word = next((w for w in overrides if match and w.startswith(match[1])), "an override")
+        message = (
+            f"{word} cannot be read. Put quotes around the whole override, as in "
+            "'space.axes.tp=[4,8]', and around text with signs in it once more, as in "
+            "'space.constraints=[\"tp <= 4\"]'"
+        )
     return message
 
 
@@ -226,6 +264,8 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
         known = _options(engines.options_of(chosen.get("engine", "auto")))
     elif room == "sampler":
         known = _options(samplers.options_of(chosen.get("sampler", "grid")))
+    elif room == "failures":
+        known = _FAILURES
     elif path.startswith("space."):
         known = KEYS
     listing = ", ".join(known) if known else "it has no options"
@@ -237,6 +277,7 @@ def _options(kind: type) -> tuple[str, ...]:
 
 
 _TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
+_FAILURES = ("retry", "max")
 
 
 if __name__ == "__main__":

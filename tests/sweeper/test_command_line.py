@@ -1,0 +1,353 @@
+"""A command answers, or says in one paragraph what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from sweeper.__main__ import main
+from tests.conftest import ROOT
+
+TOY = """\
+# Where in the plane is it best?
+simulator: tests.toys.quadratic
+axes:
+  x: 1..6
+  y: [1, 2, 3]
+  n: [1, 13]
+derived: {twice: "x * 2"}
+constraints: ["x + y < 9"]
+"""
+ROUGH = """\
+simulator: tests.toys.trouble
+axes: {n: 0..19, raises: 5, dies: 7, healed: cure}
+"""
+
+
+@pytest.fixture
+def bench(workplace: Path) -> Path:
+    """A folder with two spaces of its own."""
+    (workplace / "spaces").mkdir()
+    (workplace / "spaces" / "toy.yaml").write_text(TOY)
+    (workplace / "spaces" / "rough.yaml").write_text(ROUGH)
+    return workplace
+
+
+def run(command: str) -> int:
+    return main(shlex.split(command))
+
+
+def answer(command: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    """Run a command that prints and return what it printed."""
+    capsys.readouterr()
+    assert run(command) == code
+    return capsys.readouterr().out
+
+
+SWEEP = "+space=toy plot=false"
+
+
+def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = answer(SWEEP, capsys)
+    assert "Pareto front: cost_usd min, gain max" in text
+    assert "34 rows (17 infeasible, 17 ok); 34 of them new" in text
+    assert "17 unlucky" in text
+    assert "Knee" in text
+    assert "Next   python -m sweeper show toy" in text
+    rows = pl.scan_parquet("outputs/toy/results/*/*.parquet").collect()
+    assert rows.height == 34
+    assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
+    again = answer(SWEEP, capsys)
+    assert "0 of them new" in again
+
+
+def test_json_is_all_of_it_for_programs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(answer(f"{SWEEP} output=json", capsys))
+    assert found["rows"] == {"infeasible": 17, "ok": 17}
+    assert found["points"] == 36
+    assert found["removed"] == {"x + y < 9": 2}
+    # On paper: cost (x-3)² + (y-4)², gain xy, with y <= 3 and x + y < 9.
+    assert [(d["x"], d["y"]) for d in found["front"]] == [(3.0, 3.0), (4.0, 3.0), (5.0, 3.0)]
+    assert found["knee"] in found["front"]
+
+
+def test_overrides_and_samplers_change_what_is_asked(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, rows in (
+        ("'space.axes.x=[2,3]' 'space.axes.n=1'", 6),
+        ("'space.constraints=[]' space.axes.n=1", 18),
+        ("sampler=random sampler.points=5", 5),
+        ("sampler=sobol sampler.points=4 sampler.seed=2", 4),
+        ("'space.axes.y=1..2 lin 3' 'space.axes.bonus=[null,1.5]' space.axes.n=1", 6 * 3 * 2),
+        ("engine=inline 'space.objectives={twice: max}'", 34),
+        ("~space.constraints", 36),
+    ):
+        found = json.loads(answer(f"{SWEEP} output=json outputs=o{rows} {words}", capsys))
+        assert sum(found["rows"].values()) == rows, words
+    assert found["removed"] == {}
+
+
+def test_the_key_in_the_table_finds_the_design(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(answer(f"{SWEEP} output=json", capsys))
+    key = found["knee"]["key"]
+    text = answer(f"show toy {key[:10]}", capsys)
+    assert f"x                        {found['knee']['x']:g} m" in text
+
+
+def test_queries_read_what_a_sweep_left(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(SWEEP, capsys)
+    front = json.loads(answer("pareto toy --min cost_usd --where 'gain > 13' --json", capsys))
+    assert [(d["x"], d["y"], d["equivalents"]) for d in front] == [(5.0, 3.0, 1)]
+    groups = json.loads(answer("pareto toy --max gain --per y --json", capsys))
+    assert [(d["y"], d["gain"]) for d in groups] == [(1.0, 6.0), (2.0, 12.0), (3.0, 15.0)]
+    assert "Pareto front: cost_usd min, gain max" in answer("pareto toy", capsys)
+    run("pareto toy --csv front.csv")
+    assert pl.read_csv("front.csv").height == 3
+
+
+def test_a_plan_tells_what_a_sweep_would_do(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads(answer("plan +space=toy output=json", capsys))
+    wanted = {"points": 36, "removed": {"x + y < 9": 2}, "picked": 34, "answered": 0, "to_do": 34}
+    assert {k: before[k] for k in wanted} == wanted
+    assert not Path("outputs").exists()
+    answer(SWEEP, capsys)
+    after = json.loads(answer("plan +space=toy output=json", capsys))
+    assert (after["answered"], after["to_do"]) == (34, 0)
+    grown = json.loads(answer("plan +space=toy 'space.axes.x=1..7' output=json", capsys))
+    assert (grown["answered"], grown["to_do"]) == (34, 2)
+
+
+def test_failures_end_as_rows_and_can_be_retried(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = answer("+space=rough plot=false", capsys, code=3)
+    assert "20 rows (1 error, 1 infeasible, 18 ok)" in text
+    assert "1 ValueError" in text
+    assert answer("+space=rough plot=false", capsys)  # nothing new failed
+    Path("cure").touch()
+    text = answer("+space=rough plot=false failures.retry=true", capsys)
+    assert "20 rows (1 infeasible, 19 ok); 1 of them new" in text
+
+
+def test_a_run_records_what_was_asked(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(SWEEP, capsys)
+    (folder,) = Path("outputs/toy/runs").iterdir()
+    assert json.loads((folder / "config.json").read_text())["name"] == "toy"
+    assert "polars" in json.loads((folder / "versions.json").read_text())
+    assert pl.read_parquet(folder / "front.parquet").height == 3
+
+
+def test_help_and_listings_answer(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "+space=NAME" in answer("--help", capsys)
+    assert "toy                      Where in the plane is it best?" in answer(
+        "list spaces", capsys
+    )
+    assert "h100_sxm" in answer("list gpu", capsys)
+    assert json.loads(answer("list samplers --json", capsys))["samplers"]
+    assert "2 removed by x + y < 9" in answer("show toy", capsys)
+    assert "hbm_bytes_per_s" in answer("show h100_sxm", capsys)
+    assert "metrics" in answer("show serving", capsys)
+
+
+BAD_SPACES = {
+    "typo": "simulator: tests.toys.quadratic\naxis: {x: 1}\n",
+    "listed": "- simulator\n",
+    "torn": "simulator: [\n",
+    "bare": "axes: {x: 1}\n",
+    "lost": "simulator: nowhere.to_be_found\naxes: {x: 1}\n",
+    "void": "simulator: tests.toys.quadratic\naxes: {x: 1..4}\nconstraints: ['x > 9']\n",
+    "aim": "simulator: tests.toys.aimless\naxes: {n: 1..4}\n",
+    "binary": "\udcff\udcfe",
+    "gpu": "simulator: kernels\naxes: {gpu: h100_smx, op: gemm}\n",
+    "refuse": "simulator: tests.toys.trouble\naxes: {n: 0..9, refuses: 4}\n",
+    "sheet": "simulator: tests.toys.reader\naxes: {sheet: gone.txt}\n",
+}
+
+MISTAKES = [
+    ("+space=toi", "unknown space 'toi'; did you mean 'toy'?"),
+    ("space=toi", "unknown space 'toi'"),
+    ("+space=", "unknown space ''"),
+    ("+space=nowhere/toy.yaml", "there is no such file"),
+    ("sampler=grid", "which space? Write +space=NAME"),
+    ("plan", "which space?"),
+    ("frobnicate", "there is no command 'frobnicate'"),
+    ("praeto toy", "did you mean 'pareto'?"),
+    ("+space=toy engine=rey", "unknown engine 'rey'; did you mean 'ray'?"),
+    ("+space=toy sampler=sobel", "unknown sampler 'sobel'; did you mean 'sobol'?"),
+    ("+space=toy sampler.points=5", "there is no key 'sampler.points'"),
+    ("+space=toy sampler=random sampler.point=5", "did you mean 'points'?"),
+    ("+space=toy sampler=random sampler.points=many", "sampler.points"),
+    ("+space=toy sampler=random sampler.points=-5", "at least one point"),
+    ("+space=toy sampler=random sampler.seed=-1", "a seed is not negative"),
+    ("+space=toy engine=ray engine.actor=2", "did you mean 'actors'?"),
+    ("+space=toy ouputs=x", "did you mean 'outputs'?"),
+    ("+space=toy output=xml", "write output=text or output=json"),
+    ("+space=toy failures.max=few", "write a whole number, or null"),
+    ("+space=toy failures.retri=true", "did you mean 'retry'?"),
+    ("+space=toy failures.retry=perhaps", "failures.retry"),
+    ("+space=toy plot=perhaps", "plot=perhaps: write plot=true or plot=false"),
+    ("+space=toy +failures.most=3", "there is no key 'failures.most'\nKnown: retry, max"),
+    ("+space=toy +outputz=3", "there is no key 'outputz'; did you mean 'output'?"),
+    ("+space=toy +sampler.seed=3", "there is no key 'sampler.seed'"),
+    ("+space=toy +engine.wages=3", "there is no key 'engine.wages'"),
+    ("+space=toy --verbose", "'--verbose' is no option of a sweep"),
+    ("+space=toy hello", "'hello' is not an override; write key=value"),
+    ("+space=toy space.axes.xx=1", "axis 'xx' is not an input"),
+    ("+space=toy +space.axes.xx=1", "axis 'xx' is not an input"),
+    ("+space=toy space.axes.x=1,2", "write 'space.axes.x=[1,2]'"),
+    ("+space=toy space.axes.x=[1,2", "quotes around the whole override"),
+    ("+space=toy space.axes.x=[]", "axis 'x' has no values"),
+    ("+space=toy space.axes.x=8..1", "runs backwards"),
+    ("+space=toy space.axes.x=abc", "'abc' is not a number"),
+    ("+space=toy space.axes.n=1.5", "1.5 is not a whole number"),
+    ("+space=toy space.axes.x=null", "cannot be null"),
+    ("+space=toy '+space.axes.x.from=1'", "axis 'x'"),
+    ("+space=toy 'space.constraints=[q < 4]'", "and around text with signs in it once more"),
+    ("+space=toy 'space.constraints=[\"q < 4\"]'", "names 'q', which is no column"),
+    ("+space=toy 'space.constraints=[\"x <\"]'", "is not an SQL expression"),
+    ("+space=toy 'space.constraints=[\"x > 99\"]'", "the space is empty"),
+    ("+space=toy 'space.objectives={cost: min}'", "objective 'cost' is not a metric"),
+    ("+space=toy 'space.objectives={gain: most}'", "write min or max"),
+    ("+space=toy 'space.objectives={label: min}'", "objective 'label' is not a metric"),
+    ("+space=toy 'space.derived={x: y}'", "has the name of an axis or a metric"),
+    ("+space=toy space.simulator=servng", "unknown simulator 'servng'"),
+    ("+space=toy space.axess.x=3", "there is no key 'space.axess"),
+    ("+space=typo", "a space has no key 'axis'; did you mean 'axes'?"),
+    ("+space=listed", "listed.yaml is not a space"),
+    ("+space=torn", "torn.yaml is not valid YAML"),
+    ("+space=bare", "a space needs `simulator:`"),
+    ("+space=lost", "unknown simulator 'nowhere.to_be_found'"),
+    ("+space=void", "the space is empty: its constraints leave none of 4 points"),
+    ("+space=aim", "names no `objectives:`"),
+    ("+space=binary", "cannot be read"),
+    ("+space=gpu", "unknown gpu 'h100_smx'; did you mean 'h100_sxm'?"),
+    ("+space=refuse engine=inline", "n=4 means nothing"),
+    ("+space=sheet", "gone.txt"),
+    ("+space=rough failures.max=0", "1 points failed, more than failures.max=0"),
+    ("+space=toy outputs=occupied", "occupied"),
+    ("list gpuz", "unknown kind 'gpuz'; did you mean 'gpus'?"),
+    ("list gpus --jsn", "did you mean '--json'?"),
+    ("list a b", "unrecognized arguments: b"),
+    ("show h100_smx", "did you mean 'h100_sxm'?"),
+    ("show nothing_like_it", "unknown name 'nothing_like_it'"),
+    ("show", "the following arguments are required: name"),
+    ("show toy 0123", "there are no results of 'toy'"),
+    ("pareto", "required: name"),
+    ("pareto toy", "there are no results of 'toy'"),
+    ("pareto toy --outputs nowhere", "there are no results of 'toy'"),
+    ("pareto toy --limit 3", "unrecognized arguments"),
+    ("pareto toy --rows many", "invalid int value"),
+    ("validate kernel", "unknown room 'kernel'; did you mean 'kernels'?"),
+    ("validate kernels --reference nowhere", "there is no measured data in nowhere"),
+]
+
+
+@pytest.mark.parametrize(("command", "complaint"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_gets_one_paragraph(
+    bench: Path, capsys: pytest.CaptureFixture[str], command: str, complaint: str
+) -> None:
+    for name, text in BAD_SPACES.items():
+        Path("spaces", f"{name}.yaml").write_text(text, errors="surrogateescape")
+    Path("occupied").write_text("a file, no folder")
+    assert run(command) == 2
+    told = capsys.readouterr()
+    paragraph = told.err[told.err.index("sweeper: ") :]
+    assert complaint in paragraph
+    assert "Traceback" not in paragraph
+    assert len(paragraph.strip().splitlines()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("pareto toy --min gian", "there is no column 'gian'; did you mean 'gain'?"),
+        ("pareto toy --min label", "objective 'label' is not a number"),
+        ("pareto toy --per gpu", "per: there is no column 'gpu'"),
+        ("pareto toy --where 'gian > 1'", "there is no column 'gian'; did you mean 'gain'?"),
+        ("pareto toy --where 'gain >'", "is not an SQL expression"),
+        ("pareto toy --where 'label > 1'", "cannot be computed"),
+        ("pareto toy --where 'gain > 9999'", "no feasible design of 'toy' meets gain > 9999"),
+        ("pareto toy --csv nowhere/front.csv", "nowhere/front.csv"),
+        ("show toy zz", "no design has a key that begins with 'zz'"),
+    ],
+)
+def test_a_mistake_in_a_query_gets_one_paragraph(
+    bench: Path, capsys: pytest.CaptureFixture[str], command: str, complaint: str
+) -> None:
+    answer(SWEEP, capsys)
+    assert run(command) == 2
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert "Traceback" not in told
+
+
+def test_a_damaged_part_is_named_by_every_command(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(SWEEP, capsys)
+    (part,) = Path("outputs/toy/results").rglob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-9])
+    for command in ("pareto toy", SWEEP):
+        assert run(command) == 2
+        assert f"{part.name} is damaged" in capsys.readouterr().err
+    part.unlink()
+    assert "34 of them new" in answer(SWEEP, capsys)
+
+
+def test_spaces_are_found_by_path(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my-own space.v2.yaml").write_text(TOY)
+    found = json.loads(answer("'+space=my-own space.v2.yaml' plot=false output=json", capsys))
+    assert found["rows"] == {"infeasible": 17, "ok": 17}
+
+
+def test_a_sweep_that_runs_is_not_run_twice_at_once(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import fcntl
+
+    answer(SWEEP, capsys)
+    (lock,) = Path("outputs/toy").glob(".*.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run(SWEEP) == 2
+    assert "already running" in capsys.readouterr().err
+
+
+WITHOUT_RAY = """
+import sys
+from sweeper.__main__ import main
+code = main({words!r})
+heavy = {{"ray", "pandas", "matplotlib", "scipy", "numba", "torch"}} & set(sys.modules)
+print("heavy:", sorted(heavy), "code:", code, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "list", "show toy", "plan +space=toy", "pareto toy", "pareto toy --per y"],
+)
+def test_queries_import_nothing_heavy(
+    bench: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    if command.startswith("pareto"):
+        answer(SWEEP, capsys)
+    script = WITHOUT_RAY.format(words=shlex.split(command))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(bench)},
+    )  # fmt: skip
+    assert done.stderr.strip().endswith("heavy: [] code: 0"), done.stderr

@@ -1,0 +1,100 @@
+"""One display says how far a sweep is; piped, it is plain lines."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper import progress as progress_module
+from sweeper.progress import Progress, shown
+from sweeper.store import Part
+from tests.toys import QUADRATIC, TROUBLE, space, sweep
+
+OBJECTIVES: dict[str, Any] = {"cost_usd": "min", "gain": "max"}
+
+
+def part(*vectors: tuple[float, float], **rows: int) -> Part:
+    front = np.array(vectors, np.float64).reshape(-1, 2)
+    reasons = {f"why_{status}": n for status, n in rows.items() if status != "ok"}
+    ties = np.ones(len(front), np.int64)
+    return Part("p", sum(rows.values()), rows, reasons, front, ties, seconds=0.5)
+
+
+def watched(*parts: Part, total: int = 10) -> Progress:
+    progress = Progress(total, OBJECTIVES)
+    for each in parts:
+        progress.add(each)
+    return progress
+
+
+def test_the_line_says_what_has_come_back() -> None:
+    progress = watched(part((1.0, 1.0), ok=3), part((2.0, 5.0), (3.0, 4.0), ok=2, infeasible=1))
+    line = progress.line()
+    assert line.startswith("6 of 10 points · ")
+    assert " left · front 2 · infeasible 1 · (why_infeasible 1)" in line
+    assert re.search(r"· [\d,]+/s ·", line)
+
+
+def test_at_the_end_nothing_is_left() -> None:
+    assert " · done · " in watched(part((1.0, 1.0), ok=10)).line()
+    assert "0 of 10 points" in watched().line()
+    assert "starting" in watched().line()
+
+
+def test_the_live_front_is_that_of_all_parts() -> None:
+    progress = watched(
+        part((2.0, 2.0), ok=1), part((1.0, 2.0), ok=1), part((1.0, 2.0), (0.5, 1.0), ok=2)
+    )
+    assert progress.front().tolist() == [[1.0, 2.0], [0.5, 1.0]]
+
+
+def test_parts_may_arrive_while_the_display_draws() -> None:
+    progress = Progress(10**6, OBJECTIVES)
+    stop = threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            progress.line()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    for i in range(2000):
+        progress.add(part((float(i), float(i)), ok=1))
+    stop.set()
+    thread.join()
+    assert len(progress.front()) == 2000
+
+
+def test_piped_progress_has_no_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "_LINE_S", 0.0)
+    stream = io.StringIO()
+    asked = space(TROUBLE, {"n": "0..40", "raises": 3, "dies": 7})
+    task = sweep(tmp_path, asked)
+    with shown(Progress(len(asked), task.objectives), stream) as display:
+        task.run(display.watch, display.say)
+    text = stream.getvalue()
+    assert text.splitlines()[0] == "engine inline: this process"
+    assert "error 1 · infeasible 1" in text
+    assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
+
+
+def test_a_terminal_is_redrawn_in_place(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    task = sweep(tmp_path, space(QUADRATIC, {"x": "1..9"}))
+    with shown(Progress(9, task.objectives), stream) as display:
+        task.run(display.watch, display.say)
+    assert "\x1b[" in stream.getvalue()
+    assert "engine inline: this process" in stream.getvalue()
