@@ -85,8 +85,9 @@ class Progress:
 
 
 @contextmanager
-def shown(progress: Progress, stream: TextIO = sys.stderr) -> Iterator[_Display]:
-    """Show the progress until the context ends."""
+def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Display]:
+    """Show the progress, on standard error unless said otherwise, until the context ends."""
+    stream = stream or sys.stderr
     display = _Terminal(progress, stream) if stream.isatty() else _Plain(progress, stream)
     try:
         yield display
