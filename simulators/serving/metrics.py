@@ -39,7 +39,7 @@ GROWTH = 0.1
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """What an operator of the service would put on a dashboard; null what a fidelity cannot know."""
+    """What an operator of the service would put on a dashboard; null where a mean cannot know."""
 
     ttft_mean_s: float | None = metric("time to first token, mean", unit="s", better="min")
     ttft_p50_s: float | None = metric("time to first token, median", unit="s", better="min")

@@ -16,9 +16,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import categories, evaluate_pointwise, numbers
+from simulators.core.contract import evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.serving.analytic import (
+    analytic_rows,
+    evaluate_analytic,
+    evaluate_apart,
+    simulate_analytic,
+)
 from simulators.serving.arrivals import Requests, requests_of
 from simulators.serving.deployment import (
     DEPLOYED,
@@ -48,7 +54,12 @@ class Serving:
     facts: type = Facts
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Simulate every row on its own."""
+        """Simulate every row on its own; steady states are answered together."""
+        fidelities = analytic_rows(batch)
+        if fidelities.all():
+            return evaluate_analytic(batch)
+        if fidelities.any():
+            return evaluate_apart(self.evaluate, batch, fidelities)
         shelf = Shelf()
         return evaluate_pointwise(
             ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), batch
@@ -82,9 +93,7 @@ class Serving:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
         counts = numbers(batch, "requests").astype(np.float64)
         event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
-        codes, names = categories(batch, "fidelity")
-        analytic = np.array([name == ANALYTIC for name in names])
-        return np.where(analytic[codes], STEADY_STATE_S, event_s)
+        return np.where(analytic_rows(batch), STEADY_STATE_S, event_s)
 
 
 PER_REQUEST_S = 4e-6
@@ -129,6 +138,8 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
     """
+    if point.fidelity == ANALYTIC:
+        return simulate_analytic(point)
     return run_of(point, shelf=shelf).metrics()
 
 
@@ -199,8 +210,8 @@ def run_of(
 
 
 def _asked(point: ServingPoint) -> Requests:
-    """Return the requests of a point's workload."""
-    return requests_of(
+    """Return the requests of a point's workload, with the lengths that the point fixes."""
+    asked = requests_of(
         workload=point.workload,
         qps=point.qps,
         requests=point.requests,
@@ -208,6 +219,10 @@ def _asked(point: ServingPoint) -> Requests:
         process=point.arrivals,
         burstiness=point.burstiness,
     )
+    for name in ("prompt_tokens", "output_tokens"):
+        if length := getattr(point, name):
+            asked = replace(asked, **{name: np.full(asked.arrival_s.size, length)})
+    return asked
 
 
 def _limits(
@@ -236,14 +251,6 @@ def _limits(
         stages=point.pp,
         reserves=reserves,
     )
-
-
-def _with_lengths(asked: Requests, point: ServingPoint) -> Requests:
-    """Return the requests with the lengths that the point fixes."""
-    for name in ("prompt_tokens", "output_tokens"):
-        if length := getattr(point, name):
-            asked = replace(asked, **{name: np.full(asked.arrival_s.size, length)})
-    return asked
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

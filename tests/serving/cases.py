@@ -28,7 +28,7 @@ from simulators.serving.replica import SCHEDULE
 from simulators.serving.service import Engine, Limits, serve
 from simulators.serving.world import World
 
-SCHEDULERS = ("faster_transformer", "lightllm", "orca", "sarathi", "vllm")
+SCHEDULERS = ("faster_transformer", "lightllm", "orca", "sarathi", "vllm", "vllm_v1")
 
 
 @kernel(PRICE)

@@ -1,0 +1,100 @@
+"""One token budget for all: running requests first, whatever their phase, then the queue.
+
+vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
+`max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
+Without a free block the request admitted last is restarted, and then nobody is admitted in this
+iteration.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.kernel import kernel
+from simulators.serving.kv_cache import allocate, blocks_for, fits, restart
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    BLOCK,
+    BLOCKS,
+    CHUNK,
+    DONE,
+    FOREVER,
+    FREE,
+    HEAD,
+    HOLDERS,
+    IDLE,
+    MEMO,
+    PROMPT,
+    RANK,
+    RESTARTED,
+    SCHEDULE,
+    SEATS,
+    WAITING,
+    pop_waiting,
+    seat,
+    sort_by_arrival,
+)
+
+CHUNKED = True
+
+
+@kernel(SCHEDULE)
+def schedule(
+    _now: float,
+    limits: Ints,
+    pool: Ints,
+    request: Ints,
+    _times: Floats,
+    waiting: Ints,
+    idle: Ints,
+    batch: Ints,
+    tokens: Ints,
+) -> int:
+    """Give the budget to running requests in the order of admission, the rest to the queue.
+
+    `MEMO` counts admissions; a request's rank becomes the number of its own.
+    """
+    left, prefills, restarts = limits[CHUNK], 0, pool[RESTARTED]
+    sort_by_arrival(request, idle, pool[IDLE])
+    head, count = 0, pool[IDLE]
+    while head < count and left > 0 and pool[BATCH] < limits[BATCH_SEATS]:
+        who = idle[head]
+        head += 1
+        done, prompt = request[who, DONE], request[who, PROMPT]
+        granted = 1 if done > prompt else min(prompt - done, left)
+        kept = done if done > prompt else done + granted
+        needed = blocks_for(kept, limits[BLOCK]) - request[who, BLOCKS]
+        while pool[FREE] < needed and head < count:
+            count -= 1
+            restart(limits, pool, request, waiting, idle[count])
+        if pool[FREE] < needed:
+            restart(limits, pool, request, waiting, who)
+            continue
+        request[who, BLOCKS] += max(needed, 0)
+        pool[FREE] -= max(needed, 0)
+        seat(pool, batch, tokens, who, granted)
+        left -= granted
+        prefills += 1 if done <= prompt else 0
+    for i in range(head, count):
+        idle[i - head] = idle[i]
+    pool[IDLE] = count - head
+    if pool[RESTARTED] > restarts:
+        return 1
+    while (
+        pool[WAITING] > 0
+        and left > 0
+        and pool[HOLDERS] < limits[SEATS]
+        and pool[BATCH] < limits[BATCH_SEATS]
+    ):
+        granted = min(request[waiting[pool[HEAD]], PROMPT], left)
+        blocks = blocks_for(granted, limits[BLOCK])
+        if not fits(limits, pool, blocks):
+            break
+        who = pop_waiting(pool, waiting)
+        allocate(pool, request, who, blocks)
+        request[who, RANK] = pool[MEMO]
+        pool[MEMO] += 1
+        seat(pool, batch, tokens, who, granted)
+        left -= granted
+        prefills += 1
+    return FOREVER if prefills == 0 and pool[IDLE] == 0 else 1
