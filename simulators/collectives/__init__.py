@@ -1,0 +1,1 @@
+"""Collectives: what it takes ranks to exchange and reduce their buffers over a network."""

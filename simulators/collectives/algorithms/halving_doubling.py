@@ -1,0 +1,63 @@
+"""Partners exchange halves, then quarters, then eighths: log2(n) steps instead of n-1.
+
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
+(2005). A reduce-scatter halves its message while the distance doubles, an all-gather goes the way
+back. It exists for powers of two, and as a binomial tree for a broadcast.
+"""
+
+from __future__ import annotations
+
+from simulators.collectives.algorithms import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BROADCAST,
+    IMPOSSIBLE,
+    PHASE,
+    REDUCE_SCATTER,
+    SEND_RECV,
+)
+from simulators.collectives.wires import delay_ns, log2, reduction_ns
+from simulators.core.jit import kernel
+
+
+@kernel(PHASE)
+def phase_ns(
+    op: int,
+    ranks: int,
+    window: int,
+    block: int,
+    leaf: int,
+    oversubscription: float,
+    bytes_per_ns: float,
+    latency_ns: float,
+    payload: int,
+    endpoint_ns: int,
+    memory_bytes_per_s: float,
+) -> int:
+    """Return the time of a phase; the first step reduces nothing, as in the reference simulator."""
+    steps = log2(ranks)
+    if steps < 0 or op == ALL_TO_ALL:
+        return IMPOSSIBLE
+    total_ns = endpoint_ns
+    if op == SEND_RECV:
+        steps = 1
+    if op == ALL_GATHER or op == BROADCAST or op == SEND_RECV:
+        message, offset = payload, ranks // 2
+        for _ in range(steps):
+            total_ns += endpoint_ns + delay_ns(
+                block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
+            )  # fmt: skip
+            message, offset = (2 * message if op == ALL_GATHER else message), offset // 2
+        return total_ns
+    message, offset = payload // 2, 1
+    for step in range(steps):
+        step_ns = endpoint_ns + delay_ns(
+            block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
+        )  # fmt: skip
+        total_ns += step_ns if op == REDUCE_SCATTER else 2 * step_ns
+        if step > 0:
+            total_ns += reduction_ns(message, memory_bytes_per_s)
+        message, offset = message // 2, offset * 2
+    return total_ns
+
+

@@ -1,0 +1,47 @@
+"""A switch that adds what its ports send needs one crossing for an all-reduce, whatever n.
+
+Graham et al., "Scalable hierarchical aggregation protocol" (2016); NVLink switches of the third
+generation do the same (NVLS). Each rank sends its buffer once and receives the sum once, so an
+all-reduce moves half of what a ring does; an all-gather is a multicast.
+"""
+
+from __future__ import annotations
+
+from simulators.collectives.algorithms import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    IMPOSSIBLE,
+    PHASE,
+    REDUCE_SCATTER,
+    SEND_RECV,
+)
+from simulators.collectives.wires import FAT_TREE_BLOCK, SWITCH_BLOCK, delay_ns
+from simulators.core.jit import kernel
+
+
+@kernel(PHASE)
+def phase_ns(
+    op: int,
+    ranks: int,
+    window: int,
+    block: int,
+    leaf: int,
+    oversubscription: float,
+    bytes_per_ns: float,
+    latency_ns: float,
+    payload: int,
+    endpoint_ns: int,
+    memory_bytes_per_s: float,
+) -> int:
+    """Return the time of a phase on a switch: the busier direction of a port decides."""
+    if (block != SWITCH_BLOCK and block != FAT_TREE_BLOCK) or op == ALL_TO_ALL:
+        return IMPOSSIBLE
+    moved = payload
+    if op == ALL_GATHER:
+        moved = payload * (ranks - 1)
+    if op == REDUCE_SCATTER:
+        moved = payload - payload // ranks
+    offset = 1 if op == SEND_RECV else ranks // 2
+    return 2 * endpoint_ns + delay_ns(
+        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, moved
+    )  # fmt: skip

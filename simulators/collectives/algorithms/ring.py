@@ -1,0 +1,54 @@
+"""A ring all-reduce moves 2(n-1)/n of the data over every link, in 2(n-1) steps.
+
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009). Every rank sends to its right
+neighbour what it last received from its left, after an endpoint delay and, in the reducing half,
+after adding its own part. An all-to-all passes every block from neighbour to neighbour, one after
+another: n(n-1)/2 steps, which no library does, but the reference simulator.
+"""
+
+from __future__ import annotations
+
+from simulators.collectives.algorithms import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PHASE,
+    REDUCE_SCATTER,
+    SEND_RECV,
+)
+from simulators.collectives.wires import delay_ns, reduction_ns
+from simulators.core.jit import kernel
+
+
+@kernel(PHASE)
+def phase_ns(
+    op: int,
+    ranks: int,
+    window: int,
+    block: int,
+    leaf: int,
+    oversubscription: float,
+    bytes_per_ns: float,
+    latency_ns: float,
+    payload: int,
+    endpoint_ns: int,
+    memory_bytes_per_s: float,
+) -> int:
+    """Return the time of a phase: all steps follow one another."""
+    is_divided = op == ALL_REDUCE or op == REDUCE_SCATTER or op == ALL_TO_ALL
+    message = payload // ranks if is_divided else payload
+    hop_ns = delay_ns(
+        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, 1, message
+    )  # fmt: skip
+    step_ns = hop_ns + endpoint_ns
+    reduce_ns = reduction_ns(message, memory_bytes_per_s)
+    if op == REDUCE_SCATTER:
+        return endpoint_ns + (ranks - 1) * (step_ns + reduce_ns)
+    if op == ALL_REDUCE:
+        return endpoint_ns + (ranks - 1) * (2 * step_ns + reduce_ns)
+    if op == ALL_TO_ALL:
+        return endpoint_ns + ranks * (ranks - 1) // 2 * step_ns
+    if op == SEND_RECV:
+        return endpoint_ns + step_ns
+    return endpoint_ns + (ranks - 1) * step_ns  # all_gather and broadcast
+
+

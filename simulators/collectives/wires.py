@@ -1,0 +1,69 @@
+"""What a message costs on its way: hops of latency, its bytes over the bandwidth, its reduction.
+
+A building block joins the ranks of one dimension. On a switch a message makes two hops, between
+fully connected ranks one, on a ring as many as the shorter way round has. In a fat tree it makes
+four hops if it leaves its leaf switch, whose uplinks carry `leaf / oversubscription` ports.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import f8, i8, kernel
+
+BLOCKS = ("ring", "fully_connected", "switch", "fat_tree")
+RING_BLOCK, FULL_BLOCK, SWITCH_BLOCK, FAT_TREE_BLOCK = range(4)
+
+
+@kernel(i8(i8, i8, i8, i8))
+def hops(block: int, ranks: int, leaf: int, offset: int) -> int:
+    """Return the links between two ranks that are `offset` apart.
+
+    >>> hops(RING_BLOCK, 8, 0, 5), hops(FULL_BLOCK, 8, 0, 5), hops(SWITCH_BLOCK, 8, 0, 5)
+    (3, 1, 2)
+    """
+    if block == RING_BLOCK:
+        return min(offset, ranks - offset)
+    if block == FULL_BLOCK:
+        return 1
+    if block == FAT_TREE_BLOCK and ranks > leaf:
+        return 4
+    return 2
+
+
+@kernel(i8(i8, i8, i8, f8, f8, f8, i8, i8))
+def delay_ns(
+    block: int,
+    ranks: int,
+    leaf: int,
+    oversubscription: float,
+    bytes_per_ns: float,
+    latency_ns: float,
+    offset: int,
+    message: int,
+) -> int:
+    """Return the time of a message over `offset` ranks, all ranks sending alike.
+
+    In a fat tree `min(offset, leaf)` messages leave each leaf at once and share its uplinks.
+
+    >>> delay_ns(SWITCH_BLOCK, 8, 0, 1.0, 10.0, 100.5, 1, 1_000)
+    301
+    """
+    rate = bytes_per_ns
+    if block == FAT_TREE_BLOCK and ranks > leaf:
+        leaving = min(min(offset, ranks - offset), leaf)
+        rate = min(rate, bytes_per_ns * leaf / (oversubscription * leaving))
+    return int(hops(block, ranks, leaf, offset) * latency_ns + message / rate)
+
+
+@kernel(i8(i8, f8))
+def reduction_ns(message: int, memory_bytes_per_s: float) -> int:
+    """Return the time to add a message to what is there: two reads and one write."""
+    return 3 * int(message / memory_bytes_per_s * 1e9)
+
+
+@kernel(i8(i8))
+def log2(ranks: int) -> int:
+    """Return the logarithm of a power of two, and -1 of anything else."""
+    power, steps = 1, 0
+    while power < ranks:
+        power, steps = 2 * power, steps + 1
+    return steps if power == ranks else -1
