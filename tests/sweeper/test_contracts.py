@@ -91,7 +91,7 @@ def test_an_engine_in_this_process_holds_to_the_contract(name: str) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_engine_ray_holds_to_the_contract(local_ray: None, actors: int) -> None:
     check_engine(load_engine("ray", actors=actors), bowl())
 

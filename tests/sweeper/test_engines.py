@@ -1,0 +1,161 @@
+"""An engine decides where the work is done; a bad point costs one row wherever it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from simulators.core.errors import UnknownNameError, UserError
+from sweeper.engines import Engine, load_engine
+from sweeper.engines.auto import hinted, probe
+from sweeper.samplers import load_sampler
+from sweeper.space import DesignSpace
+from sweeper.testing import check_engine
+from tests.toys import COUNTING, QUADRATIC, TROUBLE, space, sweep
+
+
+def answers(
+    folder: Path, asked: DesignSpace, engine: Engine, **more: Any
+) -> tuple[pl.DataFrame, list[str]]:
+    """Return all rows in the order of the points, and what the engine said."""
+    said: list[str] = []
+    counted: Counter[str] = Counter()
+    task = sweep(folder, asked, engine=engine, **more)
+    rows = task.run(lambda part: counted.update(part.rows), said.append).collect()
+    assert sum(counted.values()) == len(rows)
+    return rows[np.argsort(asked.index_of(rows))], said
+
+
+def troubled(last: int = 99, **which: int) -> DesignSpace:
+    return space(TROUBLE, {"n": f"0..{last}", **which})
+
+
+def named(rows: pl.DataFrame) -> list[tuple[int, str, str]]:
+    bad = rows.filter(pl.col("status") != "ok").sort("n")
+    return [(r["n"], r["status"], r["reason"]) for r in bad.to_dicts()]
+
+
+def test_one_point_that_raises_costs_one_row(tmp_path: Path) -> None:
+    rows, _ = answers(tmp_path, troubled(raises=41, dies=77), load_engine("inline"))
+    assert named(rows) == [
+        (41, "error", "ValueError: cannot square 41"),
+        (77, "infeasible", "too_large: on paper"),
+    ]
+    good = rows.filter(pl.col("status") == "ok")
+    assert good["square"].to_list() == [n * n for n in range(100) if n not in (41, 77)]
+
+
+def test_points_that_raise_side_by_side_are_all_found(tmp_path: Path) -> None:
+    axes = {"n": "0..9", "raises": [3, 4, 5]}
+    rows, _ = answers(tmp_path, space(TROUBLE, axes), load_engine("inline"))
+    assert [n for n, *_ in named(rows)] == [3, 4, 5]
+
+
+def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
+    _, said = answers(tmp_path, troubled(), load_engine("auto"))
+    assert said[0].startswith("auto chose inline: 100 points × ")
+    assert "of work, under 20 s" in said[0]
+    assert said[1] == "engine inline: this process"
+
+
+def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
+    """A constraint is often there because the simulator refuses the others."""
+    asked = space(TROUBLE, {"n": "0..9", "refuses": [4, 5]}, constraints=["n <> refuses"])
+    assert probe(asked).probes == 20
+    assert probe(space(TROUBLE, {"n": "0..9"}, constraints=["n > 99"])).probes == 10
+    assert hinted(asked) is None
+
+
+@pytest.mark.parametrize("size", [64, 640, 6400])
+def test_a_probe_meets_every_value_of_the_fastest_axis(size: int) -> None:
+    """Even where its period divides the stride of the probes."""
+    asked = space(TROUBLE, {"raises": f"1..{size}", "n": "1..8"})
+    seen: set[int] = set()
+    original = DesignSpace.batch
+
+    def watched(self: DesignSpace, where: Any, kept: Any = None) -> Any:
+        seen.update(self.points(where)["n"])
+        return original(self, where, kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DesignSpace, "batch", watched)
+        probe(asked)
+    assert seen == set(range(1, 9))
+
+
+def test_a_probe_keeps_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    asked = space(COUNTING, {"n": "0..5", "log": str(log)})
+    answers(tmp_path, asked, load_engine("auto"))
+    done = Counter(map(int, log.read_text().split()))
+    assert set(done) == set(range(6))
+    assert sum(done.values()) == 6 + 6 + 1  # once for the answer, once probed, the first one warm
+
+
+def test_an_unknown_engine_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'inline'"):
+        load_engine("inlin")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_one_error_one_crash_and_one_hang_cost_three_rows(
+    local_ray: None, tmp_path: Path, sampler: str
+) -> None:
+    asked = troubled(raises=17, exits=42, hangs=80, dies=5)
+    engine = load_engine("ray", actors=2, point_timeout_s=2.0)
+    rows, said = answers(tmp_path, asked, engine, sampler=load_sampler(sampler))
+    assert len(rows) == 100
+    assert [(n, status) for n, status, _ in named(rows)] == [
+        (5, "infeasible"), (17, "error"), (42, "crash"), (80, "timeout"),
+    ]  # fmt: skip
+    assert named(rows)[2][2].startswith("crash: ")
+    assert named(rows)[3][2] == "timeout: no answer in time"
+    assert said[0].startswith("engine ray: 2 actors hired")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_many_crashes_do_not_blame_their_neighbours(local_ray: None, tmp_path: Path) -> None:
+    asked = space(TROUBLE, {"n": "0..11", "exits": [2, 3, 9]})
+    rows, _ = answers(tmp_path, asked, load_engine("ray", actors=2))
+    assert [(n, status) for n, status, _ in named(rows)] == [
+        (2, "crash"), (3, "crash"), (9, "crash"),
+    ]  # fmt: skip
+    assert len(rows) == 36
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_rounds_share_their_actors_and_bits_do_not_depend_on_them(
+    local_ray: None, tmp_path: Path
+) -> None:
+    asked = space(QUADRATIC, {"x": "0..60", "y": "0.1..3 log 20", "n": [1, 13]})
+    inline, _ = answers(tmp_path / "one", asked, load_engine("inline"))
+    rows, said = answers(tmp_path / "two", asked, load_engine("auto", worth_s=0.0, actors=2))
+    assert said[0].startswith("auto chose ray")
+    assert_frame_equal(rows, inline, check_exact=True)
+    check_engine(load_engine("auto", worth_s=0.0, actors=2), space(QUADRATIC, {"x": "1..30"}))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_users_mistake_in_an_actor_stops_the_sweep(local_ray: None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="n=42 means nothing"):
+        answers(tmp_path, troubled(refuses=42), load_engine("ray", actors=2))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_more_actors_than_the_cluster_has_room_for_are_refused(
+    local_ray: None, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"engine\.actors=5: the cluster has only 2 CPUs"):
+        answers(tmp_path, troubled(), load_engine("ray", actors=5))
