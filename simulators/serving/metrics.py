@@ -193,7 +193,7 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         stalled_requests=int(np.count_nonzero(times[:, STALLED] > 0.0)),
         completed_requests=output_tokens.size,
         rejected_requests=rejected,
-        saturated=backlog_grows(arrival, end),
+        saturated=backlog_grows(arrival, times[:, SCHEDULED], end),
         gpus=bill.gpus,
         kv_blocks=blocks,
         iterations=iterations,
@@ -232,22 +232,30 @@ def gap_spread(world: World) -> Spread:
     return Spread(mean, float(median), float(ninety), float(most))
 
 
-def backlog_grows(arrival: Floats, end: Floats) -> bool:
-    """Return whether more and more requests are in the system while requests arrive.
+def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
+    """Return whether the run was on its way to an ever longer queue when arrivals stopped.
 
-    The mean number met by the arrivals of the last quarter is compared with that of the quarter
-    before. Growth counts from a tenth of a quarter's arrivals, and from three deviations of a
-    number that counts independent requests.
+    The arrivals are cut in quarters. Either those of the last meet more requests in the system
+    than those before, by a tenth of a quarter's arrivals and three deviations of a number that
+    counts independent requests. Or the wait for a first batch rises from quarter to quarter, by
+    more than a tenth of the time that passes and to more than twice what it was in the second.
     """
     count = arrival.size
     quarter = count // 4
     if quarter < 1:
         return False
     gone = np.searchsorted(np.sort(end), arrival, side="right")
-    inside = np.arange(count) - gone
-    before = float(inside[2 * quarter : 3 * quarter].sum()) / quarter
-    after = float(inside[3 * quarter : 4 * quarter].sum()) / quarter
-    return bool(after - before > max(GROWTH * quarter, 3.0 * np.sqrt(before)))
+    inside, waits = _quarters(np.arange(count) - gone), _quarters(scheduled - arrival)
+    crowd = inside[3] - inside[2] > max(GROWTH * quarter, 3.0 * np.sqrt(inside[2]))
+    passed_s = arrival[-1] - arrival[-2 * quarter]
+    rises = waits[0] <= waits[1] <= waits[2] <= waits[3] and waits[3] > 2.0 * waits[1]
+    return bool(crowd or (rises and waits[3] - waits[1] > GROWTH * passed_s))
+
+
+def _quarters(values: Floats) -> list[float]:
+    """Return the mean of each quarter."""
+    quarter = values.size // 4
+    return [float(values[i * quarter : (i + 1) * quarter].sum()) / quarter for i in range(4)]
 
 
 def _at(ordered: Floats, share: float) -> float:

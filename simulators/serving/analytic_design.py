@@ -1,0 +1,212 @@
+"""What a replica may run: its seats, the tokens of an iteration, and the memory behind both.
+
+Every running request holds KV memory for its whole life. Where a batch size was chosen and does not
+fit, the row is infeasible; where the rate of arrivals decides, memory limits the seats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.contract import categories, numbers
+from simulators.core.errors import UserError, suggestion
+from simulators.core.jit import Floats, Ints
+from simulators.serving.analytic_lengths import Lengths, lengths_of
+from simulators.serving.analytic_prices import Group, memory_of
+from simulators.serving.analytic_steady import Engine
+from simulators.serving.arrivals import PROCESSES
+from simulators.serving.policies import load_scheduler
+
+WHOLE_PROMPTS = ("vllm",)
+"""Schedulers that process whole prompts before any decode; those with chunks say so themselves."""
+
+GAP_SCV = {"poisson": 1.0, "even": 0.0}
+"""Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
+
+AT_LEAST_ONE = ("tp", "pp", "replicas", "chunk_size", "max_batch", "max_batch_tokens", "block_size")
+
+
+class Verdicts:
+    """Why rows cannot exist: the first reason found for each."""
+
+    def __init__(self, rows: int) -> None:
+        self.codes = np.zeros(rows, np.int32)
+        self.texts: list[str | None] = [None]
+
+    def add(self, condemned: NDArray[np.bool_], reason: str) -> None:
+        """Condemn rows that were not condemned before."""
+        if condemned.any():
+            self.codes[condemned & (self.codes == 0)] = self._code(reason)
+
+    def add_rows(self, rows: Ints, reason: str) -> None:
+        """Condemn rows by number."""
+        self.codes[rows] = self._code(reason)
+
+    def _code(self, reason: str) -> int:
+        if reason not in self.texts:
+            self.texts.append(reason)
+        return self.texts.index(reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """Of each row: the replica it asks for, and the load."""
+
+    engine: Engine
+    lengths: Lengths
+    kind: Ints  # equal where lengths are
+    kv_tokens: Floats  # that fit beside weights and activations
+    kv_blocks: Floats
+    gpus: Floats  # of one replica
+    replicas: Floats
+    usd_per_gpu_hour: Floats  # NaN: nobody knows
+    flops_per_token: Floats
+    peak_flops: Floats  # of one GPU
+
+    def at(self, rows: Ints) -> Design:
+        """Return some rows."""
+        parts: dict[str, Any] = {
+            name: column[rows] if isinstance(column, np.ndarray) else column.at(rows)
+            for name, column in vars(self).items()
+        }
+        return Design(**parts)
+
+
+def design_of(batch: pa.RecordBatch, groups: list[Group], verdicts: Verdicts) -> Design:
+    """Return what every row asks for, and condemn those that cannot be.
+
+    Raises:
+        UserError: a choice means nothing.
+    """
+    column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
+    _check(column)
+    chunked = _schedulers(batch, column, verdicts)
+    shared = _shared(groups, batch.num_rows, verdicts)
+    verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
+    asked = column["max_context"]
+    context = np.where(asked > 0.0, np.minimum(asked, shared["context"]), shared["context"])
+    lengths, kind = lengths_of(batch, context)
+    verdicts.add(np.isnan(lengths.prompt), "no_request_fits")
+    batch_tokens = np.maximum(column["max_batch_tokens"], context)
+    free = shared["hbm"] * column["memory_fraction"] - shared["weights"]
+    verdicts.add(free < 0.0, "weights_exceed_hbm")
+    most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
+    free -= most_tokens * shared["per_token"] + column["max_batch"] * shared["per_row"]
+    blocks = np.floor(free / (column["block_size"] * shared["per_kv_token"]))
+    verdicts.add(blocks < 1.0, "no_kv_memory")
+    usable = blocks - np.floor(column["watermark"] * blocks)
+    held = np.ceil((lengths.prompt + lengths.output) / column["block_size"])
+    fit = np.floor(usable / held / column["pp"])
+    rate = column["qps"] * lengths.fitting / column["replicas"]
+    seats = np.floor(column["max_batch"] / column["pp"])
+    verdicts.add((fit < 1.0) | (np.isnan(rate) & (fit < seats)), "kv_exceeds_hbm")
+    usd = column["usd_per_gpu_hour"]
+    return Design(
+        engine=Engine(
+            stages=column["pp"],
+            seats=np.minimum(seats, fit),
+            chunked=chunked,
+            tokens=np.where(chunked, column["chunk_size"], column["max_batch_tokens"]),
+            rate=rate,
+            arrival_scv=_gap_scv(batch, column["burstiness"]),
+        ),
+        lengths=lengths,
+        kind=kind,
+        kv_tokens=blocks * column["block_size"],
+        kv_blocks=blocks,
+        gpus=column["tp"] * column["pp"],
+        replicas=column["replicas"],
+        usd_per_gpu_hour=np.where(np.isnan(usd), shared["usd"], usd),
+        flops_per_token=shared["flops_per_token"],
+        peak_flops=shared["peak"],
+    )
+
+
+_NUMBERS = (
+    *AT_LEAST_ONE, "qps", "burstiness", "memory_fraction", "watermark", "max_context",
+    "prompt_tokens", "output_tokens", "usd_per_gpu_hour",
+)  # fmt: skip
+
+
+def _check(column: dict[str, Floats]) -> None:
+    """Raise `UserError` for a choice that no engine could be given."""
+    for name in AT_LEAST_ONE:
+        if column[name].min() < 1.0:
+            raise UserError(f"{name} is {column[name].min():g}; it must be at least 1")
+    for name in ("max_context", "prompt_tokens", "output_tokens"):
+        if column[name].min() < 0.0:
+            raise UserError(f"{name} is {column[name].min():g}; it must not be negative")
+    fraction, watermark = column["memory_fraction"], column["watermark"]
+    if fraction.min() <= 0.0 or fraction.max() > 1.0:
+        raise UserError("memory_fraction must be within 0..1")
+    if watermark.min() < 0.0 or watermark.max() >= 1.0:
+        raise UserError("watermark must be within 0..1")
+    for name in ("qps", "burstiness"):
+        if (column[name] <= 0.0).any() or np.isinf(column[name]).any():
+            raise UserError(f"{name} must be positive")
+
+
+def _schedulers(
+    batch: pa.RecordBatch, column: dict[str, Floats], verdicts: Verdicts
+) -> NDArray[np.bool_]:
+    """Return which rows cut prompts in chunks; condemn policies without a closed form."""
+    codes, names = categories(batch, "scheduler")
+    chunked = np.zeros(len(names), bool)
+    for code, name in enumerate(names):
+        policy = load_scheduler(str(name))
+        chunked[code] = policy.chunked
+        if not policy.chunked and name not in WHOLE_PROMPTS:
+            verdicts.add(codes == code, f"{name}_needs_fidelity_event")
+        for field, needed in policy.requires.items():
+            wrong = (codes == code) & (column[field] != needed)
+            verdicts.add(wrong, f"{name}_needs_{field}_{needed}")
+    return chunked[codes]
+
+
+def _gap_scv(batch: pa.RecordBatch, burstiness: Floats) -> Floats:
+    codes, names = categories(batch, "arrivals")
+    known = np.full(len(names), np.nan)
+    for code, name in enumerate(names):
+        if name not in PROCESSES:
+            raise UserError(
+                f"arrivals are '{name}'{suggestion(str(name), PROCESSES)}\n"
+                f"Known: {', '.join(PROCESSES)}"
+            )
+        known[code] = GAP_SCV.get(str(name), np.nan)
+    return np.where(np.isnan(known[codes]), burstiness * burstiness, known[codes])
+
+
+def _shared(groups: list[Group], rows: int, verdicts: Verdicts) -> dict[str, Floats]:
+    """Return as columns what the rows of a group have in common."""
+    number = np.empty(rows, np.int64)
+    table = np.full((len(groups), len(_SHARED)), np.nan)
+    for i, group in enumerate(groups):
+        number[group.rows] = i
+        if group.deployment is None:
+            verdicts.add_rows(group.rows, group.verdict)
+            continue
+        memory, deployment = memory_of(group.replica), group.deployment
+        usd = deployment.usd_per_gpu_hour
+        table[i] = (
+            memory.hbm,
+            memory.weights,
+            memory.per_kv_token,
+            memory.per_token,
+            memory.per_row,
+            group.replica.model.max_context,
+            np.nan if usd is None else usd,
+            deployment.flops_per_token,
+            deployment.peak_flops,
+        )
+    return {name: table[number, i] for i, name in enumerate(_SHARED)}
+
+
+_SHARED = (
+    "hbm", "weights", "per_kv_token", "per_token", "per_row", "context", "usd", "flops_per_token",
+    "peak",
+)  # fmt: skip
