@@ -20,6 +20,9 @@ REGIMES_S = (2e-4, 2e-3)
 UNKNOWN = 2.0
 """Without any measurement of an operator class, a factor of two either way is stated by choice."""
 
+LEAST_KNOWN = 1.25
+"""No rate of a board nobody measured is known within a quarter, however alike the others are."""
+
 COVERED = (0.05, 0.95)
 """Quantiles of the residuals between which a 90 % interval lies."""
 
@@ -78,6 +81,9 @@ def widest_of(bands: list[Band]) -> Band:
     )
 
 
-def stretched(band: Band, power: float) -> Band:
-    """Return the band with both ends moved away from one, by a power of themselves."""
-    return Band(tuple(lo**power for lo in band.lo), tuple(hi**power for hi in band.hi))
+def stretched(band: Band, power: float, least: float = 1.0) -> Band:
+    """Return the band with both ends moved away from one, by a power of themselves at least."""
+    return Band(
+        tuple(min(lo**power, 1.0 / least) for lo in band.lo),
+        tuple(max(hi**power, least) for hi in band.hi),
+    )

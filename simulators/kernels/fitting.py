@@ -27,6 +27,7 @@ from simulators.workload.operators import Gemm
 Floats = NDArray[np.float64]
 Rates = GemmRates | VectorRates | ReductionRates
 Fit = Callable[[Rows, Gpu, Profile], Profile]
+Bend = tuple[float, float]
 
 RANDOM_ROWS = 3000
 """Random-shaped rows a fit looks at; more of them say nothing new."""
@@ -34,12 +35,12 @@ RANDOM_ROWS = 3000
 RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
 """Of a random-shaped row, and of all layer-shaped rows together: models are made of the latter."""
 
-FOLDS = 3
+FOLDS = 5
 """Of the cross-validation that decides on a correction and measures the bands."""
 
-TREES, DEPTH = 128, 3
-ALPHAS = (0.7, 0.8, 0.9, 1.0)
-"""Corrections that are tried, besides none; a steeper `alpha` leaves too much to the trees."""
+TREES, DEPTH = 64, 3
+BENDS = tuple((alpha, lean) for alpha in (0.8, 0.9, 1.0) for lean in (0.0, 1.0))
+"""Corrections that are tried, besides none: a smaller `alpha` leaves too much to the trees."""
 
 WORTHWHILE = 0.97
 """A correction must lower the cross-validated error by 3 % of itself to be kept."""
@@ -65,8 +66,8 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     if rows.label not in under.gemm:
         return _fit_stream(rows, gpu, under)
     plain = _fit_gemm(rows, gpu, under)
-    alpha = _best_alpha(rows, gpu, under)
-    return plain if alpha is None else _corrected(rows, gpu, plain, alpha)
+    bend = _best_bend(rows, gpu, under)
+    return plain if bend is None else _corrected(rows, gpu, plain, bend)
 
 
 def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
@@ -96,7 +97,7 @@ def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
     """Return predictions for each row by fits that did not see its shape."""
-    fold = np.floor(fraction(rows.group, salt=1) * folds).astype(int)
+    fold = _folds(rows, folds)
     out = np.full(len(rows), np.nan)
     for number in range(folds):
         aside = fold == number
@@ -105,6 +106,11 @@ def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int
         profile = fit(rows.where(~aside), gpu, under)
         out[aside] = call_seconds(operator_of(rows.where(aside)), gpu, profile)
     return out
+
+
+def _folds(rows: Rows, folds: int) -> NDArray[np.int64]:
+    """Return the fold each row's shape falls into."""
+    return np.floor(fraction(rows.group, salt=1) * folds).astype(np.int64)
 
 
 def rates_of(profile: Profile, label: str) -> Rates:
@@ -223,27 +229,30 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     return class_seconds(rates, sizes_of(operator), gpu, "fp32")
 
 
-def _best_alpha(rows: Rows, gpu: Gpu, under: Profile) -> float | None:
-    """Return the exponent whose correction helps most on shapes it has not seen, if any does."""
+def _best_bend(rows: Rows, gpu: Gpu, under: Profile) -> Bend | None:
+    """Return the correction that helps most on shapes it has not seen, if any does."""
     rows, _ = _thinned(rows)
     judged = rows.layer_shaped if rows.layer_shaped.any() else np.ones(len(rows), bool)
-    plain = _mape(cross_validated_s(rows, gpu, under, _fit_gemm), rows.seconds, judged)
-    best, chosen = WORTHWHILE * plain, None
-    for alpha in ALPHAS:
+    fold = _folds(rows, FOLDS)
+    blind: dict[Bend | None, Floats] = {bend: np.full(len(rows), np.nan) for bend in (None, *BENDS)}
+    for number in range(FOLDS):
+        aside = fold == number
+        if aside.all() or not aside.any():
+            continue
+        plain = _fit_gemm(rows.where(~aside), gpu, under)
+        for bend, out in blind.items():
+            profile = plain if bend is None else _corrected(rows.where(~aside), gpu, plain, bend)
+            out[aside] = call_seconds(operator_of(rows.where(aside)), gpu, profile)
+    errors = {bend: _mape(out, rows.seconds, judged) for bend, out in blind.items()}
+    best = min(BENDS, key=lambda bend: errors[bend])
+    return best if errors[best] < WORTHWHILE * errors[None] else None
 
-        def fit(part: Rows, gpu: Gpu, under: Profile, alpha: float = alpha) -> Profile:
-            return _corrected(part, gpu, _fit_gemm(part, gpu, under), alpha)
 
-        error = _mape(cross_validated_s(rows, gpu, under, fit), rows.seconds, judged)
-        if error < best:
-            best, chosen = error, alpha
-    return chosen
-
-
-def _corrected(rows: Rows, gpu: Gpu, plain: Profile, alpha: float) -> Profile:
+def _corrected(rows: Rows, gpu: Gpu, plain: Profile, bend: Bend) -> Profile:
     """Return the profile with boosted trees on what the tile model misses of this class."""
     kept, weights = _thinned(rows)
     rates = plain.gemm[rows.label]
+    alpha, lean = bend
     sizes = _sizes(kept)
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
@@ -257,6 +266,7 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, alpha: float) -> Profile:
         weights[clear],
         trees=TREES,
         depth=DEPTH,
+        lean=lean,
     )
     # log t - (1 - alpha) clip(log t) = alpha log t inside the range that was seen.
     correction = Correction(

@@ -25,7 +25,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
-from simulators.kernels.bands import Band, band_from, stretched, widest_of
+from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched, widest_of
 from simulators.kernels.correction import correction_from
 from simulators.kernels.profile import (
     GemmRates,
@@ -200,8 +200,9 @@ def stranger_bands(level: str, others: Sequence[Board]) -> dict[str, Band]:
     for board in others:
         for label, band in board.bands[level].items():
             found.setdefault(label, []).append(band)
+    least = LEAST_KNOWN if level == "zero_shot" else 1.0
     return {
-        label: stretched(widest_of(bands), 1.0 + STRANGENESS / len(bands))
+        label: stretched(widest_of(bands), 1.0 + STRANGENESS / len(bands), least)
         for label, bands in found.items()
     }
 
