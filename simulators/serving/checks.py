@@ -22,6 +22,7 @@ from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
 from simulators.serving.fit import TRACES, held_out, held_out_error
 from simulators.serving.lengths import load_workload
+from simulators.serving.measured import measured_checks
 from simulators.serving.parity import OpTable, layers_and_gqa, op_price, op_table, part_price
 from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import (
@@ -115,6 +116,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     return [
         *_parity_checks(reference),
         _scheduler_check(reference),
+        *measured_checks(reference),
         *_workload_checks(reference, rows),
     ]
 

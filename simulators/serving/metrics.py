@@ -245,7 +245,10 @@ def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
     if quarter < 1:
         return False
     gone = np.searchsorted(np.sort(end), arrival, side="right")
-    inside, waits = _quarters(np.arange(count) - gone), _quarters(scheduled - arrival)
+    inside, waits = (
+        _quarters(np.arange(count, dtype=np.float64) - gone),
+        _quarters(scheduled - arrival),
+    )
     crowd = inside[3] - inside[2] > max(GROWTH * quarter, 3.0 * np.sqrt(inside[2]))
     passed_s = arrival[-1] - arrival[-2 * quarter]
     rises = waits[0] <= waits[1] <= waits[2] <= waits[3] and waits[3] > 2.0 * waits[1]

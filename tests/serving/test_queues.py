@@ -45,4 +45,5 @@ def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
     arrival = np.cumsum(stream(seed, "gaps").standard_exponential(count)) / load
     requests = asked(arrival, np.full(count, 10), np.ones(count))
     world = run(requests, allowed=limits(**ONE_AT_A_TIME), prices=(1.0, 0.0, 0.0))
-    assert backlog_grows(world.times[:, ARRIVAL], world.times[:, COMPLETED]) == grows
+    arrived, scheduled, ended = world.times[:, [ARRIVAL, SCHEDULED, COMPLETED]].T
+    assert backlog_grows(arrived, scheduled, ended) == grows
