@@ -23,11 +23,13 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import FOLDERS
-from sweeper.notation import Scalar, values_of
+from sweeper.notation import Scalar, is_capacity, values_of
 from sweeper.query import condition
+from sweeper.samplers import Sampler
+from sweeper.samplers._capacity import Capacity
 from sweeper.space import DesignSpace, Factor
 
-KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "where", "objectives")
+KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives")
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""
 
@@ -81,7 +83,8 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
     simulator = load_simulator(space.simulator)
     wanted = dict(_mapping(written, "objectives")) or objectives_of(simulator)
     metrics = schema_of(simulator.metrics)
-    known = [*metrics.names, *space.derived]
+    point = schema_of(simulator.point)
+    known = [*metrics.names, *space.derived, *point.names]
     if not wanted:
         raise UserError(
             f"the space names no `objectives:` and the simulator '{space.simulator}' has none "
@@ -90,12 +93,14 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
     for name, direction in wanted.items():
         if name not in known:
             raise UserError(
-                f"objective '{name}' is not a metric of the simulator '{space.simulator}'"
+                f"objective '{name}' is neither a metric nor an axis of the simulator "
+                f"'{space.simulator}'"
                 f"{suggestion(name, known)}\nKnown: {', '.join(known)}"
             )
         if direction not in ("min", "max"):
             raise UserError(f"objective '{name}' is {direction!r}; write min or max")
-        kind = metrics.field(name).type if name in metrics.names else space.derived_type(name)
+        kinds = metrics if name in metrics.names else point
+        kind = space.derived_type(name) if name in space.derived else kinds.field(name).type
         if not (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         ):
@@ -109,11 +114,44 @@ def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:
     Raises:
         UserError: it is no SQL condition over axes, derived columns and metrics.
     """
-    text = written.get("where")
+    found = [text for key in ("slo", "where") if (text := _condition(written, key, space))]
+    return " AND ".join(f"({t})" for t in found) if len(found) > 1 else "".join(found) or None
+
+
+def search(written: Mapping[str, Any], space: DesignSpace) -> Sampler | None:
+    """Return the bisection of the axis that asks for a capacity, if one does.
+
+    Raises:
+        UserError: several axes do, or none although there is an `slo`, or there is no `slo`.
+    """
+    asked = [name for name, values in _mapping(written, "axes").items() if is_capacity(values)]
+    slo = _condition(written, "slo", space)
+    if len(asked) > 1:
+        raise UserError(f"only one axis can ask for a capacity, not {' and '.join(asked)}")
+    if asked and slo is None:
+        raise UserError(
+            f"axis '{asked[0]}' asks for a capacity, so the space needs an `slo:`, such as "
+            "slo: ttft_p99_s <= 1 AND NOT saturated"
+        )
+    if slo is not None and not asked:
+        raise UserError(
+            "`slo` is met by bisection: write an axis as capacity 0.1..64, or use `where`"
+        )
+    if not asked:
+        return None
+    home = next(f for f in space.factors if asked[0] in f.columns)
+    if len(home.columns) > 1:
+        raise UserError(f"axis '{asked[0]}' asks for a capacity and cannot be zipped with others")
+    assert slo is not None
+    return Capacity(asked[0], slo)
+
+
+def _condition(written: Mapping[str, Any], key: str, space: DesignSpace) -> str | None:
+    text = written.get(key)
     if text is None:
         return None
     if not isinstance(text, str):
-        raise UserError(f"`where` is one SQL condition over the results, not {text!r}")
+        raise UserError(f"`{key}` is one SQL condition over the results, not {text!r}")
     metrics = schema_of(load_simulator(space.simulator).metrics).names
     condition(text, [*space.axes, *space.derived, *dict.fromkeys([*metrics, *OUTCOME.names])])
     return text

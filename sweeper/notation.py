@@ -1,6 +1,7 @@
 """An axis is a value, a list, or a string in one small notation, the same in files and overrides.
 
-`1..8`, `0..1 lin 11`, `0.5..32 log 13`, `pow2 1..64`. Never a mapping, which Hydra could not
+`1..8`, `0..1 lin 11`, `0.5..32 log 13`, `pow2 1..64`; `capacity 0.1..64` asks for the largest value
+that still meets the space's `slo:`. Never a mapping, which Hydra could not
 override with a list, and never a call, which reads as an unknown Hydra function.
 """
 
@@ -22,7 +23,10 @@ _RANGE = re.compile(
     rf"^\s*(?:(?P<pow>pow2)\s+)?(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})"
     rf"(?:\s+(?P<how>lin|log)\s+(?P<count>\d+))?\s*$"
 )
-_LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*pow2\b")
+_LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*(pow2|capacity)\b")
+_CAPACITY = re.compile(rf"^\s*capacity\s+(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})\s*$")
+CAPACITY_STEP = 1.025
+"""Values of a capacity axis are 2.5 % apart: as fine as the answer is meant to be."""
 _EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
 _LARGEST = 10_000_000
 _WIDEST = 2**63 - 1
@@ -92,7 +96,18 @@ def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
     return number + 0.0  # there is one zero: -0.0 would be a second value with the same answers
 
 
+def is_capacity(written: Any) -> bool:
+    """Return whether an axis asks for the largest value that still meets the `slo:`.
+
+    >>> is_capacity("capacity 0.1..64")
+    True
+    """
+    return isinstance(written, str) and written.split()[:1] == ["capacity"]
+
+
 def _range(name: str, text: str, *, whole: bool) -> list[float]:
+    if is_capacity(text):
+        return _ladder(name, text, whole=whole)
     match = _RANGE.match(text)
     if match is None:
         raise UserError(f"axis '{name}': cannot read '{text}'; {_EXPECTED}")
@@ -123,6 +138,17 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
     # Ten significant digits: 0.5..32 log 13 then holds 1, 2 and 4 themselves.
     numbers = [float(f"{v:.10g}") for v in spaced]
     return list(dict.fromkeys(float(round(v)) for v in numbers)) if whole else numbers
+
+
+def _ladder(name: str, text: str, *, whole: bool) -> list[float]:
+    match = _CAPACITY.match(text)
+    if match is None:
+        raise UserError(f"axis '{name}': cannot read '{text}'; write capacity 0.1..64")
+    low, high = float(match["lo"]), float(match["hi"])
+    if not 0 < low < high:
+        raise UserError(f"axis '{name}': '{text}' must run upwards from above 0")
+    count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
+    return _range(name, f"{match['lo']}..{match['hi']} log {max(count, 2)}", whole=whole)
 
 
 def _powers_of_two(name: str, text: str, low: float, high: float) -> list[float]:

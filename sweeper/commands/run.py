@@ -62,11 +62,23 @@ def question(composed: Mapping[str, Any]) -> Question:
         space=space,
         objectives=objectives,
         where=config.where(composed["space"], space),
-        sampler=load_sampler(sampler.pop("name"), **sampler),
+        sampler=_sampler(composed["space"], space, sampler.pop("name"), sampler),
         engine=load_engine(engine.pop("name"), **engine),
         store=store,
         written=composed,
     )
+
+
+def _sampler(
+    written: Mapping[str, Any], space: DesignSpace, name: str, options: Mapping[str, Any]
+) -> Sampler:
+    """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
+    bisection = config.search(written, space)
+    if bisection is None:
+        return load_sampler(name, **options)
+    if name != "grid":
+        raise UserError(f"sampler={name} cannot bisect; leave the sampler out with a capacity axis")
+    return bisection
 
 
 def main(composed: Mapping[str, Any]) -> int:

@@ -45,6 +45,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         space.setdefault("constraints", [])
         space.setdefault("objectives", {})
         space.setdefault("where", None)
+        space.setdefault("slo", None)
     return space
 
 

@@ -120,7 +120,11 @@ def print_front(
 ) -> None:
     """Print a front: what each design chooses and what it achieves, in human units."""
     shown, marked = _thinned(front, objectives, rows)
-    chosen = [c for c in (*space.varied, *space.derived) if c in front and front[c].n_unique() > 1]
+    chosen = [
+        c
+        for c in (*space.varied, *space.derived)
+        if c in front and c not in objectives and front[c].n_unique() > 1
+    ]
     chosen = chosen or [c for c in space.varied if c in front][:6]
     units = units_of(space)
     header = ["", "design", *chosen, *objectives, "equal"]

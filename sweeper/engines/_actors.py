@@ -118,11 +118,13 @@ class _Actors:
 
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         """Keep every actor busy until the batches end."""
-        started = time.perf_counter()
+        started, before = time.perf_counter(), len(self.hired)
         self._hire(task)
-        names = ", ".join(f"{w.name} (pid {ray.get(w.handle.pid.remote())})" for w in self.hired)
-        seconds = time.perf_counter() - started
-        say(f"engine ray: {len(self.hired)} actors hired in {seconds:.1f} s: {names}")
+        if len(self.hired) > before:
+            pids = ray.get([w.handle.pid.remote() for w in self.hired])
+            names = ", ".join(f"{w.name} (pid {p})" for w, p in zip(self.hired, pids, strict=True))
+            seconds = time.perf_counter() - started
+            say(f"engine ray: {len(self.hired)} actors hired in {seconds:.1f} s: {names}")
         chunks = Chunks(batches, total, workers=len(self.hired))
         again: deque[_Job] = deque()
         while True:

@@ -18,13 +18,22 @@ class Inline:
     """One worker: the process itself."""
 
     @contextmanager
-    def open(self) -> Iterator[Inline]:
+    def open(self) -> Iterator[_Here]:
         """Nobody need be hired."""
-        yield self
+        yield _Here()
+
+
+@dataclass
+class _Here:
+    """This process at work."""
+
+    announced: bool = False
 
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         """Answer one chunk after the other."""
-        say("engine inline: this process")
+        if not self.announced:
+            self.announced = True
+            say("engine inline: this process")
         chunks = Chunks(batches, total)
         for chunk in chunks:
             started = time.perf_counter()

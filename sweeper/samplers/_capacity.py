@@ -1,0 +1,83 @@
+"""The largest value of one axis that still meets a condition, for every combination of the others.
+
+What meets a service-level objective at some load meets it at a lower one, up to noise, so the
+limit is found by bisection over a ladder of values 2.5 % apart. Each round probes every combination
+that is still open; probes are ordinary points, and land in the store with their verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from sweeper.samplers import Results
+from sweeper.samplers.random import allowed, in_blocks
+from sweeper.space import DesignSpace, Index
+from sweeper.store import Batch
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bisects one axis of a space.
+
+    Args:
+        axis: the load; its values ascend.
+        slo: an SQL condition over results, true where the load is still borne.
+    """
+
+    axis: str
+    slo: str
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield one round of probes per halving; none that is decided already."""
+        base, step = self._combinations(space)
+        passes = np.full(len(base), -1)
+        fails = np.full(len(base), len(space.axes[self.axis]))
+        while (still := np.flatnonzero(fails - passes > 1)).size:
+            middle = (passes[still] + fails[still]) // 2
+            probes = base[still] + middle * step
+            yield in_blocks(probes)
+            met, possible = self._verdicts(space, results(), probes)
+            passes[still[met]] = middle[met]
+            fails[still[~met]] = middle[~met]
+            # What cannot be built at one load cannot be built at another.
+            fails[still[~possible]] = passes[still[~possible]] + 1
+
+    def size(self, space: DesignSpace) -> int:
+        """Return the most probes there can be."""
+        values = len(space.axes[self.axis])
+        return space.size // values * math.ceil(math.log2(values + 1))
+
+    def _combinations(self, space: DesignSpace) -> tuple[Index, int]:
+        """Return the points at the first value of the axis, and how far apart its values are."""
+        step = 1
+        for factor in reversed(space.factors):
+            if self.axis in factor.columns:
+                break
+            step *= len(factor)
+        every = np.arange(space.size // len(space.axes[self.axis]), dtype=np.int64)
+        return allowed(space, every // step * step * len(factor) + every % step), step
+
+    def _verdicts(
+        self, space: DesignSpace, results: pl.LazyFrame, probes: Index
+    ) -> tuple[
+        np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ]:
+        """Return for each probe whether it met the condition, and whether it could be built."""
+        ok = pl.col("status").cast(pl.String)
+        names = [name for factor in space.factors for name in factor.columns]
+        rows = results.select(
+            *names,
+            __met=(pl.sql_expr(self.slo) & (ok == "ok")).fill_null(value=False),
+            __possible=ok != "infeasible",
+        ).collect()
+        index = space.index_of(rows.select(names))
+        order = np.argsort(index)
+        place = order[np.clip(np.searchsorted(index[order], probes), 0, len(order) - 1)]
+        known = index[place] == probes
+        met = rows["__met"].to_numpy()[place] & known
+        return met, rows["__possible"].to_numpy()[place] & known

@@ -1,0 +1,80 @@
+"""A capacity axis is bisected: few probes, the largest value that still meets the objective."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from simulators.core.errors import UserError
+from sweeper import config
+from sweeper.engines import load_engine
+from sweeper.keys import define
+from sweeper.notation import CAPACITY_STEP
+from sweeper.store import Part, Store
+from sweeper.sweep import Sweep
+
+# Cost is n * (x - 3)^2 at y = 4: a cost of at most 100 is met up to x = 3 + sqrt(100 / n).
+WRITTEN: dict[str, Any] = {
+    "simulator": "tests.toys.quadratic",
+    "axes": {"n": [1, 4, 13, 25], "x": "capacity 3..1000", "label": ["plain", "plainer"]},
+    "slo": "cost_usd <= 100",
+    "objectives": {"x": "max", "n": "max"},
+}
+
+
+def answered(folder: Path) -> tuple[pl.DataFrame, list[Part]]:
+    """Run the sweep and return all its probes."""
+    space = config.space_of(WRITTEN)
+    bisection = config.search(WRITTEN, space)
+    assert bisection is not None
+    store = Store(str(folder / "capacity"), define(space))
+    parts: list[Part] = []
+    sweep = Sweep(space, bisection, load_engine("inline"), store, {"x": "max"})
+    return sweep.run(parts.append).collect(), parts
+
+
+def test_the_largest_value_that_meets_the_objective_is_found(tmp_path: Path) -> None:
+    probes, _ = answered(tmp_path)
+    best = probes.filter(pl.col("cost_usd") <= 100).group_by("n").agg(pl.col("x").max())
+    found = dict(best.iter_rows())
+    for n in (1, 4, 25):
+        limit = 3 + math.sqrt(100 / n)
+        assert limit / CAPACITY_STEP < found[n] <= limit
+
+
+def test_bisection_needs_a_logarithm_of_the_values_and_gives_up_where_nothing_can_be_built(
+    tmp_path: Path,
+) -> None:
+    probes, _ = answered(tmp_path)
+    ladder = len(config.space_of(WRITTEN).axes["x"])
+    per_design = probes.group_by("n", "label").len()
+    assert per_design["len"].max() <= math.ceil(math.log2(ladder + 1))
+    assert per_design.filter(pl.col("n") == 13)["len"].to_list() == [1, 1]
+
+
+def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None:
+    first, _ = answered(tmp_path)
+    again, parts = answered(tmp_path)
+    assert parts == []
+    assert again.sort(again.columns).equals(first.sort(first.columns))
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment"),
+    [
+        ({"slo": None}, "needs an `slo:`"),
+        ({"axes": {"x": "1..4"}}, "write an axis as capacity"),
+        ({"axes": {"x": "capacity 1..4", "y": "capacity 1..4"}}, "only one axis"),
+        ({"axes": {"x": "capacity 4..1"}}, "must run upwards"),
+        ({"axes": {"x": "capacity four"}}, "write capacity 0.1..64"),
+        ({"slo": "cost_us <= 1"}, "did you mean 'cost_usd'"),
+    ],
+)
+def test_mistakes_in_a_capacity_are_explained(change: dict[str, Any], fragment: str) -> None:
+    written = {**WRITTEN, **change}
+    with pytest.raises(UserError, match=fragment):
+        config.search(written, config.space_of(written))
