@@ -1,0 +1,102 @@
+"""The house stands on its foundations: floors, protocols and rooms one can read in a sitting."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulators.core.contract import Simulator, load_simulator
+from simulators.core.folder import SIMULATORS
+from sweeper import engines, places, samplers
+from tests.conftest import ROOT
+
+LONGEST = 450
+"""Lines after which a file is usually two ideas."""
+MODULES = sorted(f for room in ("sweeper", "simulators") for f in (ROOT / room).rglob("*.py"))
+NAMES = [str(f.relative_to(ROOT)) for f in MODULES]
+
+
+def test_imports_point_downwards() -> None:
+    script = (
+        "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", SIMULATORS.names())
+def test_a_folder_with_a_simulator_keeps_the_protocol(name: str) -> None:
+    simulator = load_simulator(name)
+    assert isinstance(simulator, Simulator)
+    assert simulator.name == name
+    assert simulator.version >= 1
+    for kind in (simulator.point, simulator.metrics):
+        assert dataclasses.is_dataclass(kind)
+        undocumented = [f.name for f in dataclasses.fields(kind) if not f.metadata.get("doc")]
+        assert not undocumented, f"{kind.__name__} says nothing about {undocumented}"
+    assert pickle.loads(pickle.dumps(simulator)) == simulator  # noqa: S301 - just written
+
+
+@pytest.mark.parametrize("name", samplers.names())
+def test_a_sampler_is_its_own_configuration(name: str) -> None:
+    _check_options(samplers.options_of(name))
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_an_engine_is_its_own_configuration(name: str) -> None:
+    _check_options(engines.options_of(name))
+
+
+def _check_options(kind: type) -> None:
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    for f in dataclasses.fields(kind):
+        assert f.default is not dataclasses.MISSING, f"{f.name} needs a default"
+        assert f.name in (kind.__doc__ or ""), f"the docstring says nothing about {f.name}"
+
+
+def test_every_engine_has_its_file_and_every_file_its_engine() -> None:
+    files = {f.stem for f in (ROOT / "sweeper" / "engines").glob("*.py")}
+    assert {f for f in files if not f.startswith("_")} == set(engines.ENGINES)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
+def test_a_file_is_read_in_one_sitting(module: Path) -> None:
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
+def test_a_file_says_what_it_knows_and_hides_nothing(module: Path) -> None:
+    text = module.read_text(encoding="utf-8")
+    assert text.lstrip().startswith('"""'), "a module opens with what it knows"
+    assert module.stem not in ("utils", "common", "helpers", "base")
+    for left in (r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"NotImplementedError"):
+        assert not re.search(left, text), f"{left} was left behind"
+
+
+def test_only_the_rooms_named_for_it_import_a_large_dependency() -> None:
+    rooms = {
+        "ray": {"sweeper/engines/_actors.py"},
+        "hydra": {"sweeper/__main__.py"},
+        "matplotlib": {"sweeper/plots.py"},
+        "numba": {"simulators/core/jit.py"},
+    }
+    for dependency, allowed in rooms.items():
+        found = {
+            name
+            for name, module in zip(NAMES, MODULES, strict=True)
+            if re.search(rf"^\s*(import|from) {dependency}\b", module.read_text(), re.MULTILINE)
+        }
+        assert found <= allowed, f"{dependency} is imported in {sorted(found - allowed)}"
+
+
+def test_what_the_command_line_needs_travels_with_the_package() -> None:
+    assert (places.conf() / "config.yaml").is_file()
+    assert places.spaces()
