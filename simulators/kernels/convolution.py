@@ -75,8 +75,10 @@ def algorithm_seconds(conv: Convolution, gpu: Gpu, rates: GemmRates) -> Floats:
 def implicit_sizes(conv: Convolution) -> Sizes:
     """Return m, n, k and batch of the product a convolution is in disguise."""
     batch, channels, filters, kernel, _, _ = _sizes(conv)
-    pixels = batch * output_size(conv) ** 2
-    return pixels, filters, channels * kernel * kernel, np.ones_like(pixels)
+    pixels, filters, depth = np.broadcast_arrays(
+        batch * output_size(conv) ** 2, filters, channels * kernel * kernel
+    )
+    return pixels, filters, depth, np.ones(pixels.shape)
 
 
 def convolution_roofline_s(conv: Convolution, gpu: Gpu) -> Floats:

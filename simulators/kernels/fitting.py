@@ -75,7 +75,8 @@ def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     rates = rates_of(under, rows.label)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])
-    high = start + 2.0
+    high = np.array([0.0 if name in ("compute", "bandwidth") else np.inf for name in names])
+    high = np.minimum(start + 2.0, high)  # no part of a rate exceeds the whole
     if "compute" in names:
         high[names.index("dispatch_s")] = _longest_dispatch(rows, under)
     weights = rows.seconds / (rows.seconds + LONG_S)

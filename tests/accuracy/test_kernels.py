@@ -1,0 +1,65 @@
+"""Kernels against measured ones that nothing was fitted to."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from simulators.core.calibration import (
+    provenance_of,
+    read_calibration,
+    reference_folder,
+    verify_measured,
+)
+from simulators.core.contract import Check
+from simulators.kernels.checks import checks
+from simulators.kernels.levels import boards, calibration_file
+
+BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Check]:
+    reference = reference_folder()
+    if reference is None:
+        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
+    if not (reference / "gpu_kernels" / "gemm.parquet").is_file():
+        pytest.skip(f"gpu_kernels is not in {reference}")
+    return {check.name: check for check in checks(reference, "test")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUDGETS)
+def test_errors_stay_within_their_budgets(name: str, found: dict[str, Check]) -> None:
+    value = found[name].value
+    assert value is not None
+    assert value <= BUDGETS[name], found[name].note
+
+
+@pytest.mark.slow
+def test_every_board_beats_its_roofline_on_the_data_sheet_alone(found: dict[str, Check]) -> None:
+    sheets = [c for c in found.values() if c.name.endswith("operators, data sheet alone")]
+    assert len(sheets) >= 9
+    assert all(check.ok for check in sheets)
+
+
+@pytest.mark.slow
+def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> None:
+    families = ("linear", "bmm", "elementwise", "softmax + norm", "conv")
+    assert all(found[f"{family} coverage"].ok for family in families)
+    left_out = [c for c in found.values() if "coverage," in c.name and "h100" in c.name]
+    assert left_out
+    assert all(check.ok for check in left_out)
+
+
+@pytest.mark.slow
+def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
+    reference = reference_folder()
+    if reference is None:
+        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
+    for board in boards():
+        file = calibration_file(board.name)
+        assert file is not None
+        verify_measured(provenance_of(read_calibration(file), file), reference)
