@@ -37,7 +37,7 @@ from simulators.serving.iteration import iteration_table, table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
 from simulators.serving.point import ANALYTIC, ServingPoint
-from simulators.serving.policies import load_router, load_scheduler, policy_file
+from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
 from simulators.serving.service import Engine, Limits, kv_blocks, serve
 from simulators.serving.traces import is_trace
 from simulators.serving.world import World
@@ -82,12 +82,14 @@ class Serving:
         return COMPOSITION.reads(name, value)
 
     def warm_up(self) -> None:
-        """Compile the loop, the price of an iteration and every policy the folders offer."""
+        """Compile the loop, the price of an iteration and the policies most points name.
+
+        Others take half a second when they are first met.
+        """
         _ = run.compiled, table_price.compiled
-        for scheduler in SCHEDULERS.names():
+        for scheduler in USUAL_SCHEDULERS:
             _ = load_scheduler(scheduler).schedule.compiled
-        for router in ROUTERS.names():
-            _ = load_router(router).compiled
+        _ = load_router(USUAL_ROUTER).compiled
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
@@ -95,6 +97,8 @@ class Serving:
         event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
         return np.where(analytic_rows(batch), STEADY_STATE_S, event_s)
 
+
+USUAL_SCHEDULERS, USUAL_ROUTER = ("vllm", "vllm_v1", "sarathi"), "round_robin"
 
 PER_REQUEST_S = 4e-6
 """Typical CPU time of one request of 200 output tokens, all in."""
@@ -182,8 +186,9 @@ def run_of(
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
-    limits = _limits(point, deployment, chunked=scheduler.chunked, reserves=scheduler.reserves)
-    let_in, rejected = _admitted(asked or _asked(point), limits)
+    asked = asked or _asked(point)
+    limits = _limits(point, deployment, scheduler, asked)
+    let_in, rejected = _admitted(asked, limits)
     table = iteration_table(deployment.hardware)
     world = serve(
         Engine(scheduler, shelf.router(point.router), table_price),
@@ -226,13 +231,18 @@ def _asked(point: ServingPoint) -> Requests:
 
 
 def _limits(
-    point: ServingPoint, deployment: Deployment, *, chunked: bool, reserves: bool
+    point: ServingPoint, deployment: Deployment, scheduler: Scheduler, asked: Requests
 ) -> Limits:
-    """Return what a replica may hold and batch."""
-    context = deployment.hardware.replica.model.max_context
-    if point.max_context:
-        context = min(context, point.max_context)
-    tokens = point.chunk_size if chunked else max(point.max_batch_tokens, context)
+    """Return what a replica may hold and batch.
+
+    Room is kept for the activations of the largest batch: a chunk, or a batch of whole prompts, of
+    which the longest may be alone.
+    """
+    context = point.max_context or deployment.hardware.replica.model.max_context
+    tokens = point.chunk_size
+    if not scheduler.chunked:
+        short = asked.prompt_tokens[asked.prompt_tokens + asked.output_tokens <= context]
+        tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
     blocks = kv_blocks(
         deployment.hardware.replica,
         memory_fraction=point.memory_fraction,
@@ -249,7 +259,7 @@ def _limits(
         chunk=point.chunk_size,
         most_tokens=context,
         stages=point.pp,
-        reserves=reserves,
+        reserves=scheduler.reserves,
     )
 
 
