@@ -114,7 +114,7 @@ def stage_iteration(replica: Replica, step: Step, stage: int) -> Iteration:
         Infeasible: the model cannot be cut this way.
     """
     check_cut(replica.model, replica.cut)
-    return _iteration(replica, step, stage_of(replica.model, replica.cut, stage))
+    return part_iteration(replica, step, stage_of(replica.model, replica.cut, stage))
 
 
 def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
@@ -125,7 +125,7 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     """
     check_cut(replica.model, replica.cut)
     parts = [stage_of(replica.model, replica.cut, stage) for stage in range(replica.cut.pp)]
-    priced = {part: _iteration(replica, step, part) for part in dict.fromkeys(parts)}
+    priced = {part: part_iteration(replica, step, part) for part in dict.fromkeys(parts)}
     return tuple(priced[part] for part in parts)
 
 
@@ -162,7 +162,8 @@ class _Part:
         )
 
 
-def _iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
+def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
+    """Return one iteration of any part of the model: some layers, with or without the ends."""
     model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
@@ -205,6 +206,8 @@ def _compute(operators: Sequence[Compute], gpu: Gpu) -> _Part:
     """Return the time and energy of operators that run in sequence, as often as they repeat."""
     total = _Part()
     for operator in operators:
+        if operator.repeat == 0:
+            continue
         priced = price(operator, gpu)
         total += _Part(
             priced.latency_s * operator.repeat,
@@ -219,6 +222,8 @@ def _messages(messages: Sequence[Collective], replica: Replica) -> _Part:
     """Return the time of messages: among the ranks of a stage, or the slowest hand-over."""
     total = _Part()
     for message in messages:
+        if message.repeat == 0:
+            continue
         span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
         seconds, measured = price_collective(message, replica.cluster, replica.gpu, span)
         total += _Part(seconds * message.repeat, 0.0, measured)
