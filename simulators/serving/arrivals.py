@@ -17,7 +17,8 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.lengths import load_workload
 from simulators.serving.traces import is_trace, load_trace
 
-PROCESSES = ("poisson", "gamma", "even")
+CLOSED = "closed"
+PROCESSES = ("poisson", "gamma", "even", CLOSED)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Requests:
     prompt_tokens: Ints
     output_tokens: Ints
     draws: Floats  # two uniform numbers per request, for routers that toss coins
+    clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
 
     def take(self, which: Ints) -> Requests:
         """Return some of the requests."""
@@ -36,6 +38,7 @@ class Requests:
             self.prompt_tokens[which],
             self.output_tokens[which],
             self.draws[which],
+            self.clients,
         )
 
 
@@ -61,6 +64,8 @@ def requests_of(
     seed: int,
     process: str = "poisson",
     burstiness: float = 1.0,
+    clients: int = 0,
+    think_s: float = 0.0,
 ) -> Requests:
     """Return the requests of a named workload or of a trace.
 
@@ -71,6 +76,8 @@ def requests_of(
         seed: of gaps and lengths.
         process: of the gaps, where the workload does not bring its own.
         burstiness: coefficient of variation of gamma gaps; 1 is Poisson.
+        clients: of a closed system; each asks for the next request when it is answered.
+        think_s: how long it waits before.
 
     Raises:
         UserError: a rate is needed and missing, or a choice means nothing.
@@ -79,6 +86,8 @@ def requests_of(
         raise UserError(f"qps is {qps:g}; it must be positive")
     if requests < 0 or (requests == 0 and not is_trace(workload)):
         raise UserError(f"requests is {requests}; a workload that is drawn needs at least 1")
+    if process == CLOSED:
+        return _closed(workload, requests, seed, clients, think_s)
     if not is_trace(workload):
         prompt, output = _lengths(workload, seed, requests, _version(workload))
         arrival = _drawn_arrivals(workload, qps, requests, seed, process, burstiness)
@@ -94,6 +103,17 @@ def requests_of(
     return Requests(
         arrival, trace.prompt_tokens[:count], trace.output_tokens[:count], _draws(seed, count)
     )
+
+
+def _closed(workload: str, requests: int, seed: int, clients: int, think_s: float) -> Requests:
+    """Return requests that are released one by one, as earlier ones end."""
+    if clients < 1:
+        raise UserError(f"clients is {clients}; closed arrivals need at least 1")
+    if not 0.0 <= think_s < np.inf:
+        raise UserError(f"think_s is {think_s:g}; it must not be negative")
+    asked = requests_of(workload=workload, qps=1.0, requests=requests, seed=seed)
+    waits = np.where(np.arange(asked.arrival_s.size) < clients, 0.0, think_s)
+    return Requests(waits, asked.prompt_tokens, asked.output_tokens, asked.draws, clients)
 
 
 def _drawn_arrivals(

@@ -40,6 +40,8 @@ class ServingPoint:
     seed: int = choice("of arrivals and lengths", default=0)
     arrivals: str = choice(f"gaps between arrivals: {', '.join(PROCESSES)}", default="poisson")
     burstiness: float = choice("coefficient of variation of gamma gaps", default=1.0)
+    clients: int = choice("of closed arrivals: each asks again when it is answered", default=64)
+    think_s: float = choice("how long such a client waits before", unit="s", default=0.0)
     block_size: int = choice("tokens per KV block", default=16)
     memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
     watermark: float = choice("share of KV blocks kept free at admission", default=0.01)

@@ -19,6 +19,7 @@ from simulators.serving.replica import (
     BLOCK,
     CHUNK,
     LIMITS,
+    NEXT,
     NOBODY,
     PARITY,
     PATIENCE,
@@ -127,8 +128,6 @@ def serve(
     replicas: int,
     shape: Ints,
     table: Floats,
-    successor: Ints | None = None,
-    unborn: Ints | None = None,
     log_rows: int = 0,
 ) -> World:
     """Return the state after the last request has left.
@@ -140,8 +139,6 @@ def serve(
         replicas: how many there are.
         shape: of the price table.
         table: what the price kernel reads.
-        successor: per request the one its end releases; none by default.
-        unborn: per request, whether another one's end releases it.
         log_rows: batches to log.
 
     Raises:
@@ -155,8 +152,8 @@ def serve(
         arrival_s=requests.arrival_s,
         prompt_tokens=requests.prompt_tokens,
         output_tokens=requests.output_tokens,
-        successor=np.full(count, NOBODY) if successor is None else successor,
-        unborn=np.zeros(count, bool) if unborn is None else unborn.astype(bool),
+        successor=np.full(count, NEXT if requests.clients else NOBODY),
+        unborn=np.arange(count) >= (requests.clients or count),
         draws=requests.draws,
         shape=shape,
         table=table,

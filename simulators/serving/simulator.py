@@ -223,10 +223,14 @@ def _asked(point: ServingPoint) -> Requests:
         seed=point.seed,
         process=point.arrivals,
         burstiness=point.burstiness,
+        clients=point.clients,
+        think_s=point.think_s,
     )
-    for name in ("prompt_tokens", "output_tokens"):
-        if length := getattr(point, name):
-            asked = replace(asked, **{name: np.full(asked.arrival_s.size, length)})
+    count = asked.arrival_s.size
+    if point.prompt_tokens:
+        asked = replace(asked, prompt_tokens=np.full(count, point.prompt_tokens))
+    if point.output_tokens:
+        asked = replace(asked, output_tokens=np.full(count, point.output_tokens))
     return asked
 
 

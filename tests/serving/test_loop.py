@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.serving.arrivals import Requests
+from simulators.serving.loop import run as loop
+from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import (
     ARRIVAL,
     COMPLETED,
@@ -21,7 +23,7 @@ from simulators.serving.replica import (
     ITERATIONS,
     LONGEST_GAP,
     MOST_USED,
-    NEXT,
+    NOBODY,
     REPLICA,
     RESTARTED,
     RESTARTS,
@@ -32,12 +34,13 @@ from simulators.serving.replica import (
     WAITING,
 )
 from simulators.serving.service import Limits
-from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S
+from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, new_world
 from tests.serving.cases import (
     ASKED_EACH_TIME,
     SCHEDULERS,
     asked,
     limits,
+    linear_price,
     pure_python,
     run,
 )
@@ -230,13 +233,8 @@ def test_closed_clients_ask_again_when_they_are_answered() -> None:
     count, clients = 40, 4
     arrival = np.where(np.arange(count) < clients, 0.0, 1.0)
     requests = asked(arrival, np.full(count, 50), np.full(count, 20))
-    world = run(
-        requests,
-        replicas=2,
-        router="least_outstanding",
-        successor=np.full(count, NEXT),
-        unborn=np.arange(count) >= clients,
-    )
+    requests = dataclasses.replace(requests, clients=clients)
+    world = run(requests, replicas=2, router="least_outstanding")
     arrived, ended = np.sort(world.times[:, ARRIVAL]), np.sort(world.times[:, COMPLETED])
     assert np.allclose(arrived[clients:], ended[: count - clients] + 1.0)
     inside = [
@@ -247,12 +245,21 @@ def test_closed_clients_ask_again_when_they_are_answered() -> None:
 
 def test_sessions_ask_their_next_turn_after_a_think_time() -> None:
     """Requests 0 -> 2 and 1 -> 3 are sessions of two turns."""
-    requests = asked(np.array([0.0, 0.1, 5.0, 7.0]), np.full(4, 50), np.full(4, 20))
-    world = run(
-        requests,
-        successor=np.array([2, 3, -1, -1]),
+    world = new_world(
+        limits=limits().vector(),
+        blocks=1000,
+        replicas=1,
+        arrival_s=np.array([0.0, 0.1, 5.0, 7.0]),
+        prompt_tokens=np.full(4, 50),
+        output_tokens=np.full(4, 20),
+        successor=np.array([2, 3, NOBODY, NOBODY]),
         unborn=np.array([False, False, True, True]),
+        draws=np.zeros((4, 2)),
+        shape=np.zeros(1, np.int64),
+        table=np.array([0.01, 1e-5, 1e-7]),
     )
+    policies = load_scheduler("vllm").schedule, load_router("round_robin"), linear_price
+    assert loop(*(policy.compiled for policy in policies), world) == 0
     assert world.times[2, ARRIVAL] == world.times[0, COMPLETED] + 5.0
     assert world.times[3, ARRIVAL] == world.times[1, COMPLETED] + 7.0
 

@@ -174,3 +174,20 @@ def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.M
 def test_hints_grow_with_the_requests() -> None:
     hints = SIMULATOR.cost_hint_s(batch(point(requests=100), point(requests=200)))
     assert np.all(np.diff(hints) > 0)
+
+
+def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> None:
+    metrics = simulate(point(arrivals="closed", clients=16, requests=400))
+    assert not metrics.saturated
+    assert 12.0 < metrics.mean_batch <= 16.0
+    inside = metrics.requests_per_s * metrics.e2e_mean_s
+    assert 13.0 < inside <= 16.0
+
+
+def test_clients_who_think_ask_less() -> None:
+    busy, slow = (
+        simulate(point(arrivals="closed", clients=8, think_s=think_s, requests=200))
+        for think_s in (0.0, 5.0)
+    )
+    assert slow.requests_per_s < 0.6 * busy.requests_per_s
+    assert slow.tpot_mean_s < busy.tpot_mean_s
