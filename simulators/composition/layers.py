@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.composition.iteration import Iteration, Replica, part_iteration
+from simulators.composition.network import price_collective
 from simulators.workload.cut import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.operators import Column
 from simulators.workload.step import Step
+from simulators.workload.transformer import collectives
 
-SUMS = (
-    "tokens_s", "prefill_attention_s", "decode_attention_s", "collective_s", "tokens_j",
-    "prefill_attention_j", "decode_attention_j",
-)  # fmt: skip
+SECONDS = ("tokens_s", "prefill_attention_s", "decode_attention_s", "collective_s")
+SUMS = (*SECONDS, "tokens_j", "prefill_attention_j", "decode_attention_j")
 """What adds up over layers; the message to the next stage and launches belong to the stage."""
 
 
@@ -33,6 +33,11 @@ class Layers:
     step: Step
     parts: dict[Stage, Iteration]
 
+    @property
+    def waiting_w(self) -> float:
+        """What the GPUs of one stage draw without work."""
+        return self.parts[HEAD].waiting_w
+
     def stage(self, pp: int, stage: int) -> Iteration:
         """Return one iteration of a stage, as `stage_iteration` does, of a pipeline of `pp`.
 
@@ -41,9 +46,8 @@ class Layers:
         """
         cut = Parallelism(tp=self.replica.cut.tp, pp=pp)
         check_cut(self.replica.model, cut)
-        replica = replace(self.replica, cut=cut)
-        part = stage_of(replica.model, cut, stage)
-        message = part_iteration(replica, self.step, replace(NOTHING, has_head=part.has_head))
+        replica, part = self.replica, stage_of(self.replica.model, cut, stage)
+        send_s, measured = (0.0, True) if part.has_head else self._send_s(cut)
         counts = {
             DENSE: part.dense_layers,
             EXPERTS: part.expert_layers,
@@ -54,17 +58,23 @@ class Layers:
         sums: dict[str, Any] = {
             name: _sum([(getattr(one, name), n) for one, n in used]) for name in SUMS
         }
-        whole = replace(
-            message,
+        busy_s = sum((sums[name] for name in SECONDS), start=send_s)
+        sequences = self.step.prefills + self.step.decodes
+        return Iteration(
             **sums,
-            launch_s=0.0,
-            calibrated=all(one.calibrated for one, _ in used) and message.calibrated,
+            send_recv_s=send_s,
+            launch_s=replica.runtime.launch_s(part.layers, sequences, busy_s, replica.cluster),
+            waiting_w=self.waiting_w,
+            calibrated=all(one.calibrated for one, _ in used) and measured,
             extrapolated=_any([one for one, _ in used]),
         )
-        launch_s = replica.runtime.launch_s(
-            part.layers, self.step.prefills + self.step.decodes, whole.busy_s, replica.cluster
-        )
-        return replace(whole, launch_s=launch_s)
+
+    def _send_s(self, cut: Parallelism) -> tuple[Column, bool]:
+        """Return the seconds of the message to the next stage; whether its link was measured."""
+        replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
+        sent = collectives(replica.model, cut, NOTHING, tokens, replica.dtype)[-1]
+        seconds, measured = price_collective(sent, replica.cluster, replica.gpu, cut.gpus)
+        return np.where(self.step.tokens > 0.0, seconds, 0.0), measured
 
 
 NOTHING = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)

@@ -30,7 +30,7 @@ from simulators.core.contract import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.analytic_design import Design, Verdicts, design_of
-from simulators.serving.analytic_prices import Iterations, Prices, groups_of, no_prices, price
+from simulators.serving.analytic_prices import Prices, families_of, no_prices, put_prices
 from simulators.serving.analytic_queue import (
     Crowd,
     State,
@@ -44,7 +44,8 @@ from simulators.serving.analytic_steady import Turn, turn_of
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.point import ANALYTIC, FIDELITIES, ServingPoint
 
-Members = list[tuple[Replica, Ints]]
+Living = list[list[tuple[Replica, Ints]]]
+"""For each family its replicas, and the rows of each that can be."""
 
 ROWS_AT_ONCE = 1024
 """Rows with arrivals of their own that are looked at together: each has a column per request."""
@@ -57,20 +58,23 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
         UserError: a choice means nothing.
     """
     verdicts = Verdicts(batch.num_rows)
-    groups = groups_of(batch)
-    everything = design_of(batch, groups, verdicts)
+    families = families_of(batch)
+    everything = design_of(batch, families, verdicts)
     is_alive = verdicts.codes == 0
     alive, place = np.flatnonzero(is_alive), np.cumsum(is_alive) - 1
     design = everything if alive.size == batch.num_rows else everything.at(alive)
-    members: Members = []
-    for group in groups:
-        rows = place[group.rows[is_alive[group.rows]]]
-        if rows.size:
-            members.append((group.replica, rows))
-    crowd = _crowd(design, members)
+    living: Living = []
+    for family in families:
+        found = [(p.replica, place[p.rows[is_alive[p.rows]]]) for p in family.pipelines]
+        if parts := [(replica, rows) for replica, rows in found if replica and rows.size]:
+            living.append(parts)
+    crowd = _crowd(design, living)
     seats = seats_of(design.engine, crowd)
     turn = turn_of(design.engine, design.lengths, design.kind, seats)
-    prices = _priced(turn.iterations, members)
+    prices = no_prices(alive.size)
+    for parts in living:
+        members = [(replica.cut.pp, rows) for replica, rows in parts]
+        put_prices(prices, parts[0][0], turn.iterations, members)
     state = state_of(design.engine, design.lengths, turn, prices, seats, crowd)
     columns = _columns(design, turn, prices, state, seats)
     return _outcome(columns, alive, verdicts)
@@ -116,19 +120,11 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})
 
 
-def _priced(asked: Iterations, members: Members) -> Prices:
-    """Return the prices of all rows, group by group."""
-    prices = no_prices(asked.decodes.size)
-    for replica, rows in members:
-        prices.put(rows, price(replica, asked.at(rows)))
-    return prices
-
-
-def _crowd(design: Design, members: Members) -> Crowd:
+def _crowd(design: Design, living: Living) -> Crowd:
     """Return how many requests a replica has where they arrive by themselves."""
     engine = design.engine
     crowd = no_crowd(engine.rate.size)
-    for replica, rows in members:
+    for replica, rows in (part for parts in living for part in parts):
         waited_for = rows[~np.isnan(engine.rate[rows])]
         for start in range(0, waited_for.size, ROWS_AT_ONCE):
             some = waited_for[start : start + ROWS_AT_ONCE]
@@ -137,7 +133,9 @@ def _crowd(design: Design, members: Members) -> Crowd:
             each = np.repeat(some, looked_at.size - 1)
             part, taken = engine.at(each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
             turn = turn_of(part, design.lengths.at(each), design.kind[each], taken)
-            pace_s = turn.pace_s(price(replica, turn.iterations))
+            prices = no_prices(each.size)
+            put_prices(prices, replica, turn.iterations, [(replica.cut.pp, np.arange(each.size))])
+            pace_s = turn.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
             stages = float(replica.cut.pp)

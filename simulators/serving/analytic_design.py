@@ -13,14 +13,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.composition.iteration import Replica
 from simulators.core.contract import categories, numbers
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Floats, Ints
 from simulators.serving.analytic_lengths import Lengths, lengths_of
-from simulators.serving.analytic_prices import Group, memory_of
+from simulators.serving.analytic_prices import Family
 from simulators.serving.analytic_steady import Engine
 from simulators.serving.arrivals import PROCESSES
+from simulators.serving.deployment import Deployment
 from simulators.serving.policies import load_scheduler
+from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 WHOLE_PROMPTS = ("vllm",)
 """Schedulers that process whole prompts before any decode; those with chunks say so themselves."""
@@ -77,7 +80,7 @@ class Design:
         return Design(**parts)
 
 
-def design_of(batch: pa.RecordBatch, groups: list[Group], verdicts: Verdicts) -> Design:
+def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts) -> Design:
     """Return what every row asks for, and condemn those that cannot be.
 
     Raises:
@@ -86,7 +89,7 @@ def design_of(batch: pa.RecordBatch, groups: list[Group], verdicts: Verdicts) ->
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
     _check(column)
     chunked = _schedulers(batch, column, verdicts)
-    shared = _shared(groups, batch.num_rows, verdicts)
+    shared = _shared(families, batch.num_rows, verdicts)
     verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
     asked = column["max_context"]
     context = np.where(asked > 0.0, np.minimum(asked, shared["context"]), shared["context"])
@@ -181,29 +184,37 @@ def _gap_scv(batch: pa.RecordBatch, burstiness: Floats) -> Floats:
     return np.where(np.isnan(known[codes]), burstiness * burstiness, known[codes])
 
 
-def _shared(groups: list[Group], rows: int, verdicts: Verdicts) -> dict[str, Floats]:
-    """Return as columns what the rows of a group have in common."""
+def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> dict[str, Floats]:
+    """Return as columns what the rows of one replica have in common."""
     number = np.empty(rows, np.int64)
-    table = np.full((len(groups), len(_SHARED)), np.nan)
-    for i, group in enumerate(groups):
-        number[group.rows] = i
-        if group.deployment is None:
-            verdicts.add_rows(group.rows, group.verdict)
-            continue
-        memory, deployment = memory_of(group.replica), group.deployment
-        usd = deployment.usd_per_gpu_hour
-        table[i] = (
-            memory.hbm,
-            memory.weights,
-            memory.per_kv_token,
-            memory.per_token,
-            memory.per_row,
-            group.replica.model.max_context,
-            np.nan if usd is None else usd,
-            deployment.flops_per_token,
-            deployment.peak_flops,
-        )
-    return {name: table[number, i] for i, name in enumerate(_SHARED)}
+    table: list[tuple[float, ...]] = []
+    for family in families:
+        for pipeline in family.pipelines:
+            number[pipeline.rows] = len(table)
+            if pipeline.replica is None or family.deployment is None:
+                verdicts.add_rows(pipeline.rows, pipeline.verdict)
+                table.append((np.nan,) * len(_SHARED))
+            else:
+                table.append(_facts(pipeline.replica, family.deployment))
+    columns = np.array(table, np.float64).reshape(-1, len(_SHARED))
+    return {name: columns[number, i] for i, name in enumerate(_SHARED)}
+
+
+def _facts(replica: Replica, deployment: Deployment) -> tuple[float, ...]:
+    """Return what the rows of a replica share, in the order of `_SHARED`."""
+    model, cut, dtype = replica.model, replica.cut, replica.dtype
+    usd = deployment.usd_per_gpu_hour
+    return (
+        float(replica.gpu.hbm_bytes),
+        weight_bytes(model, cut, dtype),
+        kv_bytes_per_token(model, cut, replica.kv_dtype),
+        float(activation_bytes(model, cut, dtype, 1.0, 0.0)),
+        float(activation_bytes(model, cut, dtype, 0.0, 1.0)),
+        float(model.max_context),
+        np.nan if usd is None else usd,
+        deployment.flops_per_token,
+        deployment.peak_flops,
+    )
 
 
 _SHARED = (

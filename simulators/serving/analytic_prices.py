@@ -1,48 +1,56 @@
-"""Rows of one replica are priced together: every distinct batch of a group in one column call.
+"""Rows of one model on one kind of GPU are priced together, every distinct batch in one call.
 
 A steady state needs two iterations of each row: one of decodes, and one with prompts in it. Linear
-layers see the batch alone and attention of decodes sees batch and context, so a group whose rows
-are combinations of both is priced as a table with a row per batch and a column per context. Of a
-pipeline two stages are priced, as in the event simulation: the last one, and of those that send on
-the slowest: the one with most expert layers, most layers, and the embedding.
+layers see the batch alone and attention of decodes sees batch and context, so rows that combine
+both are priced as a table with a row per batch and a column per context. A pipeline is made of the
+same layers whatever its length. As in the event simulation it has two kinds of stage: the last one,
+and of those that send on the slowest, which is the first of those with most expert layers, then
+with most layers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from simulators.composition.iteration import Iteration, Replica, stage_iteration
+from simulators.catalog.model import LanguageModel
+from simulators.composition.iteration import Replica
+from simulators.composition.layers import Layers, layers_of
 from simulators.core.contract import categories
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.workload.cut import stage_of
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.cut import Parallelism, check_cut, stage_of
 from simulators.workload.step import Step
 
-WORDS = ("model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices")
-COUNTS = ("tp", "pp")
-SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+SHARED = (
+    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices", "tp", "sm_scale",
+    "clock_scale", "bandwidth_scale", "l2_scale",
+)  # fmt: skip
+"""The fields that rows priced together have in common."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """Rows of one replica, and what they share."""
+class Pipeline:
+    """The rows of a family that have as many stages."""
 
+    replica: Replica | None
+    verdict: str  # why there is none
     rows: Ints
-    deployment: Deployment | None  # None: it cannot be built
-    verdict: str  # why not
 
-    @property
-    def replica(self) -> Replica:
-        """The model on its GPUs."""
-        assert self.deployment is not None
-        return self.deployment.hardware.replica
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that differ in stages, load and limits only."""
+
+    deployment: Deployment | None
+    pipelines: tuple[Pipeline, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,7 @@ class Iterations:
     prompt_tokens: Floats
     prompt_pairs: Floats
     prompt_keys: Floats
-    kind: Ints  # equal where `keys` are equal
+    kind: Ints  # equal where lengths are
 
     def at(self, rows: Ints) -> Iterations:
         """Return the iterations of some rows."""
@@ -73,17 +81,56 @@ class Prices:
     prompt_pace_s: Floats
     prompt_pass_s: Floats
     prompt_j: Floats
-    waiting_w: Any  # of the GPUs of one stage without work
-    calibrated: Any
-    extrapolated: Any
-
-    def put(self, rows: Ints, part: Prices) -> None:
-        """Write the prices of some rows."""
-        for name, column in vars(self).items():
-            column[rows] = getattr(part, name)
+    waiting_w: Floats  # of the GPUs of one stage without work
+    calibrated: NDArray[np.bool_]
+    extrapolated: NDArray[np.bool_]
 
 
-PRICES = ("pace_s", "pass_s", "j")
+Members = Sequence[tuple[int, Ints]]
+"""Numbers of stages, and the rows that have them."""
+
+
+def families_of(batch: pa.RecordBatch) -> list[Family]:
+    """Return the rows of each family, in the order of their first rows."""
+    coded = [categories(batch, name) for name in (*SHARED, "pp")]
+    code = np.zeros(batch.num_rows, np.int64)
+    for codes, values in coded:
+        code = code * len(values) + codes
+    # Neighbours mostly share a replica: runs are sorted, not rows.
+    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+    lengths = np.diff(np.append(starts, code.size))
+    runs: dict[int, list[Ints]] = {}
+    for key, start, length in zip(code[starts].tolist(), starts, lengths, strict=True):
+        runs.setdefault(key, []).append(np.arange(start, start + length))
+    stages = coded[-1][1]
+    by_family: dict[int, list[tuple[int, Ints]]] = {}
+    for key, parts in runs.items():
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        by_family.setdefault(key // len(stages), []).append((stages[key % len(stages)], rows))
+    families = []
+    for members in by_family.values():
+        row = members[0][1][0]
+        named = {n: values[codes[row]] for n, (codes, values) in zip(SHARED, coded, strict=False)}
+        families.append(_family(named, members))
+    return families
+
+
+def _family(named: dict[str, Any], members: Members) -> Family:
+    try:
+        deployment = deployment_of(ServingPoint(**named))
+    except Infeasible as verdict:
+        return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
+    whole = deployment.hardware.replica
+    pipelines = []
+    for pp, rows in members:
+        cut = Parallelism(tp=whole.cut.tp, pp=pp)
+        try:
+            check_cut(whole.model, cut)
+        except Infeasible as verdict:
+            pipelines.append(Pipeline(None, str(verdict), rows))
+        else:
+            pipelines.append(Pipeline(replace(whole, cut=cut), "", rows))
+    return Family(deployment, tuple(pipelines))
 
 
 def no_prices(rows: int) -> Prices:
@@ -93,70 +140,47 @@ def no_prices(rows: int) -> Prices:
     return Prices(**columns)
 
 
-def groups_of(batch: pa.RecordBatch) -> list[Group]:
-    """Return the rows of each replica."""
-    coded = [categories(batch, name) for name in (*WORDS, *COUNTS, *SCALES)]
-    code = np.zeros(batch.num_rows, np.int64)
-    for codes, values in coded:
-        code = code * len(values) + codes
-    # Neighbours mostly share a replica: runs are sorted, not rows.
-    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-    ends = np.append(starts[1:], code.size)
-    _, first, member = np.unique(code[starts], return_index=True, return_inverse=True)
-    runs: list[list[Ints]] = [[] for _ in first]
-    for start, end, group in zip(starts, ends, member.reshape(-1), strict=True):
-        runs[group].append(np.arange(start, end))
-    groups = []
-    for run, which in zip(runs, starts[first], strict=True):
-        rows = run[0] if len(run) == 1 else np.concatenate(run)
-        deployment, verdict = _deployment(*(values[codes[which]] for codes, values in coded))
-        groups.append(Group(rows, deployment, verdict))
-    return groups
+def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Members) -> None:
+    """Write the prices of the rows of one family.
+
+    Args:
+        prices: of all rows.
+        replica: the family's, with any number of stages.
+        asked: the iterations of all rows.
+        members: the rows of this family.
+    """
+    rows = np.concatenate([rows for _, rows in members])
+    step, shape, decode, prompt = _table(asked.at(rows))
+    layers = layers_of(replica, step)
+    start = 0
+    for pp, where in members:
+        mine = slice(start, start + where.size)
+        start += where.size
+        columns, calibrated, outside = _stages(layers, pp, shape)
+        decodes, prompts = [tuple(i[mine] for i in place) for place in (decode, prompt)]
+        for name, column in zip(("pace_s", "pass_s", "j"), columns, strict=True):
+            getattr(prices, f"decode_{name}")[where] = column[decodes]
+            getattr(prices, f"prompt_{name}")[where] = column[prompts]
+        prices.waiting_w[where] = layers.waiting_w
+        prices.calibrated[where] = calibrated
+        prices.extrapolated[where] = outside[decodes] | outside[prompts] if outside.any() else False
 
 
-def _deployment(*key: Any) -> tuple[Deployment | None, str]:
-    """Return the deployment rows share, or why it cannot be."""
-    named = dict(zip((*WORDS, *COUNTS, *SCALES), key, strict=True))
-    try:
-        return deployment_of(ServingPoint(**named)), ""
-    except Infeasible as verdict:
-        return None, str(verdict)
+Place = tuple[Ints, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes on the fullest GPU of a replica."""
-
-    hbm: float
-    weights: float
-    per_kv_token: float
-    per_token: float  # of activations, by tokens of an iteration
-    per_row: float  # by rows of logits
-
-
-def memory_of(replica: Replica) -> Memory:
-    """Return what a replica's fullest GPU has and must hold."""
-    model, cut, dtype = replica.model, replica.cut, replica.dtype
-    return Memory(
-        hbm=float(replica.gpu.hbm_bytes),
-        weights=weight_bytes(model, cut, dtype),
-        per_kv_token=kv_bytes_per_token(model, cut, replica.kv_dtype),
-        per_token=float(activation_bytes(model, cut, dtype, 1.0, 0.0)),
-        per_row=float(activation_bytes(model, cut, dtype, 0.0, 1.0)),
-    )
-
-
-def price(replica: Replica, asked: Iterations) -> Prices:
-    """Return the prices of rows of one replica."""
+def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
+    """Return a step for all rows, its shape, and where the two iterations of each row stand."""
+    rows = asked.decodes.size
     batches, batch = np.unique(asked.decodes, return_inverse=True)
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
-    table = batches.size * kinds.size <= 2 * asked.decodes.size
-    if not table or asked.prompt_decodes.any():
-        return _price_rows(replica, asked)
-    # One prompt iteration per kind and number of prompts; they fill the table's first column.
-    pair = np.stack([kind, asked.prompts]).T
+    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any():
+        places = np.arange(2 * rows)
+        return _rows_step(asked), (2 * rows,), (places[:rows],), (places[rows:],)
+    # Prompts differ by their number and lengths; each such batch has a row of its own.
+    most = int(asked.prompts.max()) + 1
     _, alone, prompt = np.unique(
-        pair[:, 0] * (1.0 + pair[:, 1].max()) + pair[:, 1], return_index=True, return_inverse=True
+        kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
     )
     nothing, none = np.zeros(batches.size), np.zeros(alone.size)
     decodes = np.concatenate([batches, none])[:, None]
@@ -169,24 +193,14 @@ def price(replica: Replica, asked: Iterations) -> Prices:
         prefill_kv_tokens=np.concatenate([nothing, asked.prompt_keys[alone]])[:, None],
         logits_rows=np.concatenate([batches, asked.prompts[alone]])[:, None],
     )
-    columns, basis, outside = _stages(replica, step, (decodes.size, kinds.size))
-    return Prices(
-        **{f"decode_{name}": c[batch, kind] for name, c in zip(PRICES, columns, strict=True)},
-        **{
-            f"prompt_{name}": c[batches.size + prompt, kind]
-            for name, c in zip(PRICES, columns, strict=True)
-        },
-        **basis,
-        extrapolated=outside[batch, kind] | outside[batches.size + prompt, kind],
-    )
+    return step, (decodes.size, kinds.size), (batch, kind), (batches.size + prompt, kind)
 
 
-def _price_rows(replica: Replica, asked: Iterations) -> Prices:
-    """Price every row by itself, decodes first and prompts behind them."""
-    rows = asked.decodes.size
-    none = np.zeros(rows)
+def _rows_step(asked: Iterations) -> Step:
+    """Return a step with the decodes of every row, and behind them its prompts."""
+    none = np.zeros(asked.decodes.size)
     decodes = np.concatenate([asked.decodes, asked.prompt_decodes])
-    step = Step(
+    return Step(
         decodes=decodes,
         decode_kv_tokens=decodes * np.concatenate([asked.keys, asked.keys]),
         prefills=np.concatenate([none, asked.prompts]),
@@ -195,39 +209,33 @@ def _price_rows(replica: Replica, asked: Iterations) -> Prices:
         prefill_kv_tokens=np.concatenate([none, asked.prompt_keys]),
         logits_rows=np.concatenate([asked.decodes, asked.prompt_decodes + asked.prompts]),
     )
-    columns, basis, outside = _stages(replica, step, (2 * rows,))
-    return Prices(
-        **{f"decode_{name}": c[:rows] for name, c in zip(PRICES, columns, strict=True)},
-        **{f"prompt_{name}": c[rows:] for name, c in zip(PRICES, columns, strict=True)},
-        **basis,
-        extrapolated=outside[:rows] | outside[rows:],
-    )
 
 
 def _stages(
-    replica: Replica, step: Step, shape: tuple[int, ...]
-) -> tuple[list[Any], dict[str, Any], Any]:
+    layers: Layers, pp: int, shape: tuple[int, ...]
+) -> tuple[list[Floats], bool, NDArray[np.bool_]]:
     """Return seconds of the slowest stage, of all stages, joules of all; and what they rest on."""
-    senders = replica.cut.pp - 1
-    last = stage_iteration(replica, step, senders)
-    pace = total = last.latency_s
+    last = layers.stage(pp, pp - 1)
+    pace_s = pass_s = last.latency_s
     joules, calibrated, outside = last.energy_j, last.calibrated, last.extrapolated
-    if senders:
-        sender: Iteration = stage_iteration(replica, step, slowest_sender(replica))
-        pace = np.maximum(sender.latency_s, pace)
-        total = senders * sender.latency_s + total
-        joules = senders * sender.energy_j + joules
+    if pp > 1:
+        sender = layers.stage(pp, slowest_sender(layers.replica.model, pp))
+        pace_s = np.maximum(sender.latency_s, pace_s)
+        pass_s = (pp - 1) * sender.latency_s + pass_s
+        joules = (pp - 1) * sender.energy_j + joules
         calibrated &= sender.calibrated
         outside = np.logical_or(sender.extrapolated, outside)
-    columns = [np.broadcast_to(np.asarray(x, np.float64), shape) for x in (pace, total, joules)]
-    basis = {"waiting_w": last.waiting_w, "calibrated": calibrated}
-    return columns, basis, np.broadcast_to(outside, shape)
+    columns = [np.broadcast_to(np.asarray(c), shape) for c in (pace_s, pass_s, joules)]
+    return columns, calibrated, np.broadcast_to(outside, shape)
 
 
-def slowest_sender(replica: Replica) -> int:
-    """Return the stage that takes longest of those that send on."""
-    stages = [stage_of(replica.model, replica.cut, s) for s in range(replica.cut.pp - 1)]
-    return max(
-        range(len(stages)),
-        key=lambda s: (stages[s].expert_layers, stages[s].layers, stages[s].has_embedding),
-    )
+def slowest_sender(model: LanguageModel, pp: int) -> int:
+    """Return the stage that takes longest of those that send on.
+
+    >>> from simulators.catalog.model import load_model
+    >>> slowest_sender(load_model("llama2_70b"), 4), slowest_sender(load_model("deepseek_v3"), 8)
+    (0, 1)
+    """
+    cut = Parallelism(pp=pp)
+    stages = [stage_of(model, cut, stage) for stage in range(pp - 1)]
+    return max(range(pp - 1), key=lambda s: (stages[s].expert_layers, stages[s].layers, -s))
