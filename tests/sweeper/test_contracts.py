@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,19 +183,12 @@ def test_a_sampler_that_draws_anew_each_time_is_found_out() -> None:
 
 
 def test_an_engine_that_loses_a_batch_is_found_out() -> None:
-    inline = load_engine("inline")
-
     class Lazy:
-        def open(self) -> Any:
-            return self
-
-        def __enter__(self) -> Any:
-            return Spoilt(run=lambda task, batches, total, say: self.crew.run(
-                task, [Span(0, 3)], total, say))  # fmt: skip
-
-        def __exit__(self, *_: object) -> None: ...
-
-        crew = inline
+        @contextmanager
+        def open(self) -> Iterator[Any]:
+            with load_engine("inline").open() as crew:
+                first = [Span(0, 3)]
+                yield Spoilt(run=lambda task, _, total, say: crew.run(task, first, total, say))
 
     with pytest.raises(AssertionError, match="not settled"):
         check_engine(Lazy(), bowl())

@@ -257,7 +257,7 @@ def test_one_constraint_need_not_be_a_list() -> None:
 @pytest.mark.parametrize(
     ("simulator", "wanted", "complaint"),
     [
-        (QUADRATIC, {"cost": "min"}, "objective 'cost' is not a metric"),
+        (QUADRATIC, {"cost": "min"}, "objective 'cost' is neither a metric"),
         (QUADRATIC, {"gain": "up"}, "objective 'gain' is 'up'; write min or max"),
         (QUADRATIC, ["gain"], "`objectives` is a mapping"),
         (QUADRATIC, {"tag": "min"}, "objective 'tag' is not a number"),
