@@ -96,13 +96,12 @@ class Task:
         codes = columns["status"].indices.to_numpy(zero_copy_only=False)
         words = columns["status"].dictionary.to_pylist()
         counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
+        good = codes == (words.index("ok") if "ok" in words else -1)
         reasons: Counter[str] = Counter()
-        if counted[words.index("ok")] < batch.num_rows:
+        if np.count_nonzero(good) < batch.num_rows:
             for text in columns["reason"].drop_null().to_pylist():
                 reasons[text.split(":")[0]] += 1
-        front, ties = local_front(
-            self._candidates(columns, codes == words.index("ok")), self.objectives
-        )
+        front, ties = local_front(self._candidates(columns, good), self.objectives)
         laps.end("front")
         return Part(
             name=name,

@@ -221,9 +221,9 @@ class _Actors:
             pieces = [piece for batch in left for piece in split(batch, 4)]
             again.extendleft(_Job(piece, suspect=True) for piece in reversed(pieces))
         elif culprit.tries == 0 and status == "crash":
-            again.appendleft(_Job(culprit.batch, suspect=True, tries=1))
+            again.appendleft(_Job(left[0], suspect=True, tries=1))
         else:
-            yield task.give_up(culprit.batch, status, f"{status}: {reason}")
+            yield task.give_up(left[0], status, f"{status}: {reason}")
 
 
 def _start(address: str, actors: int) -> None:

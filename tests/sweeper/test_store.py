@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -91,6 +91,7 @@ def test_polars_reads_the_folder_itself(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
+@settings(max_examples=40)
 def test_what_is_missing_is_what_no_file_holds(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
