@@ -33,7 +33,8 @@ from simulators.serving.deployment import (
     deployment_of,
     describe,
 )
-from simulators.serving.iteration import iteration_table, table_price
+from simulators.serving.iteration import iteration_table
+from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
 from simulators.serving.point import ANALYTIC, ServingPoint

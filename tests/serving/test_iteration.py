@@ -27,14 +27,8 @@ from simulators.serving.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
-from simulators.serving.iteration import (
-    Hardware,
-    grid_value,
-    iteration_table,
-    octaves,
-    place,
-    table_price,
-)
+from simulators.serving.iteration import Hardware, iteration_table, octaves
+from simulators.serving.lookup import grid_value, place, table_price
 from simulators.workload.cut import Parallelism
 from simulators.workload.step import Step
 
