@@ -1,0 +1,100 @@
+"""A curve is fitted with the help of its kin: other collectives, ranks and precisions of a GPU.
+
+A Gaussian process on the departure from `start + bytes / rate` (Rasmussen and Williams, 2006): two
+sizes are as alike as they are near, two curves as they share collective, precision and ranks. The
+scales below are choices, made once for all GPUs and libraries by four-fold cross-validation over
+sizes; none is fitted per curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
+"""Usual size of a departure, how far it reaches, and the spread between versions of a library."""
+OWN = 0.05
+"""The part of a departure that is a curve's own."""
+OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.6, 0.9, 0.6
+"""How alike curves are that differ in one respect."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Medians of measurements: one row per curve and size."""
+
+    kin: NDArray[np.int64]  # collective, dtype, ranks, as codes
+    octave: Floats  # log2 of bytes
+    log_s: Floats
+
+    def take(self, where: NDArray[np.bool_]) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.kin[where], self.octave[where], self.log_s[where])
+
+
+@dataclass(frozen=True)
+class Line:
+    """The plain part of a curve."""
+
+    start_s: float
+    bytes_per_s: float
+
+    def log_s(self, octave: Floats) -> Floats:
+        """Return the log of seconds."""
+        return np.log(self.start_s + np.exp2(octave) / self.bytes_per_s)
+
+
+def plain_line(octave: Floats, log_s: Floats) -> Line:
+    """Return the start and rate with the least mean |log error|, by search on a grid."""
+    size, seconds = np.exp2(octave), np.exp(log_s)
+    starts = seconds.min() * np.linspace(0.6, 1.05, 19)
+    rates = (size / seconds).max() * np.geomspace(0.8, 1.6, 29)
+    plain = starts[:, None, None] + size / rates[None, :, None]
+    errors = np.abs(np.log(plain) - log_s).mean(axis=2)
+    best = np.unravel_index(np.argmin(errors), errors.shape)
+    return Line(float(starts[best[0]]), float(rates[best[1]]))
+
+
+@dataclass(frozen=True)
+class Process:
+    """What was learnt from rows: the plain part of every curve, and a weight for every row."""
+
+    seen: Rows
+    lines: tuple[tuple[NDArray[np.int64], Line], ...]
+    weights: Floats
+
+    def log_s(self, kin: NDArray[np.int64], octave: Floats) -> Floats:
+        """Return log seconds at sizes of curves that have rows of their own."""
+        log_s = _alike(kin, octave, self.seen.kin, self.seen.octave) @ self.weights
+        for one, line in self.lines:
+            mine = (kin == one).all(axis=1)
+            log_s[mine] += line.log_s(octave[mine])
+        return log_s
+
+
+def learn(seen: Rows) -> Process:
+    """Return the process that explains some rows."""
+    residual = np.zeros_like(seen.log_s)
+    lines = []
+    for one in np.unique(seen.kin, axis=0):
+        mine = (seen.kin == one).all(axis=1)
+        line = plain_line(seen.octave[mine], seen.log_s[mine])
+        residual[mine] = seen.log_s[mine] - line.log_s(seen.octave[mine])
+        lines.append((one, line))
+    gram = _alike(seen.kin, seen.octave, seen.kin, seen.octave)
+    weights = np.linalg.solve(gram + NOISE**2 * np.eye(residual.size), residual)
+    return Process(seen, tuple(lines), weights)
+
+
+def _alike(
+    kin: NDArray[np.int64], octave: Floats, other_kin: NDArray[np.int64], other_octave: Floats
+) -> Floats:
+    far = np.sqrt(3.0) * np.abs(octave[:, None] - other_octave[None, :]) / REACH_OCTAVES
+    near: Floats = (1.0 + far) * np.exp(-far)
+    same = kin[:, None, :] == other_kin[None, :, :]
+    likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
+    return near * (DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2))
