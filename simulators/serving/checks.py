@@ -23,7 +23,8 @@ from simulators.serving.arrivals import Requests
 from simulators.serving.fit import TRACES, held_out, held_out_error
 from simulators.serving.lengths import load_workload
 from simulators.serving.measured import measured_checks
-from simulators.serving.parity import OpTable, layers_and_gqa, op_price, op_table, part_price
+from simulators.serving.parity import OpTable, layers_and_gqa, op_price, op_table
+from simulators.serving.peers import peer_checks
 from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import (
     COMPLETED,
@@ -62,11 +63,6 @@ SURVEY = {
 }
 """Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
 times the reference set has."""
-
-PEER_REQUESTS = "serving_peers/aisimulate_requests.parquet"
-FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"
-FIXED_S, FIXED_BLOCKS = (0.04, 0.01), 100_000
-"""A prompt part of 40 ms, a decode part of 10 ms, and memory without end."""
 
 DECILE_ERROR = 0.06
 """The raw rows that were fitted to differ by 4 to 5 % from those held out."""
@@ -115,7 +111,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     """
     return [
         *_parity_checks(reference),
-        _scheduler_check(reference),
+        *peer_checks(reference),
         *measured_checks(reference),
         *_workload_checks(reference, rows),
     ]
@@ -229,56 +225,6 @@ def _survey_check(name: str, replay: Replay) -> Check:
         ok=round(e2e_s, 4) == expected_s and waited == stalled,
         rows=len(times),
         note=f"stalled {waited} of {stalled}, restarts {replay.counts[1]}",
-    )
-
-
-def _scheduler_check(reference: Path) -> Check:
-    """Replay the run whose iterations take fixed times, so that only the scheduler can differ."""
-    name = f"aisimulate {FIXED_RUN}"
-    file = reference / PEER_REQUESTS
-    if not file.is_file():
-        return Check(name=name, value=None, note=f"absent: {PEER_REQUESTS}")
-    rows = pq.read_table(file, filters=[("run", "=", FIXED_RUN)]).sort_by("request_id")
-    asked = Requests(
-        rows["arrival_ms"].to_numpy() / 1e3,
-        rows["input_tokens"].to_numpy().astype(np.int64),
-        rows["output_tokens"].to_numpy().astype(np.int64),
-        np.zeros((len(rows), 2)),
-    )
-    limits = Limits(
-        blocks=FIXED_BLOCKS,
-        block_size=64,
-        watermark=0.0,
-        seats=256,
-        batch_tokens=8192,
-        chunk=8192,
-        most_tokens=64 * FIXED_BLOCKS,
-    )
-    world = serve(
-        Engine(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
-        limits,
-        asked,
-        replicas=1,
-        shape=np.zeros(1, np.int64),
-        table=np.array(FIXED_S),
-    )
-    columns = {
-        "first_admit_ms": SCHEDULED,
-        "first_token_ms": FIRST_TOKEN,
-        "last_token_ms": COMPLETED,
-    }
-    error_s = max(
-        float(np.abs(world.times[:, i] - rows[column].to_numpy() / 1e3).max())
-        for column, i in columns.items()
-    )
-    return Check(
-        name=name,
-        value=error_s,
-        unit="s",
-        limit=EXACT_S,
-        ok=error_s <= EXACT_S,
-        rows=len(rows),
-        note="times of all requests under vllm_v1",
     )
 
 
