@@ -1,0 +1,228 @@
+"""An accelerator is a list of storage levels, outermost first, that fan out to its multipliers.
+
+Each level says how many instances there are, as a mesh, how wide and deep one is, how many words
+move per cycle, and what an access costs: given in pJ, or left to the technology table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulators.catalog.sheet import fill, positive
+from simulators.core.errors import UserError
+from simulators.core.folder import ACCELERATORS, read_toml
+
+KINDS = ("dram", "sram", "register")
+TENSORS = ("Weights", "Inputs", "Outputs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One storage level.
+
+    `may_keep` lists the sets of tensors it may hold; the mapper picks one, all others bypass it.
+    Bandwidths are words per cycle and instance; None is unlimited.
+    """
+
+    name: str
+    mesh: tuple[int, ...] = (1, 1)
+    kind: str = "sram"
+    width_bits: int
+    word_bits: int
+    depth: int | None = None
+    banks: int = 1
+    buffering: int = 1  # 2: double buffered, so that half is filled while half is used
+    read_words_per_cycle: float | None = None
+    write_words_per_cycle: float | None = None
+    shared_words_per_cycle: float | None = None
+    dram_type: str = ""
+    energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    hop_pj_per_word: float = 0.0  # of the network from here to the next level
+    may_keep: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def instances(self) -> int:
+        """Instances on the chip."""
+        return self.mesh[0] * self.mesh[1]
+
+    @property
+    def block_words(self) -> int:
+        """Words moved by one physical access."""
+        return max(1, self.width_bits // self.word_bits)
+
+    @property
+    def capacity_words(self) -> int | None:
+        """Words one instance holds for one buffer of a multiple; None is unlimited."""
+        if self.depth is None:
+            return None
+        return self.depth * self.width_bits // self.word_bits // self.buffering
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mac:
+    """The multipliers the innermost level feeds."""
+
+    mesh: tuple[int, ...] = (1, 1)
+    word_bits: int = 8
+    energy_pj: float | None = None  # None: from the technology table
+    leak_pj_per_cycle: float = 0.0
+
+    @property
+    def instances(self) -> int:
+        """Multipliers on the chip."""
+        return self.mesh[0] * self.mesh[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """A spatial accelerator."""
+
+    name: str
+    source: str
+    clock_hz: float = 1e9
+    node_nm: float = 45.0
+    mac: Mac
+    levels: tuple[Level, ...]
+    aliases: tuple[str, ...] = ()
+
+
+def load_accelerator(name: str) -> Accelerator:
+    """Return the accelerator of that name, alias or TOML path.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, has one that means nothing, or levels that do not nest.
+
+    >>> load_accelerator("eyeriss_like").mac.instances
+    168
+    """
+    path = ACCELERATORS.find(name)
+    return _accelerator(path, path.stat().st_mtime_ns)
+
+
+def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
+    """Return the accelerator a sheet describes; `path` is for what is said about mistakes."""
+    tables = sheet.get("levels")
+    if not isinstance(tables, list) or not tables:
+        raise UserError(f"{path}: an accelerator needs [[levels]], outermost first")
+    levels = tuple(_level(table, path) for table in tables)
+    found = fill(Accelerator, {**sheet, "levels": list(levels)}, path, "accelerator")
+    positive(found.clock_hz, path, "clock_hz")
+    positive(found.node_nm, path, "node_nm")
+    _check(found, path)
+    return found
+
+
+def resized(
+    accelerator: Accelerator,
+    *,
+    pe_rows: int = 0,
+    pe_cols: int = 0,
+    buffer_scale: float = 1.0,
+    spad_scale: float = 1.0,
+    dram_type: str = "",
+    node_nm: float = 0.0,
+) -> Accelerator:
+    """Return a what-if accelerator; 0, 1 and "" leave things as they are.
+
+    Args:
+        accelerator: what to start from.
+        pe_rows: rows (Y) of the array; every mesh as tall as the multipliers' follows.
+        pe_cols: columns (X) of it.
+        buffer_scale: depth of the shared on-chip levels, relative.
+        spad_scale: depth of the levels inside the array, relative.
+        dram_type: what the outermost level is made of.
+        node_nm: technology node; given energies are kept, the rest follows the table.
+    """
+    for label, value in (("buffer_scale", buffer_scale), ("spad_scale", spad_scale)):
+        if not 0 < value < float("inf"):
+            raise UserError(f"{label} is {value}; it must be positive")
+    if pe_rows < 0 or pe_cols < 0 or node_nm < 0:
+        raise UserError("pe_rows, pe_cols and node_nm must not be negative")
+    was = accelerator.mac.mesh
+    now = (pe_cols or was[0], pe_rows or was[1])
+
+    def mesh(old: tuple[int, ...]) -> tuple[int, int]:
+        x = now[0] if old[0] == was[0] else old[0]
+        y = now[1] if old[1] == was[1] else old[1]
+        return (x, y)
+
+    def level(old: Level) -> Level:
+        scale = buffer_scale if old.instances == 1 else spad_scale
+        depth = None if old.depth is None else max(1, round(old.depth * scale))
+        same = depth == old.depth or old.kind == "dram"
+        outer = old.kind == "dram" and dram_type and dram_type != old.dram_type
+        return dataclasses.replace(
+            old,
+            mesh=mesh(old.mesh),
+            depth=depth,
+            dram_type=dram_type if old.kind == "dram" and dram_type else old.dram_type,
+            energy_pj=old.energy_pj if same and not outer and not node_nm else {},
+        )
+
+    return dataclasses.replace(
+        accelerator,
+        node_nm=node_nm or accelerator.node_nm,
+        mac=dataclasses.replace(
+            accelerator.mac,
+            mesh=now,
+            energy_pj=None if node_nm else accelerator.mac.energy_pj,
+        ),
+        levels=tuple(level(old) for old in accelerator.levels),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _accelerator(path: Path, _mtime_ns: int) -> Accelerator:
+    return accelerator_of(read_toml(path), path)
+
+
+def _level(table: object, path: Path) -> Level:
+    if not isinstance(table, Mapping):
+        raise UserError(f"{path}: each of [[levels]] is a table")
+    if "name" not in table:
+        raise UserError(f"{path}: each of [[levels]] needs a name")
+    where = f"[[levels]] {table['name']}"
+    keeps = table.get("may_keep", [])
+    if not isinstance(keeps, list) or not all(isinstance(k, list) for k in keeps):
+        raise UserError(f"{path}: {where}: may_keep is a list of lists of tensors")
+    level = fill(Level, {**table, "may_keep": [tuple(k) for k in keeps]}, path, where)
+    return dataclasses.replace(level, may_keep=level.may_keep or (TENSORS,))
+
+
+def _check(accelerator: Accelerator, path: Path) -> None:
+    """Refuse levels that are not levels, or whose meshes do not divide each other."""
+    names = [level.name for level in accelerator.levels]
+    if len(set(names)) != len(names):
+        raise UserError(f"{path}: two levels have one name: {', '.join(names)}")
+    for level in accelerator.levels:
+        where = f"level {level.name}"
+        if level.kind not in KINDS:
+            raise UserError(f"{path}: {where}: kind is {level.kind!r}, not {', '.join(KINDS)}")
+        for key in ("width_bits", "word_bits", "banks", "buffering"):
+            positive(getattr(level, key), path, f"{where}: {key}")
+        for key in ("depth", "read_words_per_cycle", "write_words_per_cycle"):
+            if getattr(level, key) is not None:
+                positive(getattr(level, key), path, f"{where}: {key}")
+        if level.depth is None and level.kind != "dram":
+            raise UserError(f"{path}: {where} needs a depth; only dram is unlimited")
+        if unknown := [t for keep in level.may_keep for t in keep if t not in TENSORS]:
+            raise UserError(f"{path}: {where} may keep {unknown[0]!r}, not {', '.join(TENSORS)}")
+    if not all(set(keep) == set(TENSORS) for keep in accelerator.levels[0].may_keep):
+        raise UserError(f"{path}: the outermost level, {names[0]}, must keep every tensor")
+    meshes = [(level.name, level.mesh) for level in accelerator.levels]
+    meshes.append(("mac", accelerator.mac.mesh))
+    for name, mesh in meshes:
+        if len(mesh) != 2 or min(mesh) < 1:
+            raise UserError(f"{path}: {name}: mesh is {list(mesh)}; it must be [columns, rows]")
+    for (outer, a), (inner, b) in zip(meshes, meshes[1:], strict=False):
+        if b[0] % a[0] or b[1] % a[1]:
+            raise UserError(
+                f"{path}: the mesh of {inner}, {list(b)}, is no multiple of that of {outer}, "
+                f"{list(a)}; each instance feeds the same number of inner ones"
+            )

@@ -1,0 +1,1 @@
+"""One layer on one spatial accelerator: every access counted, and the best mapping found."""

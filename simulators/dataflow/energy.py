@@ -1,0 +1,226 @@
+"""Energy is accesses times the energy of one; area is bits times the area of one.
+
+An accelerator gives picojoules per access, or names a kind of storage, and the technology table
+answers. Each zero is a statement: leakage is zero unless given, the network unless
+`hop_pj_per_word` is given, address generation and adders outside the multipliers always.
+Wu et al., "Accelergy" (ICCAD 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.catalog.accelerator import TENSORS, Accelerator, Level
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import read_toml
+from simulators.core.jit import Floats, Ints
+from simulators.dataflow.access import (
+    COMPUTE_CYCLES,
+    CYCLES,
+    ENERGY_PJ,
+    FEASIBLE,
+    FILLS,
+    MACS_USED,
+    READS,
+    RESULTS,
+    TOO_LARGE,
+    UPDATES,
+    Machine,
+    evaluate,
+    work_for,
+)
+from simulators.dataflow.mapping import nest_of
+from simulators.workload.convolution import Layer
+
+TECHNOLOGY = Path(__file__).parent / "calibration" / "technology.toml"
+UNLIMITED = 1 << 62
+ACTIONS = ("read", "write", "update")
+VERDICTS = {
+    TOO_LARGE: "tiles_exceed_buffer",
+    2: "loops_exceed_array",
+}
+UM2_PER_MM2 = 1e6
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one tensor does at one level; words are per instance."""
+
+    level: str
+    tensor: str
+    reads: int
+    fills: int
+    updates: int
+    instances: int
+    energy_pj: float  # over all instances
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One mapping, counted and charged."""
+
+    energy_pj: float
+    cycles: int
+    compute_cycles: int
+    macs: int
+    macs_used: int
+    utilization: float
+    traffic: tuple[Traffic, ...]
+    mac_energy_pj: float
+
+    @property
+    def edp(self) -> float:
+        """Energy times cycles, in pJ."""
+        return self.energy_pj * self.cycles
+
+    def level_energy_pj(self) -> dict[str, float]:
+        """Return the energy of accesses by level, and of the multipliers as `mac`."""
+        shares: dict[str, float] = {}
+        for line in self.traffic:
+            shares[line.level] = shares.get(line.level, 0.0) + line.energy_pj
+        return {**shares, "mac": self.mac_energy_pj}
+
+
+def machine_of(accelerator: Accelerator) -> Machine:
+    """Return an accelerator as the numbers the kernels read."""
+    levels = accelerator.levels
+    meshes = [*(level.mesh for level in levels), accelerator.mac.mesh]
+    blocks = [level.block_words for level in levels]
+    capacity = [level.capacity_words for level in levels]
+    energy = [level_energy_pj(level, accelerator.node_nm) for level in levels]
+    mac = [mac_energy_pj(accelerator), 0.0, 0.0]
+    leak = [level.energy_pj.get("leak", 0.0) for level in levels]
+    speeds = [
+        (level.read_words_per_cycle, level.write_words_per_cycle, level.shared_words_per_cycle)
+        for level in levels
+    ]
+    return Machine(
+        capacity=np.array([UNLIMITED if c is None else c for c in capacity], np.int64),
+        block=np.array(blocks, np.int64),
+        shift=np.array([_log2(block) for block in blocks], np.int64),
+        fan_x=np.array([b[0] // a[0] for a, b in _pairs(meshes)], np.int64),
+        fan_y=np.array([b[1] // a[1] for a, b in _pairs(meshes)], np.int64),
+        energy_pj=np.array([*energy, mac], np.float64),
+        leak_pj=np.array([*leak, accelerator.mac.leak_pj_per_cycle], np.float64),
+        bandwidth=np.array([[np.inf if s is None else s for s in row] for row in speeds]),
+        hop_pj=np.array([level.hop_pj_per_word for level in levels], np.float64),
+    )
+
+
+def level_energy_pj(level: Level, node_nm: float) -> list[float]:
+    """Return the picojoules of one physical read, write and update.
+
+    Raises:
+        UserError: only some actions are given.
+    """
+    given = level.energy_pj
+    if any(action in given for action in ACTIONS):
+        if missing := [action for action in ACTIONS if action not in given]:
+            raise UserError(f"level {level.name}: energy_pj lacks {', '.join(missing)}")
+        return [given[action] for action in ACTIONS]
+    table = read_toml(TECHNOLOGY)
+    if level.kind == "dram":
+        by_type = table["dram_pj_per_bit"]
+        kind = level.dram_type or "lpddr4"
+        if kind not in by_type:
+            raise UnknownNameError("dram type", kind, by_type)
+        return [by_type[kind] * level.width_bits] * 3
+    rates = table[level.kind]
+    scale = (node_nm / table["node_nm"]) ** table["energy_exponent"]
+    read = level.width_bits * scale * _pj_per_bit(level, rates)
+    return [read, read * rates["write_ratio"], read * rates["write_ratio"]]
+
+
+def mac_energy_pj(accelerator: Accelerator) -> float:
+    """Return the picojoules of one multiply-accumulate."""
+    if accelerator.mac.energy_pj is not None:
+        return accelerator.mac.energy_pj
+    table = read_toml(TECHNOLOGY)
+    scale = (accelerator.node_nm / table["node_nm"]) ** table["energy_exponent"]
+    return float(_by_precision(table["mac"]["pj"], accelerator.mac.word_bits) * scale)
+
+
+def area_mm2(accelerator: Accelerator) -> float:
+    """Return the silicon of buffers, registers and multipliers; DRAM, wires and control are not.
+
+    It follows the technology table even where energies are given.
+    """
+    table = read_toml(TECHNOLOGY)
+    scale = (accelerator.node_nm / table["node_nm"]) ** table["area_exponent"]
+    mac = accelerator.mac
+    um2 = mac.instances * _by_precision(table["mac"]["um2"], mac.word_bits)
+    for level in accelerator.levels:
+        if level.kind != "dram" and level.depth is not None:
+            bits = level.depth * level.width_bits * level.instances
+            um2 += bits * table[level.kind]["um2_per_bit"]
+    return float(um2 * scale / UM2_PER_MM2)
+
+
+def evaluated(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> Evaluation | str:
+    """Return one mapping counted and charged, or the word for why it is infeasible."""
+    machine = machine_of(accelerator)
+    work = work_for(keep.size, len(layer.dims))
+    counts = np.zeros((keep.size, len(TENSORS), 3), np.int64)
+    result = np.zeros(RESULTS)
+    verdict = evaluate(nest_of(layer), machine, loops, keep, work, counts, result)
+    if verdict != FEASIBLE:
+        return VERDICTS[verdict]
+    traffic = _traffic(accelerator, machine, keep, counts, work.used)
+    mac_pj = float(machine.energy_pj[-1, 0]) * layer.macs
+    ideal = layer.macs / accelerator.mac.instances
+    return Evaluation(
+        energy_pj=float(result[ENERGY_PJ]),
+        cycles=int(result[CYCLES]),
+        compute_cycles=int(result[COMPUTE_CYCLES]),
+        macs=layer.macs,
+        macs_used=int(result[MACS_USED]),
+        utilization=ideal / float(result[CYCLES]),
+        traffic=traffic,
+        mac_energy_pj=mac_pj,
+    )
+
+
+def _traffic(
+    accelerator: Accelerator, machine: Machine, keep: Ints, counts: Ints, used: Ints
+) -> tuple[Traffic, ...]:
+    lines = []
+    for k, level in enumerate(accelerator.levels):
+        for t, tensor in enumerate(TENSORS):
+            if int(keep[k]) >> t & 1:
+                words = [int(counts[k, t, action]) for action in (READS, FILLS, UPDATES)]
+                spent = sum(
+                    float(machine.energy_pj[k, action]) * -(-words[action] // level.block_words)
+                    for action in range(3)
+                )
+                lines.append(
+                    Traffic(level.name, tensor, *words, int(used[k]), spent * int(used[k]))
+                )
+    return tuple(lines)
+
+
+def _pj_per_bit(level: Level, rates: Mapping[str, Any]) -> float:
+    depth = level.depth or 1
+    if level.kind == "register":
+        return float(rates["pj_per_bit"] + rates["pj_per_bit_and_row"] * depth)
+    size = depth * level.width_bits / 8 / rates["reference_bytes"]
+    share = size ** rates["capacity_exponent"] * level.banks ** rates["bank_exponent"]
+    return float(rates["pj_per_bit"] * share)
+
+
+def _by_precision(table: Mapping[str, float], bits: int) -> float:
+    """Return the entry of the narrowest multiplier that is wide enough, else of the widest."""
+    widths = sorted(int(width) for width in table)
+    return table[str(next((w for w in widths if w >= bits), widths[-1]))]
+
+
+def _pairs(meshes: list[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return list(zip(meshes, meshes[1:], strict=False))
+
+
+def _log2(block: int) -> int:
+    return block.bit_length() - 1 if block & (block - 1) == 0 else -1

@@ -1,0 +1,175 @@
+"""A mapping says where and when each multiply runs: which loops at which level, and what stays.
+
+At each level, outermost first: the tensors kept there, the loops that run in time, and the loops
+spread over the columns (X) and rows (Y) of the next level's instances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping as Table
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulators.catalog.accelerator import TENSORS, Accelerator
+from simulators.core.errors import UserError, suggestion
+from simulators.core.jit import Ints
+from simulators.dataflow.access import ORDER, RANKS, SPATIAL_X, SPATIAL_Y, TEMPORAL, Nest
+from simulators.workload.convolution import Layer
+
+Loop = tuple[str, int]
+_KEYS = ("level", "keep", "temporal", "spatial_x", "spatial_y")
+
+
+@dataclass(frozen=True)
+class LevelLoops:
+    """One level of a mapping; loops are outermost first."""
+
+    level: str
+    keep: tuple[str, ...] = ()
+    temporal: tuple[Loop, ...] = ()
+    spatial_x: tuple[Loop, ...] = ()
+    spatial_y: tuple[Loop, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A whole nest, outermost level first."""
+
+    levels: tuple[LevelLoops, ...]
+
+    def __str__(self) -> str:
+        """Print it as a nest: `for` runs in time, `par` in space."""
+        lines = []
+        depth = 0
+        for level in self.levels:
+            kept = ", ".join(level.keep) or "nothing"
+            lines.append(f"{'  ' * depth}{level.level} keeps {kept}")
+            for word, loops in (
+                ("for", level.temporal), ("par x", level.spatial_x), ("par y", level.spatial_y),
+            ):  # fmt: skip
+                for dim, bound in loops:
+                    lines.append(f"{'  ' * (depth + 1)}{word} {dim} in {bound}")
+                    depth += 1
+        return "\n".join(lines)
+
+
+def read_mapping(levels: Sequence[Table[str, Any]]) -> Mapping:
+    """Return a mapping written as tables with `level`, `keep`, `temporal`, `spatial_x`, `_y`.
+
+    Raises:
+        UserError: a key means nothing, or a loop is not `[dimension, bound]`.
+    """
+    read = []
+    for table in levels:
+        for key in table:
+            if key not in _KEYS:
+                raise UserError(f"mapping: '{key}' is not known{suggestion(key, _KEYS)}")
+        if "level" not in table:
+            raise UserError("mapping: each level needs its name, as in level: DRAM")
+        read.append(
+            LevelLoops(
+                str(table["level"]),
+                tuple(table.get("keep", ())),
+                *(
+                    tuple(_loop(loop, table["level"]) for loop in table.get(key, ()))
+                    for key in ("temporal", "spatial_x", "spatial_y")
+                ),
+            )
+        )
+    return Mapping(tuple(read))
+
+
+def nest_of(layer: Layer) -> Nest:
+    """Return a layer as the numbers the kernels read."""
+    if not layer.tensors[-1].output or any(len(r) != 1 for r in layer.tensors[-1].ranks):
+        raise UserError(f"layer '{layer.name}': the output comes last, and each rank is one loop")
+    terms = np.full((RANKS * len(layer.tensors), 4), -1, np.int64)
+    home = np.full((len(layer.tensors), len(layer.dims)), -1, np.int64)
+    coef = np.zeros_like(home)
+    for t, tensor in enumerate(layer.tensors):
+        for r, rank in enumerate(tensor.ranks):
+            for k, (dim, c) in enumerate(rank):
+                d = layer.dims.index(dim)
+                terms[RANKS * t + r, 2 * k : 2 * k + 2] = d, c
+                home[t, d] = r
+                coef[t, d] = c
+    words = [tensor.words(layer.extents) for tensor in layer.tensors]
+    return Nest(np.array(layer.bounds, np.int64), terms, home, coef, np.array(words, np.int64))
+
+
+def encode(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> tuple[Ints, Ints]:
+    """Return loops (levels x 4 x dims) and keep masks of a mapping.
+
+    Raises:
+        UserError: levels, tensors or dimensions are not those of accelerator and layer, a loop
+            stands twice, or the bounds do not multiply to the layer's.
+    """
+    names = [level.name for level in accelerator.levels]
+    if (given := [level.level for level in mapping.levels]) != names:
+        raise UserError(
+            f"mapping has the levels {', '.join(given)}; {accelerator.name} has {', '.join(names)}"
+        )
+    loops = np.ones((len(names), 4, len(layer.dims)), np.int64)
+    keep = np.zeros(len(names), np.int64)
+    for k, level in enumerate(mapping.levels):
+        for tensor in level.keep:
+            if tensor not in TENSORS:
+                raise UserError(f"mapping keeps '{tensor}'{suggestion(tensor, TENSORS)}")
+            keep[k] |= 1 << TENSORS.index(tensor)
+        for row, found in (
+            (TEMPORAL, level.temporal), (SPATIAL_X, level.spatial_x), (SPATIAL_Y, level.spatial_y),
+        ):  # fmt: skip
+            _fill(loops[k, row], found, layer, level.level)
+        inner = [layer.dims.index(dim) for dim, _ in level.temporal]
+        rest = [d for d in range(len(layer.dims)) if d not in inner]
+        loops[k, ORDER] = rest + inner
+    if keep[0] != (1 << len(TENSORS)) - 1:
+        raise UserError(f"mapping: the outermost level, {names[0]}, keeps every tensor")
+    for d, (dim, bound) in enumerate(zip(layer.dims, layer.bounds, strict=True)):
+        product = math.prod(int(x) for row in (0, 2, 3) for x in loops[:, row, d])
+        if product != bound:
+            raise UserError(f"mapping: the loops over {dim} multiply to {product}, not to {bound}")
+    return loops, keep
+
+
+def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> Mapping:
+    """Return the mapping that loops and keep masks stand for."""
+
+    def found(row: Ints, order: Sequence[int]) -> tuple[Loop, ...]:
+        return tuple((layer.dims[d], int(row[d])) for d in order if row[d] > 1)
+
+    plain = range(len(layer.dims))
+    return Mapping(
+        tuple(
+            LevelLoops(
+                level.name,
+                tuple(t for b, t in enumerate(TENSORS) if int(mask) >> b & 1),
+                found(table[TEMPORAL], [int(d) for d in table[ORDER]]),
+                found(table[SPATIAL_X], plain),
+                found(table[SPATIAL_Y], plain),
+            )
+            for level, table, mask in zip(accelerator.levels, loops, keep, strict=True)
+        )
+    )
+
+
+def _loop(loop: Any, level: str) -> Loop:
+    if not (isinstance(loop, list | tuple) and len(loop) == 2 and isinstance(loop[1], int)):
+        raise UserError(f"mapping: {level}: {loop!r} is not a loop such as [P, 8]")
+    return (str(loop[0]), loop[1])
+
+
+def _fill(row: Ints, loops: tuple[Loop, ...], layer: Layer, level: str) -> None:
+    for dim, bound in loops:
+        if dim not in layer.dims:
+            raise UserError(f"mapping: {level}: no loop '{dim}'{suggestion(dim, layer.dims)}")
+        d = layer.dims.index(dim)
+        if bound < 1 or row[d] != 1:
+            raise UserError(
+                f"mapping: {level}: the loop over {dim} is not positive, or there twice"
+            )
+        row[d] = bound
