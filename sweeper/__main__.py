@@ -123,13 +123,20 @@ def compose(words: list[str]) -> dict[str, Any]:
 def map_replacements(overrides: list[str]) -> list[str]:
     """Make an override of a whole mapping replace it, where Hydra would merge the two.
 
+    And read a condition as text, where Hydra would look for a grammar in its signs.
+
     >>> map_replacements(["space.objectives={mfu: max}"])
     ['~space.objectives', '+space.objectives={mfu: max}']
+    >>> map_replacements(["space.where=mfu > 0.3"])
+    ['space.where="mfu > 0.3"']
     """
     result: list[str] = []
     for word in overrides:
         if word.startswith(("space.objectives={", "space.derived={")):
             result += [f"~{word.split('=')[0]}", f"+{word}"]
+        elif match := re.fullmatch(r"(\+*space\.(?:where|slo))=([^'\"\s].*)", word):
+            text = match[2].replace("\\", "\\\\").replace('"', '\\"')
+            result.append(word if text == "null" else f'{match[1]}="{text}"')
         else:
             result.append(word)
     return result
@@ -234,8 +241,7 @@ def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) 
     if match := re.search(r"full_key: (\S+)", omegaconf):
         message = f"{match[1]}: {message}"
     if any(hint in omegaconf for hint in ("mismatched input", "no viable alternative", "Lexer")):
-        match = re.search(r"override '([^']*)'", hydra)
-        word = next((w for w in overrides if match and w.startswith(match[1])), "an override")
+        word = next((w for w in overrides if w.split("=")[0] in hydra), "an override")
         message = (
             f"{word} cannot be read. Put quotes around the whole override, as in "
             "'space.axes.tp=[4,8]', and around text with signs in it once more, as in "
