@@ -72,6 +72,7 @@ def _chats(count: int, qps: float) -> tuple[Requests, str]:
 def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: float) -> Check:
     asked, note = _chats(10_000, qps)
     metrics, spent = _least_cpu_s(lambda: run_of(point, asked).metrics())
+    assert metrics.iterations is not None  # an event simulation counts them
     used = spent / metrics.iterations * 1e6
     return Check(
         name, used, "CPU-us/iteration", limit_us, used <= limit_us, metrics.iterations,
