@@ -35,7 +35,8 @@ from simulators.serving.analytic_queue import (
     Crowd,
     State,
     crowd_of,
-    no_crowd,
+    is_known,
+    known_crowd,
     seats_looked_at,
     seats_of,
     state_of,
@@ -121,13 +122,13 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
 
 
 def _crowd(design: Design, living: Living) -> Crowd:
-    """Return how many requests a replica has where they arrive by themselves."""
-    engine = design.engine
-    crowd = no_crowd(engine.rate.size)
+    """Return how many requests a replica has where that depends on its pace."""
+    engine, known = design.engine, is_known(design.engine)
+    crowd = known_crowd(engine)
     for replica, rows in (part for parts in living for part in parts):
-        waited_for = rows[~np.isnan(engine.rate[rows])]
-        for start in range(0, waited_for.size, ROWS_AT_ONCE):
-            some = waited_for[start : start + ROWS_AT_ONCE]
+        unknown = rows[~known[rows]]
+        for start in range(0, unknown.size, ROWS_AT_ONCE):
+            some = unknown[start : start + ROWS_AT_ONCE]
             looked_at = seats_looked_at(float(engine.seats[some].max()))
             tried = np.minimum(looked_at, engine.seats[some][:, None])
             each = np.repeat(some, looked_at.size - 1)
@@ -138,8 +139,7 @@ def _crowd(design: Design, living: Living) -> Crowd:
             pace_s = turn.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
-            stages = float(replica.cut.pp)
-            crowd.put(some, crowd_of(tried, per_s, engine.rate[some], stages))
+            crowd.put(some, crowd_of(engine.at(some), tried, per_s))
     return crowd
 
 

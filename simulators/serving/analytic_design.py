@@ -20,7 +20,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.analytic_lengths import Lengths, lengths_of
 from simulators.serving.analytic_prices import Family
 from simulators.serving.analytic_steady import Engine
-from simulators.serving.arrivals import PROCESSES
+from simulators.serving.arrivals import CLOSED, PROCESSES
 from simulators.serving.deployment import Deployment
 from simulators.serving.policies import load_scheduler
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
@@ -31,7 +31,16 @@ WHOLE_PROMPTS = ("vllm",)
 GAP_SCV = {"poisson": 1.0, "even": 0.0}
 """Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
 
-AT_LEAST_ONE = ("tp", "pp", "replicas", "chunk_size", "max_batch", "max_batch_tokens", "block_size")
+AT_LEAST_ONE = (
+    "tp",
+    "pp",
+    "replicas",
+    "chunk_size",
+    "max_batch",
+    "max_batch_tokens",
+    "block_size",
+    "clients",
+)
 
 
 class Verdicts:
@@ -92,12 +101,12 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
     verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
     asked = column["max_context"]
-    context = np.where(asked > 0.0, np.minimum(asked, shared["context"]), shared["context"])
+    context = np.where(asked > 0.0, asked, shared["context"])
     lengths, kind = lengths_of(batch, context)
     verdicts.add(np.isnan(lengths.prompt), "no_request_fits")
-    batch_tokens = np.maximum(column["max_batch_tokens"], context)
     free = shared["hbm"] * column["memory_fraction"] - shared["weights"]
     verdicts.add(free < 0.0, "weights_exceed_hbm")
+    batch_tokens = np.maximum(column["max_batch_tokens"], lengths.longest)
     most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
     free -= most_tokens * shared["per_token"] + column["max_batch"] * shared["per_row"]
     blocks = np.floor(free / (column["block_size"] * shared["per_kv_token"]))
@@ -105,9 +114,12 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     usable = blocks - np.floor(column["watermark"] * blocks)
     held = np.ceil((lengths.prompt + lengths.output) / column["block_size"])
     fit = np.floor(usable / held / column["pp"])
-    rate = column["qps"] * lengths.fitting / column["replicas"]
+    closed, gap_scv = _arrivals(batch, column["burstiness"])
+    rate = np.where(closed, np.nan, column["qps"] * lengths.fitting / column["replicas"])
+    clients = np.where(closed, column["clients"] / column["replicas"], np.inf)
     seats = np.floor(column["max_batch"] / column["pp"])
-    verdicts.add((fit < 1.0) | (np.isnan(rate) & (fit < seats)), "kv_exceeds_hbm")
+    chosen = np.isnan(rate) & ~closed
+    verdicts.add((fit < 1.0) | (chosen & (fit < seats)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
     return Design(
         engine=Engine(
@@ -116,7 +128,9 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
             chunked=chunked,
             tokens=np.where(chunked, column["chunk_size"], column["max_batch_tokens"]),
             rate=rate,
-            arrival_scv=_gap_scv(batch, column["burstiness"]),
+            arrival_scv=gap_scv,
+            clients=clients,
+            think_s=np.where(closed, column["think_s"], 0.0),
         ),
         lengths=lengths,
         kind=kind,
@@ -131,7 +145,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
 
 
 _NUMBERS = (
-    *AT_LEAST_ONE, "qps", "burstiness", "memory_fraction", "watermark", "max_context",
+    *AT_LEAST_ONE, "qps", "burstiness", "think_s", "memory_fraction", "watermark", "max_context",
     "prompt_tokens", "output_tokens", "usd_per_gpu_hour",
 )  # fmt: skip
 
@@ -141,7 +155,7 @@ def _check(column: dict[str, Floats]) -> None:
     for name in AT_LEAST_ONE:
         if column[name].min() < 1.0:
             raise UserError(f"{name} is {column[name].min():g}; it must be at least 1")
-    for name in ("max_context", "prompt_tokens", "output_tokens"):
+    for name in ("max_context", "prompt_tokens", "output_tokens", "think_s"):
         if column[name].min() < 0.0:
             raise UserError(f"{name} is {column[name].min():g}; it must not be negative")
     fraction, watermark = column["memory_fraction"], column["watermark"]
@@ -171,17 +185,18 @@ def _schedulers(
     return chunked[codes]
 
 
-def _gap_scv(batch: pa.RecordBatch, burstiness: Floats) -> Floats:
+def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.bool_], Floats]:
+    """Return which rows have closed clients, and the variation of the gaps of the others."""
     codes, names = categories(batch, "arrivals")
-    known = np.full(len(names), np.nan)
-    for code, name in enumerate(names):
+    for name in names:
         if name not in PROCESSES:
             raise UserError(
                 f"arrivals are '{name}'{suggestion(str(name), PROCESSES)}\n"
                 f"Known: {', '.join(PROCESSES)}"
             )
-        known[code] = GAP_SCV.get(str(name), np.nan)
-    return np.where(np.isnan(known[codes]), burstiness * burstiness, known[codes])
+    closed = np.array([name == CLOSED for name in names], bool)[codes]
+    known = np.array([GAP_SCV.get(str(name), np.nan) for name in names])[codes]
+    return closed, np.where(np.isnan(known), burstiness * burstiness, known)
 
 
 def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> dict[str, Floats]:

@@ -28,6 +28,7 @@ class Lengths:
     keys: Floats  # tokens a decode reads
     prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
     output_scv: Floats
+    longest: Floats  # prompt, in tokens
     fitting: Floats  # share of the requests that fit into the context
 
     def at(self, rows: Ints) -> Lengths:
@@ -60,6 +61,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
         "keys": prompt + output / 2.0,
         "prompt_scv": 0.0 * total,
         "output_scv": 0.0 * total,
+        "longest": prompt.copy(),
         "fitting": 1.0 + 0.0 * total,
     }
     drawn = np.flatnonzero((prompt == 0.0) | (output == 0.0))
@@ -108,4 +110,6 @@ def _means(
     later = d - 1.0
     keys = float((later * (p + d / 2.0)).sum() / later.sum()) if later.any() else float(p.mean())
     spread = [float(x.var() / x.mean() ** 2) for x in (p, d)]
-    return np.array([p.mean(), d.mean(), (p * (p + 1.0) / 2.0).mean(), keys, *spread, fits.mean()])
+    return np.array(
+        [p.mean(), d.mean(), (p * (p + 1.0) / 2.0).mean(), keys, *spread, p.max(), fits.mean()]
+    )

@@ -42,8 +42,10 @@ class Engine:
     seats: Floats  # most requests of one batch in flight
     chunked: NDArray[np.bool_]
     tokens: Floats  # of an iteration with prompts
-    rate: Floats  # arrivals per second and replica; NaN: a new request takes each freed seat
+    rate: Floats  # arrivals per second and replica; NaN: an answer brings the next request
     arrival_scv: Floats  # squared coefficient of variation of the gaps
+    clients: Floats  # that ask again when they are answered, per replica; more than enough: inf
+    think_s: Floats  # how long each of them waits before
 
     def at(self, rows: Ints) -> Engine:
         """Return some rows."""
@@ -128,7 +130,10 @@ def _whole(engine: Engine, lengths: Lengths, later: Floats, seats: Floats) -> li
     most = np.maximum(1.0, np.floor(engine.tokens / lengths.prompt))
     freed = np.where(later > 0.0, seats / np.maximum(later, 1.0), seats)  # during one decode
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
-    groups = np.where(later > 0.0, (freed / prompts - 1.0) / 2.0, seats / prompts - 1.0)
+    # Whoever takes a freed seat meets, besides itself, as many others as are freed on average.
+    met = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
+    fits = np.where(met > most, 0.5, 1.0)
+    groups = np.where(later > 0.0, fits * (met / prompts - 1.0), seats / prompts - 1.0)
     return [
         seats,
         np.zeros(seats.size),
