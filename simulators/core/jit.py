@@ -133,8 +133,11 @@ def pointer(signature: Signature) -> Type:
 class Kernel(Generic[A, R]):
     """A function compiled for one signature at its first call."""
 
-    def __init__(self, function: Callable[A, R], signature: Signature) -> None:
+    def __init__(
+        self, function: Callable[A, R], signature: Signature, *, borrows: bool = False
+    ) -> None:
         self.py_func = function
+        self.options = {"_nrt": False, "forceinline": True} if borrows else {}
         self.signature = signature
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -145,7 +148,7 @@ class Kernel(Generic[A, R]):
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
         on_disk = Path(self.py_func.__code__.co_filename).is_file()  # else numba cannot watch it
-        dispatcher = _numba().njit(cache=on_disk, nogil=True)(self.py_func)
+        dispatcher = _numba().njit(cache=on_disk, nogil=True, **self.options)(self.py_func)
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher
@@ -159,8 +162,15 @@ class Kernel(Generic[A, R]):
         return self.__name__
 
 
-def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
+def kernel(
+    signature: Signature, *, borrows: bool = False
+) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """Compile the decorated function for `signature` when it is first called.
+
+    Args:
+        signature: what it takes and returns.
+        borrows: the function allocates nothing and keeps no array, so references need not be
+            counted, and calls between such kernels are inlined. For loops over events.
 
     >>> @kernel(f8(f8))
     ... def double(x: float) -> float:
@@ -170,6 +180,6 @@ def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """
 
     def decorate(function: Callable[A, R]) -> Kernel[A, R]:
-        return Kernel(function, signature)
+        return Kernel(function, signature, borrows=borrows)
 
     return decorate

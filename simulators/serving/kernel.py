@@ -8,9 +8,8 @@ the caller for the whole run. So references are not counted, and calls are inlin
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from simulators.core import jit
 from simulators.core.jit import Kernel, Signature
@@ -19,24 +18,6 @@ A = ParamSpec("A")
 R = TypeVar("R")
 
 
-class Borrower(Kernel[A, R]):
-    """A kernel that allocates nothing."""
-
-    @functools.cached_property
-    def compiled(self) -> Any:
-        """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        dispatcher = jit._numba().njit(cache=True, nogil=True, _nrt=False, forceinline=True)(
-            self.py_func
-        )
-        dispatcher.compile(self.signature.numba)
-        dispatcher.disable_compile()
-        return dispatcher
-
-
 def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """Compile the decorated function for `signature` when it is first called."""
-
-    def decorate(function: Callable[A, R]) -> Kernel[A, R]:
-        return Borrower(function, signature)
-
-    return decorate
+    return jit.kernel(signature, borrows=True)
