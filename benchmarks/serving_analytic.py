@@ -1,0 +1,81 @@
+"""Steady states of LLM serving: points per CPU-second of the model alone, and written to Parquet.
+
+Spans spread over `spaces/llm_gpus_grid.yaml` are evaluated in this process. Compiling, and what is
+read once, happens before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+from simulators.serving.simulator import SIMULATOR
+from sweeper.config import space_of
+from sweeper.keys import define
+from sweeper.space import DesignSpace, Span
+from sweeper.store import Store
+from sweeper.work import Task
+
+GRID = Path(__file__).parent.parent / "spaces" / "llm_gpus_grid.yaml"
+WANTED_PER_CPU_S = 200_000.0
+SPANS, SPAN = 8, 200_000
+
+
+def main() -> None:
+    """Print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--spans", type=int, default=SPANS, help=f"of {SPAN:,} points each")
+    chosen = parser.parse_args()
+    words: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(GRID))  # type: ignore[assignment]
+    space = space_of(words)
+    with tempfile.TemporaryDirectory() as folder:
+        print_checks(measure(space, chosen.spans, folder, words["objectives"]), as_json=chosen.json)
+
+
+def measure(space: DesignSpace, count: int, folder: str, objectives: Any) -> list[Check]:
+    """Evaluate spans of the grid and return what it cost."""
+    stride = (len(space) - SPAN) // max(count - 1, 1)
+    spans = [Span(i * stride, i * stride + SPAN) for i in range(count)]
+    for span in spans:  # data sheets are read and facts tabulated
+        SIMULATOR.evaluate(space.batch(span.cut(span.lo, span.lo + 1000)))
+    space.kept(spans[0])
+    task = Task(space, Store(folder, define(space)), objectives)
+    laps: Counter[str] = Counter()
+    rows = ok = 0
+    started = time.process_time()
+    for span in spans:
+        part = task.answer(span)
+        laps.update(part.laps)
+        rows += sum(part.rows.values())
+        ok += part.rows.get("ok", 0)
+    used = time.process_time() - started
+    rate = rows / laps["model"]
+    written = sum(f.stat().st_size for f in Path(folder).rglob("*.parquet"))
+    shares = [Check(f"share of {step}", 100 * s / used, "%") for step, s in laps.items()]
+    return [
+        Check("points of the grid", float(len(space))),
+        Check("points looked at", float(SPAN * count)),
+        Check("rows evaluated", float(rows), note="the others break a constraint"),
+        Check("rows that can be built", float(ok)),
+        Check(
+            "rows per CPU-second of the model", rate, "1/s", WANTED_PER_CPU_S,
+            rate >= WANTED_PER_CPU_S, rows,
+        ),
+        Check("rows per CPU-second, written to Parquet", rows / used, "1/s"),
+        Check("points per CPU-second, written to Parquet", SPAN * count / used, "1/s"),
+        *shares,
+        Check("bytes per row", written / rows, "B"),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
