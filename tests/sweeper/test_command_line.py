@@ -91,7 +91,7 @@ def test_overrides_and_samplers_change_what_is_asked(
         ("'space.axes.y=1..2 lin 3' 'space.axes.bonus=[null,1.5]' space.axes.n=1", 6 * 3 * 2),
         ("engine=inline 'space.objectives={twice: max}'", 34),
         ("~space.constraints", 36),
-        ("'space.where=gain > 4 AND label = \"plain\"' ~space.constraints", 36),
+        ("\"space.where=gain > 4 AND label = 'plain'\" ~space.constraints", 36),
         ("space.where=null", 34),
     )
     for number, (words, rows) in enumerate(cases):
