@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulators.core.contract import load_simulator, schema_of
-from sweeper.commands.run import question
+from sweeper.chunks import split
+from sweeper.commands.run import Question, question
 from sweeper.engines.auto import hinted, probe
+from sweeper.space import DesignSpace
+from sweeper.store import Batch
 from sweeper.units import duration, human
 
 _PATIENCE_S = 0.2
+_AT_ONCE = 1 << 20
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
@@ -24,11 +28,8 @@ def main(composed: Mapping[str, Any]) -> int:
     removed = space.removed()
     allowed = space.size - sum(removed.values())
     picked = min(asked.sampler.size(space), allowed)
-    answered = sum(
-        len(s) if not space.constraints else _kept(space, s) for s in asked.store.finished()
-    )
-    answered += len(asked.store.answered(space))
-    todo = max(picked - answered, 0)
+    todo = _to_do(asked, picked)
+    answered = picked - todo
     # A dear simulator guesses: trying it would cost more than a plan should.
     estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
@@ -68,6 +69,24 @@ def main(composed: Mapping[str, Any]) -> int:
     return 0
 
 
-def _kept(space: Any, span: Any) -> int:
-    kept = space.kept(span)
-    return len(span) if kept is None else int(kept.sum())
+def _to_do(asked: Question, picked: int) -> int:
+    """Return how many of the points picked are not answered in this space's store."""
+    space, store = asked.space, asked.store
+    if not store.parts():
+        return picked
+    first = list(next(iter(asked.sampler.rounds(space, store.scan)), ()))
+    if sum(len(batch) for batch in first) < picked:  # a search: what it asks next is not known yet
+        settled = sum(_allowed(space, span) for span in store.finished())
+        return max(picked - settled - len(store.answered(space)), 0)
+    return sum(_allowed(space, batch) for batch in store.missing(space, first))
+
+
+def _allowed(space: DesignSpace, batch: Batch) -> int:
+    """Return how many points of a batch the constraints allow, looking at a few at a time."""
+    if not space.constraints:
+        return len(batch)
+    count = 0
+    for piece in split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else ():
+        kept = space.kept(piece)
+        count += len(piece) if kept is None else int(kept.sum())
+    return count

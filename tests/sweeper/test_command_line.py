@@ -133,6 +133,22 @@ def test_a_plan_tells_what_a_sweep_would_do(
     assert (grown["answered"], grown["to_do"]) == (34, 2)
 
 
+def test_a_plan_of_a_sample_counts_what_that_sample_lacks(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = "+space=toy sampler=random sampler.points=9 output=json"
+    found = json.loads(answer(f"{sample} plot=false", capsys))
+    again = json.loads(answer(f"plan {sample}", capsys))
+    assert (again["picked"], again["answered"], again["to_do"]) == (9, 9, 0)
+    other = json.loads(answer(f"plan {sample} sampler.seed=5", capsys))
+    assert other["answered"] + other["to_do"] == 9
+    assert other["to_do"] > 0
+    after = json.loads(answer(f"{sample} plot=false sampler.seed=5", capsys))
+    assert sum(after["rows"].values()) == sum(found["rows"].values()) + other["to_do"]
+    rest = json.loads(answer("plan +space=toy output=json", capsys))
+    assert rest["to_do"] == 34 - sum(after["rows"].values())
+
+
 def test_failures_end_as_rows_and_can_be_retried(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
