@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ class Level:
     dram_type: str = ""
     energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict)
     hop_pj_per_word: float = 0.0  # of the network from here to the next level
+    staged: bool = False  # its network forks into columns, then into rows: no diagonal multicast
     may_keep: tuple[tuple[str, ...], ...] = ()
 
     @property
@@ -220,7 +222,7 @@ def _check(accelerator: Accelerator, path: Path) -> None:
     for name, mesh in meshes:
         if len(mesh) != 2 or min(mesh) < 1:
             raise UserError(f"{path}: {name}: mesh is {list(mesh)}; it must be [columns, rows]")
-    for (outer, a), (inner, b) in zip(meshes, meshes[1:], strict=False):
+    for (outer, a), (inner, b) in itertools.pairwise(meshes):
         if b[0] % a[0] or b[1] % a[1]:
             raise UserError(
                 f"{path}: the mesh of {inner}, {list(b)}, is no multiple of that of {outer}, "

@@ -42,71 +42,43 @@ class Nest(NamedTuple):
 class Machine(NamedTuple):
     """An accelerator in numbers; the last row of what is per level belongs to the multipliers."""
 
-    capacity: Ints
-    block: Ints
-    shift: Ints  # log2 of the block, or -1
-    fan_x: Ints
-    fan_y: Ints
-    energy_pj: Floats  # level x action, per physical access
-    leak_pj: Floats  # per cycle and instance
-    bandwidth: Floats  # level x (read, write, shared), words per cycle
-    hop_pj: Floats  # per word and hop, from a level to the next
+    sizes: Ints  # level x (capacity, block, log2 of the block or -1, fan-out X, Y, staged)
+    energy_pj: Floats  # level x (read, fill, update, leak per cycle), per physical access
+    rates: Floats  # level x (read, write, shared words per cycle, pJ per word and hop)
 
 
 class Work(NamedTuple):
     """Room for intermediate results."""
 
     extents: Ints  # (levels + 1) x dims: the tile inside each level
+    spread: Ints  # (levels + 1) x dims: copies side by side
     tiles: Ints  # (levels + 1) x tensors: its words
-    dim: Ints  # the temporal loops, innermost first
-    bound: Ints
-    level: Ints
-    after: Ints  # product of the bounds further out
-    first: Ints  # by level: the innermost loop outside its tile
-    used: Ints  # by level: instances used
-    fan: Ints
+    loops: Ints  # dim, bound, level, product further out: of temporal loops, innermost first
+    places: Ints  # by level: first loop outside its tile, instances used, fan-out, split of outputs
 
+
+CAPACITY, BLOCK, SHIFT, FAN_X, FAN_Y, STAGED = range(6)
+LEAK = 3
+HOP = 3
+DIM, BOUND, LEVEL, AFTER = range(4)
+FIRST, USED, FAN, SPLIT = range(4)
 
 NEST = named_tuple((array(i8), matrix(i8), matrix(i8), matrix(i8), array(i8)), Nest)
-MACHINE = named_tuple((*(array(i8),) * 5, matrix(f8), array(f8), matrix(f8), array(f8)), Machine)
-WORK = named_tuple((matrix(i8), matrix(i8), *(array(i8),) * 7), Work)
+MACHINE = named_tuple((matrix(i8), matrix(f8), matrix(f8)), Machine)
+WORK = named_tuple((matrix(i8),) * 5, Work)
 LOOPS = array(i8, 3)
 COUNTS = array(i8, 3)
 
 
 def work_for(levels: int, dims: int) -> Work:
     """Return scratch room."""
-    loops = levels * dims + 1
     return Work(
         extents=np.ones((levels + 1, dims), np.int64),
+        spread=np.ones((levels + 1, dims), np.int64),
         tiles=np.ones((levels + 1, TENSORS), np.int64),
-        dim=np.zeros(loops, np.int64),
-        bound=np.zeros(loops, np.int64),
-        level=np.zeros(loops, np.int64),
-        after=np.ones(loops, np.int64),
-        first=np.zeros(levels + 1, np.int64),
-        used=np.ones(levels + 1, np.int64),
-        fan=np.ones(levels + 1, np.int64),
+        loops=np.ones((levels * dims + 1, 4), np.int64),
+        places=np.ones((levels + 1, 4), np.int64),
     )
-
-
-@kernel(i8(NEST, i8, matrix(i8), i8, i8))
-def tile_words(nest: Nest, tensor: int, extents: Ints, row: int, without: int) -> int:
-    """Return the words of a tile; the rank `without` is left out."""
-    words = 1
-    for rank in range(RANKS):
-        place = RANKS * tensor + rank
-        d = nest.terms[place, 0]
-        if d < 0:
-            break
-        if rank == without:
-            continue
-        extent = 1 + (extents[row, d] - 1) * nest.terms[place, 1]
-        e = nest.terms[place, 2]
-        if e >= 0:
-            extent += (extents[row, e] - 1) * nest.terms[place, 3]
-        words *= extent
-    return words
 
 
 @kernel(i8(i8, i8, i8, i8))
@@ -124,223 +96,245 @@ def distinct_sums(m: int, a: int, n: int, b: int) -> int:
     return m * n - max(0, m - b // g) * max(0, n - a // g)
 
 
-@kernel(i8(NEST, i8, LOOPS, matrix(i8), i8, i8, array(i8)))
-def distinct_children(
-    nest: Nest, tensor: int, loops: Ints, extents: Ints, outer: int, inner: int, fan: Ints
-) -> int:
-    """Return how many different tiles the instances of `inner` under one of `outer` hold."""
-    count = 1
-    for level in range(outer, inner):
-        if fan[level] == 1:
+@kernel(i8(matrix(i8), i8, matrix(i8), i8, i8))
+def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) -> int:
+    """Return the words of a tile; the rank `without` is left out."""
+    words = 1
+    for place in range(RANKS * tensor, RANKS * (tensor + 1)):
+        d = terms[place, 0]
+        if d < 0:
+            break
+        if place != without:
+            extent = 1 + (extents[row, d] - 1) * terms[place, 1]
+            e = terms[place, 2]
+            if e >= 0:
+                extent += (extents[row, e] - 1) * terms[place, 3]
+            words *= extent
+    return words
+
+
+@kernel(i8(matrix(i8), i8, matrix(i8), matrix(i8), i8))
+def distinct_tiles(terms: Ints, tensor: int, spread: Ints, extents: Ints, level: int) -> int:
+    """Return how many different tiles one fan-out hands out."""
+    number = 1
+    for place in range(RANKS * tensor, RANKS * (tensor + 1)):
+        d = terms[place, 0]
+        if d < 0:
+            break
+        e = terms[place, 2]
+        if e < 0:
+            number *= spread[level, d]
+        else:
+            number *= distinct_sums(
+                spread[level, d], terms[place, 1] * extents[level + 1, d],
+                spread[level, e], terms[place, 3] * extents[level + 1, e],
+            )  # fmt: skip
+    return number
+
+
+@kernel(i8(matrix(i8), i8, LOOPS, matrix(i8), i8))
+def distinct_in_stages(terms: Ints, tensor: int, loops: Ints, extents: Ints, level: int) -> int:
+    """Return the same where a network forks into columns first and then into rows.
+
+    What two columns share across different rows is sent twice.
+    """
+    number = 1
+    for place in range(RANKS * tensor, RANKS * (tensor + 1)):
+        d = terms[place, 0]
+        if d < 0:
+            break
+        e = terms[place, 2]
+        if e < 0:
+            number *= loops[level, SPATIAL_X, d] * loops[level, SPATIAL_Y, d]
             continue
-        for rank in range(RANKS):
-            place = RANKS * tensor + rank
-            d = nest.terms[place, 0]
-            if d < 0:
-                break
-            m = loops[level, SPATIAL_X, d] * loops[level, SPATIAL_Y, d]
-            e = nest.terms[place, 2]
-            if e < 0:
-                count *= m
-            else:
-                n = loops[level, SPATIAL_X, e] * loops[level, SPATIAL_Y, e]
-                count *= distinct_sums(
-                    m,
-                    nest.terms[place, 1] * extents[level + 1, d],
-                    n,
-                    nest.terms[place, 3] * extents[level + 1, e],
-                )
-    return count
+        a = terms[place, 1] * extents[level + 1, d]
+        b = terms[place, 3] * extents[level + 1, e]
+        m, n = loops[level, SPATIAL_Y, d], loops[level, SPATIAL_Y, e]
+        number *= distinct_sums(m, a, n, b)
+        number *= distinct_sums(
+            loops[level, SPATIAL_X, d], a * m, loops[level, SPATIAL_X, e], b * n
+        )
+    return number
 
 
-@kernel(i8(NEST, i8, LOOPS, i8, WORK, i8))
+@kernel(i8(matrix(i8), matrix(i8), matrix(i8), i8, WORK, i8, i8))
 def deliveries(
-    nest: Nest, tensor: int, loops: Ints, child: int, work: Work, temporal_loops: int
+    terms: Ints, home: Ints, coef: Ints, tensor: int, work: Work, child: int, temporal: int
 ) -> int:
     """Return the words that arrive at one instance of `child` over the whole layer."""
-    k = work.first[child]
-    while k < temporal_loops and nest.home[tensor, work.dim[k]] < 0:
+    loops, extents = work.loops, work.extents
+    k = work.places[child, FIRST]
+    while k < temporal and home[tensor, loops[k, DIM]] < 0:
         k += 1
     tile = work.tiles[child, tensor]
-    if k == temporal_loops:
+    if k == temporal:
         return tile
-    d, level = work.dim[k], work.level[k]
-    rank = nest.home[tensor, d]
-    place = RANKS * tensor + rank
-    step = work.extents[level + 1, d] * loops[level, SPATIAL_X, d] * loops[level, SPATIAL_Y, d]
-    extent = 1 + (work.extents[child, nest.terms[place, 0]] - 1) * nest.terms[place, 1]
-    other = nest.terms[place, 2]
+    d, level = loops[k, DIM], loops[k, LEVEL]
+    place = RANKS * tensor + home[tensor, d]
+    extent = 1 + (extents[child, terms[place, 0]] - 1) * terms[place, 1]
+    other = terms[place, 2]
     if other >= 0:
-        extent += (work.extents[child, other] - 1) * nest.terms[place, 3]
-    fresh = min(extent, step * nest.coef[tensor, d])
-    rest = tile_words(nest, tensor, work.extents, child, rank)
-    return work.after[k] * (tile + (work.bound[k] - 1) * rest * fresh)
+        extent += (extents[child, other] - 1) * terms[place, 3]
+    fresh = min(extent, extents[level + 1, d] * work.spread[level, d] * coef[tensor, d])
+    rest = tile_words(terms, tensor, extents, child, place)
+    return loops[k, AFTER] * (tile + (loops[k, BOUND] - 1) * rest * fresh)
 
 
 @kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK))
 def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -> int:
     """Fill in tiles and loops; return their number, or minus the reason it cannot be."""
+    sizes, extents, spread = machine.sizes, work.extents, work.spread
+    terms, home = nest.terms, nest.home
+    found, places = work.loops, work.places
     levels, dims = keep.size, nest.bounds.size
-    extents = work.extents
-    for d in range(dims):
-        extents[levels, d] = 1
     n = 0
     for level in range(levels - 1, -1, -1):
-        x = y = 1
-        work.first[level + 1] = n
-        for d in range(dims):
-            across, down = loops[level, SPATIAL_X, d], loops[level, SPATIAL_Y, d]
-            x *= across
-            y *= down
-            extents[level, d] = extents[level + 1, d] * across * down * loops[level, TEMPORAL, d]
-        if x > machine.fan_x[level] or y > machine.fan_y[level]:
-            return -TOO_WIDE
-        work.fan[level] = x * y
-        if keep[level]:
-            held = 0
-            for tensor in range(TENSORS):
-                if keep[level] >> tensor & 1:
-                    tile = tile_words(nest, tensor, extents, level, -1)
-                    work.tiles[level, tensor] = tile
-                    held += tile
-            if held > machine.capacity[level]:
-                return -TOO_LARGE
+        x = y = walked = 1
+        places[level + 1, FIRST] = n
         for place in range(dims - 1, -1, -1):
             d = loops[level, ORDER, place]
+            across, down = loops[level, SPATIAL_X, d], loops[level, SPATIAL_Y, d]
             bound = loops[level, TEMPORAL, d]
+            x *= across
+            y *= down
+            if home[OUTPUT, d] >= 0:
+                walked *= across * down
+            spread[level, d] = across * down
+            extents[level, d] = extents[level + 1, d] * across * down * bound
             if bound > 1:
-                work.dim[n] = d
-                work.bound[n] = bound
-                work.level[n] = level
+                found[n, DIM] = d
+                found[n, BOUND] = bound
+                found[n, LEVEL] = level
                 n += 1
-    work.used[0] = 1
-    for level in range(levels):
-        work.used[level + 1] = work.used[level] * work.fan[level]
+        if x > sizes[level, FAN_X] or y > sizes[level, FAN_Y]:
+            return -TOO_WIDE
+        places[level, FAN] = x * y
+        places[level, SPLIT] = walked
+        held = 0
+        for tensor in range(TENSORS):
+            if keep[level] >> tensor & 1:
+                tile = tile_words(terms, tensor, extents, level, -1)
+                work.tiles[level, tensor] = tile
+                held += tile
+        if held > sizes[level, CAPACITY]:
+            return -TOO_LARGE
+    used = split = 1
+    for level in range(levels + 1):
+        places[level, USED] = used
+        used *= places[level, FAN]
+        split, places[level, SPLIT] = split * places[level, SPLIT], split
     product = 1
     for k in range(n - 1, -1, -1):
-        work.after[k] = product
-        product *= work.bound[k]
-    work.after[n] = product
+        found[k, AFTER] = product
+        product *= found[k, BOUND]
     return n
 
 
-@kernel(i8(NEST, LOOPS, array(i8), i8))
-def partition_words(nest: Nest, loops: Ints, keep: Ints, level: int) -> int:
-    """Return the outputs that are one instance's own share."""
-    split = 1
-    for outer in range(level):
-        for d in range(nest.bounds.size):
-            if nest.home[OUTPUT, d] >= 0:
-                split *= loops[outer, SPATIAL_X, d] * loops[outer, SPATIAL_Y, d]
-    return nest.words[OUTPUT] // split
-
-
-@kernel(i8(NEST, LOOPS, array(i8), WORK, i8, COUNTS))
+@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, i8, COUNTS))
 def count(
-    nest: Nest, loops: Ints, keep: Ints, work: Work, temporal_loops: int, counts: Ints
+    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, temporal: int, counts: Ints
 ) -> int:
     """Fill in reads, fills and updates per instance, by level and tensor; return the cycles."""
+    terms, home, coef, places = nest.terms, nest.home, nest.coef, work.places
+    outputs = nest.words[OUTPUT]
     levels = keep.size
     compute = 1
-    for k in range(temporal_loops):
-        compute *= work.bound[k]
-    counts[:] = 0
+    for k in range(temporal):
+        compute *= work.loops[k, BOUND]
     for tensor in range(TENSORS):
         child = levels
         received = compute
+        number = 1
         for level in range(levels - 1, -1, -1):
+            if places[level, FAN] > 1:
+                if machine.sizes[level, STAGED]:
+                    number *= distinct_in_stages(terms, tensor, loops, work.extents, level)
+                else:
+                    number *= distinct_tiles(terms, tensor, work.spread, work.extents, level)
             if not keep[level] >> tensor & 1:
                 continue
             if child < levels:
-                received = deliveries(nest, tensor, loops, child, work, temporal_loops)
-            accesses = received * distinct_children(
-                nest, tensor, loops, work.extents, level, child, work.fan
-            )
+                received = deliveries(terms, home, coef, tensor, work, child, temporal)
+            accesses = received * number
+            counts[level, tensor, FILLS] = 0
             if tensor == OUTPUT:
                 counts[level, tensor, UPDATES] = accesses
                 # The first visit of a sum writes; only later ones read what is there.
-                counts[level, tensor, READS] = accesses - partition_words(nest, loops, keep, level)
+                counts[level, tensor, READS] = accesses - outputs // places[level, SPLIT]
                 if child < levels:
-                    share = partition_words(nest, loops, keep, child)
-                    counts[child, tensor, FILLS] = received - share
+                    counts[child, tensor, FILLS] = received - outputs // places[child, SPLIT]
             else:
                 counts[level, tensor, READS] = accesses
+                counts[level, tensor, UPDATES] = 0
                 if child < levels:
                     counts[child, tensor, FILLS] = received
             child = level
+            number = 1
     return compute
 
 
-@kernel(i8(MACHINE, i8, i8))
-def physical(machine: Machine, level: int, words: int) -> int:
-    """Return how many physical accesses move that many words."""
-    if machine.shift[level] >= 0:
-        return (words + machine.block[level] - 1) >> machine.shift[level]
-    return (words + machine.block[level] - 1) // machine.block[level]
-
-
-@kernel(f8(MACHINE, array(i8), WORK, COUNTS, i8, i8, array(f8)))
+@kernel(i8(MACHINE, array(i8), matrix(i8), COUNTS, i8, i8, array(f8)))
 def charge(
-    machine: Machine, keep: Ints, work: Work, counts: Ints, compute: int, macs: int, result: Floats
-) -> float:
-    """Fill in energy and cycles from the counts; return the energy in pJ."""
+    machine: Machine, keep: Ints, places: Ints, counts: Ints, compute: int, macs: int, out: Floats
+) -> int:
+    """Fill in energy and cycles from the counts; return the cycles."""
+    sizes, energy, rates = machine.sizes, machine.energy_pj, machine.rates
     levels = keep.size
     cycles = float(compute)
-    energy_pj = machine.energy_pj[levels, 0] * macs
+    energy_pj = energy[levels, READS] * macs
     for level in range(levels):
         reads = writes = 0
         spent_pj = 0.0
+        shift, block = sizes[level, SHIFT], sizes[level, BLOCK]
         for tensor in range(TENSORS):
             if not keep[level] >> tensor & 1:
                 continue
-            r = counts[level, tensor, READS]
-            f = counts[level, tensor, FILLS]
-            u = counts[level, tensor, UPDATES]
-            reads += r
-            writes += f + u
-            spent_pj += machine.energy_pj[level, READS] * physical(machine, level, r)
-            spent_pj += machine.energy_pj[level, FILLS] * physical(machine, level, f)
-            spent_pj += machine.energy_pj[level, UPDATES] * physical(machine, level, u)
-        energy_pj += spent_pj * work.used[level]
-        if machine.hop_pj[level] > 0.0:
-            hops = 0.5 * (work.fan[level] ** 0.5 + 1.0)
-            energy_pj += machine.hop_pj[level] * hops * (reads + writes) * work.used[level]
-        cycles = max(cycles, np.ceil(reads / machine.bandwidth[level, 0]))
-        cycles = max(cycles, np.ceil(writes / machine.bandwidth[level, 1]))
-        cycles = max(cycles, np.ceil((reads + writes) / machine.bandwidth[level, 2]))
+            reads += counts[level, tensor, READS]
+            writes += counts[level, tensor, FILLS] + counts[level, tensor, UPDATES]
+            for action in range(3):
+                words = counts[level, tensor, action] + block - 1
+                blocks = words >> shift if shift >= 0 else words // block
+                spent_pj += energy[level, action] * blocks
+        # Words leave by a wire along the columns and one along the rows, half of each on average.
+        hops = 0.5 * (sizes[level, FAN_X] + sizes[level, FAN_Y])
+        spent_pj += rates[level, HOP] * hops * reads
+        energy_pj += spent_pj * places[level, USED]
+        cycles = max(cycles, np.ceil(reads / rates[level, 0]))
+        cycles = max(cycles, np.ceil(writes / rates[level, 1]))
+        cycles = max(cycles, np.ceil((reads + writes) / rates[level, 2]))
     for level in range(levels + 1):
-        energy_pj += machine.leak_pj[level] * cycles * work.used[level]
-    result[ENERGY_PJ] = energy_pj
-    result[CYCLES] = cycles
-    result[COMPUTE_CYCLES] = compute
-    result[MACS_USED] = work.used[levels]
-    return energy_pj
+        energy_pj += energy[level, LEAK] * cycles * places[level, USED]
+    out[ENERGY_PJ] = energy_pj
+    out[CYCLES] = cycles
+    out[COMPUTE_CYCLES] = compute
+    out[MACS_USED] = places[levels, USED]
+    return int(cycles)
 
 
 @kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, COUNTS, array(f8)))
 def evaluate(
-    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints, result: Floats
+    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints, out: Floats
 ) -> int:
     """Count and charge one mapping; return why it is infeasible, or 0."""
-    n = lay_out(nest, machine, loops, keep, work)
-    if n < 0:
-        return -n
-    compute = count(nest, loops, keep, work, n, counts)
+    temporal = lay_out(nest, machine, loops, keep, work)
+    if temporal < 0:
+        return -temporal
+    compute = count(nest, machine, loops, keep, work, temporal, counts)
     macs = 1
     for d in range(nest.bounds.size):
         macs *= nest.bounds[d]
-    charge(machine, keep, work, counts, compute, macs, result)
+    charge(machine, keep, work.places, counts, compute, macs, out)
     return FEASIBLE
 
 
 @kernel(i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)))
 def evaluate_all(
     nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints,
-    results: Floats, verdicts: Ints,
+    out: Floats, verdicts: Ints,
 ) -> int:  # fmt: skip
     """Evaluate many mappings, each on its own; return how many are feasible."""
     feasible = 0
     for row in range(keep.shape[0]):
-        verdicts[row] = evaluate(nest, machine, loops[row], keep[row], work, counts, results[row])
+        verdicts[row] = evaluate(nest, machine, loops[row], keep[row], work, counts, out[row])
         feasible += verdicts[row] == FEASIBLE
     return feasible

@@ -8,6 +8,7 @@ Wu et al., "Accelergy" (ICCAD 2019).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import read_toml
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Ints
 from simulators.dataflow.access import (
     COMPUTE_CYCLES,
     CYCLES,
@@ -30,6 +31,7 @@ from simulators.dataflow.access import (
     RESULTS,
     TOO_LARGE,
     UPDATES,
+    USED,
     Machine,
     evaluate,
     work_for,
@@ -94,21 +96,27 @@ def machine_of(accelerator: Accelerator) -> Machine:
     capacity = [level.capacity_words for level in levels]
     energy = [level_energy_pj(level, accelerator.node_nm) for level in levels]
     mac = [mac_energy_pj(accelerator), 0.0, 0.0]
-    leak = [level.energy_pj.get("leak", 0.0) for level in levels]
+    leak = [
+        *(level.energy_pj.get("leak", 0.0) for level in levels),
+        accelerator.mac.leak_pj_per_cycle,
+    ]
     speeds = [
         (level.read_words_per_cycle, level.write_words_per_cycle, level.shared_words_per_cycle)
         for level in levels
     ]
+    infinite = [np.inf if s is None else s for row in speeds for s in row]
+    rates = np.array(infinite, np.float64).reshape(len(levels), 3)
+    hops = np.array([[level.hop_pj_per_word] for level in levels], np.float64)
+    fans = [(b[0] // a[0], b[1] // a[1]) for a, b in itertools.pairwise(meshes)]
+    sizes = [
+        (UNLIMITED if c is None else c, block, _log2(block), *fan, int(level.staged))
+        for level, c, block, fan in zip(levels, capacity, blocks, fans, strict=True)
+    ]
+    costs = [[*row, idle] for row, idle in zip([*energy, mac], leak, strict=True)]
     return Machine(
-        capacity=np.array([UNLIMITED if c is None else c for c in capacity], np.int64),
-        block=np.array(blocks, np.int64),
-        shift=np.array([_log2(block) for block in blocks], np.int64),
-        fan_x=np.array([b[0] // a[0] for a, b in _pairs(meshes)], np.int64),
-        fan_y=np.array([b[1] // a[1] for a, b in _pairs(meshes)], np.int64),
-        energy_pj=np.array([*energy, mac], np.float64),
-        leak_pj=np.array([*leak, accelerator.mac.leak_pj_per_cycle], np.float64),
-        bandwidth=np.array([[np.inf if s is None else s for s in row] for row in speeds]),
-        hop_pj=np.array([level.hop_pj_per_word for level in levels], np.float64),
+        sizes=np.array(sizes, np.int64),
+        energy_pj=np.array(costs, np.float64),
+        rates=np.hstack([rates, hops]),
     )
 
 
@@ -170,7 +178,7 @@ def evaluated(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -
     verdict = evaluate(nest_of(layer), machine, loops, keep, work, counts, result)
     if verdict != FEASIBLE:
         return VERDICTS[verdict]
-    traffic = _traffic(accelerator, machine, keep, counts, work.used)
+    traffic = _traffic(accelerator, machine, keep, counts, work.places[:, USED])
     mac_pj = float(machine.energy_pj[-1, 0]) * layer.macs
     ideal = layer.macs / accelerator.mac.instances
     return Evaluation(
@@ -198,7 +206,15 @@ def _traffic(
                     for action in range(3)
                 )
                 lines.append(
-                    Traffic(level.name, tensor, *words, int(used[k]), spent * int(used[k]))
+                    Traffic(
+                        level.name,
+                        tensor,
+                        words[0],
+                        words[1],
+                        words[2],
+                        int(used[k]),
+                        spent * int(used[k]),
+                    )
                 )
     return tuple(lines)
 
@@ -216,10 +232,6 @@ def _by_precision(table: Mapping[str, float], bits: int) -> float:
     """Return the entry of the narrowest multiplier that is wide enough, else of the widest."""
     widths = sorted(int(width) for width in table)
     return table[str(next((w for w in widths if w >= bits), widths[-1]))]
-
-
-def _pairs(meshes: list[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return list(zip(meshes, meshes[1:], strict=False))
 
 
 def _log2(block: int) -> int:
