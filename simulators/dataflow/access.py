@@ -54,18 +54,19 @@ class Work(NamedTuple):
     spread: Ints  # (levels + 1) x dims: copies side by side
     tiles: Ints  # (levels + 1) x tensors: its words
     loops: Ints  # dim, bound, level, product further out: of temporal loops, innermost first
-    places: Ints  # by level: first loop outside its tile, instances used, fan-out, split of outputs
+    places: Ints  # by level: instances used, fan-out, split of outputs
+    first: Ints  # by level: the innermost loop outside its tile
 
 
 CAPACITY, BLOCK, SHIFT, FAN_X, FAN_Y, STAGED = range(6)
 LEAK = 3
 HOP = 3
 DIM, BOUND, LEVEL, AFTER = range(4)
-FIRST, USED, FAN, SPLIT = range(4)
+USED, FAN, SPLIT = range(3)
 
 NEST = named_tuple((array(i8), matrix(i8), matrix(i8), matrix(i8), array(i8)), Nest)
 MACHINE = named_tuple((matrix(i8), matrix(f8), matrix(f8)), Machine)
-WORK = named_tuple((matrix(i8),) * 5, Work)
+WORK = named_tuple((*(matrix(i8),) * 5, array(i8)), Work)
 LOOPS = array(i8, 3)
 COUNTS = array(i8, 3)
 
@@ -77,7 +78,8 @@ def work_for(levels: int, dims: int) -> Work:
         spread=np.ones((levels + 1, dims), np.int64),
         tiles=np.ones((levels + 1, TENSORS), np.int64),
         loops=np.ones((levels * dims + 1, 4), np.int64),
-        places=np.ones((levels + 1, 4), np.int64),
+        places=np.ones((levels + 1, 3), np.int64),
+        first=np.zeros(levels + 1, np.int64),
     )
 
 
@@ -163,10 +165,10 @@ def deliveries(
 ) -> int:
     """Return the words that arrive at one instance of `child` over the whole layer."""
     loops, extents = work.loops, work.extents
-    k = work.places[child, FIRST]
+    k = work.first[child]
     while k < temporal and home[tensor, loops[k, DIM]] < 0:
         k += 1
-    tile = work.tiles[child, tensor]
+    tile = int(work.tiles[child, tensor])
     if k == temporal:
         return tile
     d, level = loops[k, DIM], loops[k, LEVEL]
@@ -177,7 +179,8 @@ def deliveries(
         extent += (extents[child, other] - 1) * terms[place, 3]
     fresh = min(extent, extents[level + 1, d] * work.spread[level, d] * coef[tensor, d])
     rest = tile_words(terms, tensor, extents, child, place)
-    return loops[k, AFTER] * (tile + (loops[k, BOUND] - 1) * rest * fresh)
+    words: int = loops[k, AFTER] * (tile + (loops[k, BOUND] - 1) * rest * fresh)
+    return words
 
 
 @kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK))
@@ -190,7 +193,7 @@ def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -
     n = 0
     for level in range(levels - 1, -1, -1):
         x = y = walked = 1
-        places[level + 1, FIRST] = n
+        work.first[level + 1] = n
         for place in range(dims - 1, -1, -1):
             d = loops[level, ORDER, place]
             across, down = loops[level, SPATIAL_X, d], loops[level, SPATIAL_Y, d]
