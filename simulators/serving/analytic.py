@@ -199,7 +199,11 @@ def _outcome(columns: dict[str, Any], alive: Ints, verdicts: Verdicts) -> pa.Rec
         if column is None:
             arrays.append(pa.nulls(rows, f.type))
             continue
-        arrays.append(pa.array(_spread(column, alive, rows), f.type, mask=dead, from_pandas=True))
+        whole = _spread(column, alive, rows)
+        empty = dead
+        if column.dtype == np.float64 and np.isnan(column).any():
+            empty = np.isnan(whole) if dead is None else dead | np.isnan(whole)
+        arrays.append(pa.array(whole, f.type, mask=empty))
     status = pa.array((verdicts.codes > 0).astype(np.int8))
     texts = pa.array(verdicts.texts, pa.string())
     return pa.RecordBatch.from_arrays(

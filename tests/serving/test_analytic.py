@@ -1,0 +1,258 @@
+"""Steady states: against the event simulation, against queues with known answers, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers, sampled_from
+
+from simulators.core.contract import schema_of
+from simulators.core.errors import UserError
+from simulators.serving.analytic_queue import crowd_of
+from simulators.serving.analytic_steady import Engine
+from simulators.serving.metrics import ServingMetrics
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import SIMULATOR, simulate
+
+PLAIN = ServingPoint(
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    fidelity="analytic",
+    qps=None,
+    max_batch=32,
+    prompt_tokens=1024,
+    output_tokens=256,
+)
+CHAT = replace(
+    PLAIN, prompt_tokens=0, output_tokens=0, requests=2000, chunk_size=1024, max_batch=64
+)
+
+
+def batch_of(points: list[ServingPoint]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+
+
+def rows_of(points: list[ServingPoint]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = SIMULATOR.evaluate(batch_of(points)).to_pylist()
+    return rows
+
+
+def verdict(point: ServingPoint) -> str:
+    (row,) = rows_of([point])
+    return str(row["reason"]).split(":")[0]
+
+
+def within(share: float, steady: float | None, event: float | None) -> bool:
+    assert steady is not None
+    assert event is not None
+    return abs(steady / event - 1.0) <= share
+
+
+SETTINGS = [
+    ("llama3_1_8b", "h100_sxm", 1, 1),
+    ("llama2_70b", "h100_sxm", 4, 1),
+    ("llama2_70b", "a100_sxm", 4, 2),
+]
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
+@pytest.mark.parametrize(("model", "gpu", "tp", "pp"), SETTINGS)
+def test_closed_clients_see_what_the_events_show(
+    model: str, gpu: str, tp: int, pp: int, scheduler: str
+) -> None:
+    steady = replace(
+        CHAT, model=model, gpu=gpu, tp=tp, pp=pp, scheduler=scheduler, arrivals="closed", clients=48
+    )
+    a, e = simulate(steady), simulate(replace(steady, fidelity="event"))
+    assert within(0.1, a.requests_per_s, e.requests_per_s)
+    assert within(0.1, a.tpot_mean_s, e.tpot_mean_s)
+    assert within(0.1, a.energy_j_per_token, e.energy_j_per_token)
+    assert within(0.1, a.busy, e.busy)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
+@pytest.mark.parametrize(("model", "gpu", "tp", "pp"), SETTINGS)
+def test_poisson_arrivals_see_what_the_events_show(
+    model: str, gpu: str, tp: int, pp: int, scheduler: str
+) -> None:
+    steady = replace(CHAT, model=model, gpu=gpu, tp=tp, pp=pp, scheduler=scheduler)
+    rate = 0.6 * simulate(steady).requests_per_s
+    a = simulate(replace(steady, qps=rate))
+    e = simulate(replace(steady, qps=rate, fidelity="event"))
+    assert not a.saturated
+    assert within(0.1, a.tpot_mean_s, e.tpot_mean_s)
+    assert within(0.25, a.ttft_mean_s, e.ttft_mean_s)
+    assert within(0.1, a.energy_j_per_token, e.energy_j_per_token)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
+def test_fixed_lengths_have_the_throughput_of_a_saturated_event_run(scheduler: str) -> None:
+    steady = replace(PLAIN, scheduler=scheduler)
+    a = simulate(steady)
+    e = simulate(replace(steady, fidelity="event", qps=1e3, requests=800))
+    assert within(0.1, a.requests_per_s, e.requests_per_s)
+    assert a.kv_blocks == e.kv_blocks
+    assert a.cost_usd_per_mtok == pytest.approx(
+        2.99 / 3600.0 / (a.requests_per_s * 256) * 1e6, rel=1e-9
+    )
+
+
+def test_a_rate_above_capacity_is_saturated_and_has_no_first_token() -> None:
+    most = simulate(PLAIN).requests_per_s
+    above, below = (simulate(replace(PLAIN, qps=most * f)) for f in (1.05, 0.95))
+    assert above.saturated
+    assert above.ttft_mean_s is None
+    assert above.requests_per_s == pytest.approx(most)
+    assert not below.saturated
+    assert below.ttft_mean_s is not None
+    assert below.requests_per_s == pytest.approx(0.95 * most)
+
+
+def test_what_a_mean_cannot_know_is_null() -> None:
+    metrics = simulate(PLAIN)
+    known = {f.name for f in fields(ServingMetrics) if getattr(metrics, f.name) is not None}
+    unknown = {f.name for f in fields(ServingMetrics)} - known
+    shares = {n for n in known | unknown if "_p50_" in n or "_p9" in n}
+    assert unknown - shares == {
+        "goodput_per_s", "kv_use_max", "stalled_requests", "completed_requests",
+        "rejected_requests", "iterations", "makespan_s",
+    }  # fmt: skip
+    assert shares
+    assert not shares & known
+
+
+def test_rows_that_cannot_be_say_why() -> None:
+    assert verdict(replace(PLAIN, max_batch=4096)) == "kv_exceeds_hbm"
+    assert verdict(replace(PLAIN, model="llama2_70b")) == "weights_exceed_hbm"
+    assert verdict(replace(PLAIN, gpu="v100_sxm", dtype="fp8")) == "dtype_not_supported"
+    assert verdict(replace(PLAIN, model="gpt2", tp=8)) == "tp_does_not_divide_heads"
+    assert verdict(replace(PLAIN, pp=64, max_batch=64)) == "pp_exceeds_layers"
+    assert verdict(replace(PLAIN, pp=8, max_batch=4)) == "batch_smaller_than_pipeline"
+    assert verdict(replace(PLAIN, max_context=512)) == "no_request_fits"
+    assert verdict(replace(PLAIN, scheduler="orca")) == "orca_needs_fidelity_event"
+    with pytest.raises(UserError, match="max_batch is 0"):
+        rows_of([replace(PLAIN, max_batch=0)])
+    with pytest.raises(UserError, match="fidelity"):
+        rows_of([replace(PLAIN, fidelity="analytical")])
+
+
+def test_a_gpu_without_a_price_has_no_cost() -> None:
+    (row,) = rows_of([replace(PLAIN, gpu="mi250")])
+    assert row["status"] == "ok"
+    assert row["cost_usd_per_mtok"] is None
+    (row,) = rows_of([replace(PLAIN, gpu="mi250", usd_per_gpu_hour=2.0)])
+    assert row["cost_usd_per_mtok"] > 0.0
+
+
+def many() -> list[ServingPoint]:
+    """Points of all kinds: tables and single rows, open and closed, dead and alive."""
+    points = [
+        replace(PLAIN, model=model, gpu=gpu, tp=tp, pp=pp, max_batch=b, prompt_tokens=p)
+        for model in ("mixtral_8x7b", "llama3_1_8b")
+        for gpu in ("h100_sxm", "t4")
+        for tp in (1, 4)
+        for pp in (1, 2)
+        for b in (1, 8, 64)
+        for p in (128, 2048)
+    ]
+    points += [replace(p, scheduler="sarathi") for p in points[::5]]
+    points += [replace(p, qps=0.7, prompt_tokens=0, output_tokens=0) for p in points[::7]]
+    points += [replace(p, arrivals="closed", clients=20, think_s=3.0) for p in points[::9]]
+    points += [replace(p, fidelity="event", qps=1.0, requests=20) for p in points[::40]]
+    return points
+
+
+def test_a_row_has_the_same_bits_alone_and_in_any_order() -> None:
+    points = many()
+    together = rows_of(points)
+    assert {row["status"] for row in together} == {"ok", "infeasible"}
+    order = np.random.default_rng(1).permutation(len(points))
+    shuffled = rows_of([points[i] for i in order])
+    assert [together[i] for i in order] == shuffled
+    for i in order[:40]:
+        assert rows_of([points[i]])[0] == together[i]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    clients=integers(1, 96),
+    prompt=integers(1, 4000),
+    output=integers(1, 2000),
+    pp=sampled_from([1, 2, 4]),
+    scheduler=sampled_from(["vllm", "sarathi"]),
+)
+def test_clients_are_throughput_times_latency(
+    clients: int, prompt: int, output: int, pp: int, scheduler: str
+) -> None:
+    m = simulate(
+        replace(
+            PLAIN,
+            arrivals="closed",
+            clients=clients,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            pp=pp,
+            scheduler=scheduler,
+        )
+    )
+    assert m.e2e_mean_s is not None
+    if output > 1:
+        assert m.requests_per_s * m.e2e_mean_s == pytest.approx(clients, rel=1e-9)
+    assert 0.0 < m.busy <= 1.0 + 1e-9
+    assert 0.0 < m.mfu < 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seats=integers(1, 63), scheduler=sampled_from(["vllm", "sarathi"]))
+def test_more_running_requests_raise_throughput_and_time_per_token(
+    seats: int, scheduler: str
+) -> None:
+    few = simulate(replace(PLAIN, scheduler=scheduler, max_batch=seats))
+    more = simulate(replace(PLAIN, scheduler=scheduler, max_batch=2 * seats))
+    assert more.requests_per_s > few.requests_per_s
+    assert more.tpot_mean_s > few.tpot_mean_s  # type: ignore[operator]
+
+
+def engine(rate: float, seats: float) -> Engine:
+    one = np.ones(1)
+    return Engine(
+        stages=one,
+        seats=seats * one,
+        chunked=np.zeros(1, bool),
+        tokens=one,
+        rate=rate * one,
+        arrival_scv=one,
+        clients=np.inf * one,
+        think_s=0.0 * one,
+    )
+
+
+@pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
+def test_one_pace_for_any_number_is_an_m_m_1_queue(load: float) -> None:
+    seats = np.arange(0.0, 401.0)[None, :]
+    crowd = crowd_of(engine(load, 400.0), seats, np.minimum(seats, 1.0))
+    assert crowd.running[0] == pytest.approx(load / (1.0 - load), rel=1e-6)
+    assert crowd.busy[0] == pytest.approx(load)
+
+
+@pytest.mark.parametrize(("servers", "offered"), [(1, 0.5), (4, 3.0), (32, 28.0)])
+def test_a_pace_of_its_own_for_each_seat_is_erlangs_queue(servers: int, offered: float) -> None:
+    blocked = 1.0  # Erlang's B by its recursion, and C from it
+    for n in range(1, servers + 1):
+        blocked = offered * blocked / (n + offered * blocked)
+    waits = blocked / (1.0 - offered / servers * (1.0 - blocked))
+    seats = np.arange(0.0, servers + 1.0)[None, :]
+    crowd = crowd_of(engine(offered, float(servers)), seats, seats)
+    assert crowd.running[0] == pytest.approx(offered, rel=1e-9)
+    assert crowd.waiting[0] == pytest.approx(waits * offered / (servers - offered), rel=1e-9)
+
+
+def test_facts_of_a_space_of_steady_states_are_those_of_events() -> None:
+    points = [PLAIN, replace(PLAIN, fidelity="event", qps=1.0)]
+    first, second = SIMULATOR.describe(batch_of(points)).to_pylist()
+    assert first == second
