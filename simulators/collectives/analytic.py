@@ -79,8 +79,8 @@ def flow_shop_ns(
     if phases == 1:
         lanes = 1 + queue_of(half[0], queues, max(1, queues // 2) - 1) if half[0] else queues
         longest = -(-streams // lanes)
-        return -(-longest // servers) * duration[0]
-    lines = (np.max(dimension[:phases]) + 1) * queues
+        return -(-longest // servers) * int(duration[0])
+    lines = (int(np.max(dimension[:phases])) + 1) * queues
     head = np.full(lines, -1, np.int64)
     tail = np.full(lines, -1, np.int64)
     running = np.zeros(lines, np.int64)

@@ -50,7 +50,7 @@ FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, BUSIEST_NS, UNFINISHED = range
 """What a run reports."""
 REPORT: Final = 6
 HOP, READY, HEAR = range(3)
-"""Kinds of event: a message is at the next device; a packet is ready; a waiting message is heard."""
+"""Kinds of event: a message is at the next device, a packet is ready, an early message is heard."""
 KINDS: Final = 4
 UP, DOWN, LEAF_UP, LEAF_DOWN = range(4)
 """Links of a rank at a switch or fat tree; on a ring the first two are its two directions."""
@@ -72,7 +72,7 @@ def _peer(rank: int, stride: int, ranks: int, offset: int, is_exchange: int) -> 
     return rank + (other - position) * stride
 
 
-@kernel(void(matrix(i8), array(i8), matrix(i8), i8, i8, i8, array(i8), array(f8), array(i8), f8))
+@kernel(void(matrix(i8), array(i8), matrix(i8), i8, i8, i8, array(i8), array(i8), f8))
 def _insert(
     queue: Ints,
     clock: Ints,
@@ -81,7 +81,6 @@ def _insert(
     now: int,
     endpoint_ns: int,
     whole: Ints,
-    rates: Floats,
     phase: Ints,
     memory_bytes_per_s: float,
 ) -> None:
@@ -162,7 +161,7 @@ def _start(
         state[who, TO_SEND] = sends(algorithm, op, n)
         for _ in range(in_flight(algorithm, op, n, whole[d, WINDOW])):
             _insert(
-                queue, clock, state, who, now, endpoint_ns, whole[d], rates[d], phase[p],
+                queue, clock, state, who, now, endpoint_ns, whole[d], phase[p],
                 memory_bytes_per_s,
             )  # fmt: skip
 
@@ -317,7 +316,7 @@ def run(
         if what == HEAR:
             state[who, HEARD] += 1
             _insert(
-                queue, clock, state, who, now, endpoint_ns, whole[d], rates[d], phase[p],
+                queue, clock, state, who, now, endpoint_ns, whole[d], phase[p],
                 memory_bytes_per_s,
             )  # fmt: skip
             continue
@@ -407,4 +406,3 @@ def run(
                 )  # fmt: skip
     report[UNFINISHED] = left
     report[BUSIEST_NS] = np.max(busy_ns)
-

@@ -53,7 +53,8 @@ class Measured:
     def of(self, key: Key) -> NDArray[np.bool_]:
         """Say which rows belong to a curve."""
         code = self.keys.index(key)
-        return self.rows_code == code
+        mine: NDArray[np.bool_] = self.rows_code == code
+        return mine
 
     @property
     def rows_code(self) -> NDArray[np.int64]:
@@ -81,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--device and --measured belong together")
     if asked.device:
         path = OWN_CALIBRATIONS / f"{asked.device}.toml"
-        write_calibration(path, calibration_text({"nccl": read_own(asked.measured)}, asked.measured))
+        write_calibration(
+            path, calibration_text({"nccl": read_own(asked.measured)}, asked.measured)
+        )
         print(path)
         return
     reference = reference_folder()
@@ -188,14 +191,17 @@ def fitted_curves(measured: Measured, *, with_bands: bool = True) -> Iterator[tu
         kin = np.tile(measured.kin_of(key), (grid.size, 1))
         departure = process.log_s(kin, grid) - line.log_s(grid)
         own = errors[owners == code]
-        yield key, Curve(
-            start_s=float(f"{line.start_s:.4g}"),
-            bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
-            first_octave=float(grid[0]),
-            departure=tuple(round(float(x), 3) for x in departure),
-            band=round(max(wide, _band(own)) if own.size else wide, 3),
-            measured_from=float(octave.min()),
-            measured_to=float(octave.max()),
+        yield (
+            key,
+            Curve(
+                start_s=float(f"{line.start_s:.4g}"),
+                bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
+                first_octave=float(grid[0]),
+                departure=tuple(round(float(x), 3) for x in departure),
+                band=round(max(wide, _band(own)) if own.size else wide, 3),
+                measured_from=float(octave.min()),
+                measured_to=float(octave.max()),
+            ),
         )
 
 

@@ -133,7 +133,8 @@ def _family(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Cu
             return family
     known = sorted({f"{k[1]} in {k[2]}" for k in curves if k[0] == library})
     raise Infeasible(
-        "not_measured", f"{library} on {gpu}: no {collective} in {dtype}; there is {', '.join(known)}"
+        "not_measured",
+        f"{library} on {gpu}: no {collective} in {dtype}; there is {', '.join(known)}",
     )
 
 

@@ -44,7 +44,7 @@ def lay_out(
         if ranks[d] > 1:
             last = d
     half[:] = ANY_QUEUE
-    if op == ALL_GATHER or op == BROADCAST:
+    if op in (ALL_GATHER, BROADCAST):
         for d in range(last, -1, -1):
             if ranks[d] > 1:
                 dimension[count], phase_op[count], payload[count] = d, op, size

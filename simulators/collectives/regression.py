@@ -86,7 +86,7 @@ def learn(seen: Rows) -> Process:
         residual[mine] = seen.log_s[mine] - line.log_s(seen.octave[mine])
         lines.append((one, line))
     gram = _alike(seen.kin, seen.octave, seen.kin, seen.octave)
-    weights = np.linalg.solve(gram + NOISE**2 * np.eye(residual.size), residual)
+    weights: Floats = np.linalg.solve(gram + NOISE**2 * np.eye(residual.size), residual)
     return Process(seen, tuple(lines), weights)
 
 
@@ -97,4 +97,5 @@ def _alike(
     near: Floats = (1.0 + far) * np.exp(-far)
     same = kin[:, None, :] == other_kin[None, :, :]
     likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
-    return near * (DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2))
+    alike: Floats = near * (DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2))
+    return alike

@@ -70,7 +70,7 @@ def offset_of(algorithm: int, op: int, ranks: int, step: int) -> int:
         return 1 + step % (ranks - 1)
     if algorithm == HALVING_DOUBLING:
         steps = log2(ranks)
-        if op == ALL_GATHER or op == BROADCAST or op == SEND_RECV:
+        if op in (ALL_GATHER, BROADCAST, SEND_RECV):
             return max(1, ranks >> (step + 1))
         return 1 << step if step < steps else max(1, (1 << (2 * steps - 1)) >> step)
     return 1
@@ -87,9 +87,9 @@ def message_of(algorithm: int, op: int, ranks: int, payload: int, step: int) -> 
         steps = log2(ranks)
         if op == ALL_GATHER:
             return payload << min(step, steps)
-        if op == BROADCAST or op == SEND_RECV:
+        if op in (BROADCAST, SEND_RECV):
             return payload
         return payload >> (step + 1) if step < steps else payload >> max(1, 2 * steps - step)
-    if op == ALL_REDUCE or op == REDUCE_SCATTER or op == ALL_TO_ALL:
+    if op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL):
         return payload // ranks
     return payload

@@ -64,10 +64,10 @@ def phase_ns(
     memory_bytes_per_s: float,
 ) -> int:
     """Return the time of a phase; `window` 0 is none. Windows above one share the steps evenly."""
-    is_divided = op == ALL_REDUCE or op == REDUCE_SCATTER or op == ALL_TO_ALL
+    is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
     message = payload // ranks if is_divided else payload
     reduce_ns = reduction_ns(message, memory_bytes_per_s) if op != ALL_TO_ALL else 0
-    if op == SEND_RECV or op == BROADCAST or window == 0 or window >= ranks - 1:
+    if op in (SEND_RECV, BROADCAST) or window == 0 or window >= ranks - 1:
         far = 1 if op == SEND_RECV else ranks // 2
         exchange_ns = endpoint_ns + delay_ns(
             block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, max(far, 1), message

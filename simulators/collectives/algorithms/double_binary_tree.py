@@ -20,7 +20,7 @@ from simulators.core.jit import kernel
 def phase_ns(
     op: int,
     ranks: int,
-    window: int,
+    window: int,  # noqa: ARG001 - one signature for all algorithms
     block: int,
     leaf: int,
     oversubscription: float,

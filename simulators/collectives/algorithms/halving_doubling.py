@@ -24,7 +24,7 @@ from simulators.core.jit import kernel
 def phase_ns(
     op: int,
     ranks: int,
-    window: int,
+    window: int,  # noqa: ARG001 - one signature for all algorithms
     block: int,
     leaf: int,
     oversubscription: float,
@@ -41,7 +41,7 @@ def phase_ns(
     total_ns = endpoint_ns
     if op == SEND_RECV:
         steps = 1
-    if op == ALL_GATHER or op == BROADCAST or op == SEND_RECV:
+    if op in (ALL_GATHER, BROADCAST, SEND_RECV):
         message, offset = payload, ranks // 2
         for _ in range(steps):
             total_ns += endpoint_ns + delay_ns(
@@ -59,5 +59,3 @@ def phase_ns(
             total_ns += reduction_ns(message, memory_bytes_per_s)
         message, offset = message // 2, offset * 2
     return total_ns
-
-

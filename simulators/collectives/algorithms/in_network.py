@@ -23,7 +23,7 @@ from simulators.core.jit import kernel
 def phase_ns(
     op: int,
     ranks: int,
-    window: int,
+    window: int,  # noqa: ARG001 - one signature for all algorithms
     block: int,
     leaf: int,
     oversubscription: float,
@@ -31,7 +31,7 @@ def phase_ns(
     latency_ns: float,
     payload: int,
     endpoint_ns: int,
-    memory_bytes_per_s: float,
+    memory_bytes_per_s: float,  # noqa: ARG001 - one signature for all algorithms
 ) -> int:
     """Return the time of a phase on a switch: the busier direction of a port decides."""
     if (block != SWITCH_BLOCK and block != FAT_TREE_BLOCK) or op == ALL_TO_ALL:

@@ -23,7 +23,7 @@ from simulators.core.jit import kernel
 def phase_ns(
     op: int,
     ranks: int,
-    window: int,
+    window: int,  # noqa: ARG001 - one signature for all algorithms
     block: int,
     leaf: int,
     oversubscription: float,
@@ -34,7 +34,7 @@ def phase_ns(
     memory_bytes_per_s: float,
 ) -> int:
     """Return the time of a phase: all steps follow one another."""
-    is_divided = op == ALL_REDUCE or op == REDUCE_SCATTER or op == ALL_TO_ALL
+    is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
     message = payload // ranks if is_divided else payload
     hop_ns = delay_ns(
         block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, 1, message
@@ -50,5 +50,3 @@ def phase_ns(
     if op == SEND_RECV:
         return endpoint_ns + step_ns
     return endpoint_ns + (ranks - 1) * step_ns  # all_gather and broadcast
-
-

@@ -1,0 +1,243 @@
+"""One collective on one network: seconds, bandwidths, what is on the wires.
+
+Three fidelities stand behind one interface. `measured` is what NCCL, or a framework's own
+all-reduce, was measured to take inside a node; `analytic` and `event` are models of an algorithm on
+a topology, without and with contention, equal to ASTRA-sim's to the nanosecond. Only the first
+claims to predict hardware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.collectives.algorithms import IMPOSSIBLE
+from simulators.collectives.analytic import OP, collectives_ns
+from simulators.collectives.batch import ORDERS, Rows
+from simulators.collectives.events import BUSIEST_NS, FINISH_NS, LINK_EVENTS, UNFINISHED
+from simulators.collectives.hierarchy import measured_s
+from simulators.collectives.measured import GROWTH, NETWORKS
+from simulators.collectives.plan import NS
+from simulators.collectives.single import has_event_model, simulate
+from simulators.collectives.topology import file_behind
+from simulators.collectives.traffic import BUSY_NS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
+from simulators.core.contract import choice, metric, outcome
+from simulators.core.errors import Infeasible
+
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CollectivePoint:
+    """One collective, its algorithm, and the network it runs on."""
+
+    collective: str = choice(
+        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send_recv"
+    )
+    size_bytes: int = choice(
+        "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end", unit="B"
+    )
+    topology: str = choice(
+        "a file of topologies/, or blocks from the inside out: switch:8,ring:4; torus:4x4; "
+        "fat_tree:64:8:2",
+        default="hgx_h100",
+    )
+    algorithm: str = choice(
+        "ring, direct, direct:K, halving_doubling, double_binary_tree, in_network or flat:ring; "
+        "one, or one per dimension with commas",
+        default="halving_doubling",
+    )
+    splits: int = choice("chunks the buffer is cut into", default=4)
+    active_chunks: int = choice("chunks a dimension works on at once", default=2)
+    queues: int = choice("queues per dimension", default=1)
+    order: str = choice("phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0])
+    link_bytes_per_s: float | None = choice(
+        "bandwidth of every link per direction; null: the topology's", unit="B/s", default=None
+    )
+    latency_s: float | None = choice(
+        "latency of every link; null: the topology's", unit="s", default=None
+    )
+    endpoint_delay_s: float = choice(
+        "before a first message and after every receive", unit="s", default=10e-9
+    )
+    local_memory_bytes_per_s: float = choice(
+        "memory that reductions use", unit="B/s", default=3.35e12
+    )
+    fidelity: str = choice("measured, analytic or event", default="measured")
+    gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
+    library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
+    dtype: str = choice("precision of the numbers, when measured", default="fp16")
+
+
+@dataclass(frozen=True)
+class CollectiveMetrics:
+    """What nccl-tests would print, and what a network engineer would ask next."""
+
+    time_s: float = metric(
+        "from the first rank's start to the last one's end", unit="s", better="min"
+    )
+    time_s_lo: float = metric("lower end of its 90 % interval", unit="s")
+    time_s_hi: float = metric("upper end of its 90 % interval", unit="s")
+    algbw_bytes_per_s: float = metric("size over time", unit="B/s")
+    busbw_bytes_per_s: float = metric(
+        "the same by the link's share of the data", unit="B/s", better="max"
+    )
+    busbw_bytes_per_s_lo: float = metric("lower end of its 90 % interval", unit="B/s")
+    busbw_bytes_per_s_hi: float = metric("upper end of its 90 % interval", unit="B/s")
+    utilisation: float = metric("share of the time the busiest link is in use")
+    messages: float = metric("messages of all ranks together")
+    wire_bytes: float = metric("bytes each rank sends", unit="B")
+    energy_j: float = metric("of all links, where the topology states it; else NaN", unit="J")
+    ranks: int = metric("ranks that take part")
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The simulator of this room."""
+
+    name: str = "collectives"
+    version: int = 1
+    point: type = CollectivePoint
+    metrics: type = CollectiveMetrics
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Time every row: the formulas in one call, events and measured curves by group."""
+        rows = Rows.of(batch)
+        reasons = rows.reasons()
+        out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}
+        seen = np.zeros((batch.num_rows, 4))
+        traffic(rows.requests, rows.whole, rows.rates, rows.energy_j_per_bit, seen)
+        out["utilisation"] = seen[:, BUSY_NS]
+        flags = np.zeros((2, batch.num_rows), bool)
+        _analytic(rows, reasons, out)
+        _event(rows, reasons, out)
+        _measured(rows, reasons, out, flags)
+        size = rows.size_bytes.astype(np.float64)
+        ranks = rows.ranks
+        moving = np.where(out["time_s"] > 0.0, out["time_s"], np.nan)
+        out["utilisation"] = np.minimum(out["utilisation"] / NS / moving, 1.0)
+        for bound, other in (("", ""), ("_lo", "_hi"), ("_hi", "_lo")):
+            over = np.where(out["time_s" + other] > 0.0, out["time_s" + other], np.nan)
+            out["busbw_bytes_per_s" + bound] = rows.busbw_factor * size / over
+        out["algbw_bytes_per_s"] = size / moving
+        out["messages"], out["wire_bytes"] = seen[:, MESSAGES], seen[:, RANK_BYTES]
+        out["energy_j"], out["ranks"] = seen[:, ENERGY_J], ranks
+        return outcome(
+            CollectiveMetrics,
+            out,
+            infeasible=list(reasons),
+            calibrated=flags[0],
+            extrapolated=flags[1],
+        )
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """Return the files behind a topology's name, and the curves of a GPU."""
+        if name == "topology":
+            file = file_behind(str(value))
+            return () if file is None else (file,)
+        if name == "gpu" and str(value) in NETWORKS.names():
+            return (NETWORKS.find(str(value)),)
+        return (GROWTH,) if name == "" else ()
+
+    def warm_up(self) -> None:
+        """Compile the models."""
+        for fidelity in ("analytic", "event"):
+            point = {"collective": "all_reduce", "size_bytes": 1024, "fidelity": fidelity}
+            columns = {
+                f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)
+            }  # fmt: skip
+            self.evaluate(pa.RecordBatch.from_pydict(columns))
+
+
+SIMULATOR = Collectives()
+
+
+def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
+    """Time the rows that ask for the phase model."""
+    where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (reasons == ""))
+    taken = np.zeros(where.size, np.int64)
+    collectives_ns(
+        rows.requests[where], rows.memory_bytes_per_s[where], rows.whole, rows.rates, taken
+    )
+    impossible = taken == IMPOSSIBLE
+    for i in where[impossible]:
+        reasons[i] = _why_not(rows, int(i))
+    _write(out, where[~impossible], taken[~impossible] / NS)
+
+
+def _event(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
+    """Time the rows that ask for events, each distinct one once."""
+    where = np.flatnonzero(rows.is_word("fidelity", "event") & (reasons == ""))
+    done: dict[bytes, NDArray[np.int64] | str] = {}
+    for i in where:
+        plan, request = rows.plans[rows.plan[i]], rows.requests[i]
+        memory = float(rows.memory_bytes_per_s[i])
+        key = request.tobytes() + np.float64(memory).tobytes()
+        if key not in done:
+            if not has_event_model(plan, int(request[OP])):
+                done[key] = _why_not(rows, int(i))
+            else:
+                report = simulate(plan, request, memory)
+                done[key] = report if not report[UNFINISHED] else _gave_up(report)
+        found = done[key]
+        if isinstance(found, str):
+            reasons[i] = found
+            continue
+        _write(out, np.array([i]), np.array([found[FINISH_NS] / NS]))
+        out["utilisation"][i] = float(found[BUSIEST_NS])
+
+
+def _measured(rows: Rows, reasons: NDArray[Any], out: Columns, flags: NDArray[np.bool_]) -> None:
+    """Look up the rows that ask for measured times; rows of one curve together."""
+    where = np.flatnonzero(rows.is_word("fidelity", "measured") & (reasons == ""))
+    named = ("collective", "gpu", "library", "dtype")
+    codes = np.stack([rows.plan[where], *(rows.words[n][0][where] for n in named)], axis=1)
+    distinct, member = np.unique(codes, axis=0, return_inverse=True)
+    for g, (plan, *group) in enumerate(distinct):
+        mine = where[member.reshape(-1) == g]
+        words = {n: rows.words[n][1][int(c)] for n, c in zip(named, group, strict=True)}
+        try:
+            timed = measured_s(
+                rows.plans[plan],
+                size_bytes=rows.size_bytes[mine].astype(np.float64),
+                requests=rows.requests[mine],
+                memory_bytes_per_s=rows.memory_bytes_per_s[mine],
+                **words,
+            )
+        except Infeasible as verdict:
+            reasons[mine] = str(verdict)
+            continue
+        _write(out, mine, timed.time_s, timed.lo_s, timed.hi_s)
+        flags[0, mine], flags[1, mine] = timed.calibrated, timed.extrapolated
+
+
+def _write(
+    out: Columns,
+    where: NDArray[np.int64],
+    time_s: NDArray[np.float64],
+    lo_s: NDArray[np.float64] | None = None,
+    hi_s: NDArray[np.float64] | None = None,
+) -> None:
+    """Write times; a model without an interval states none wider than itself."""
+    out["time_s"][where] = time_s
+    out["time_s_lo"][where] = time_s if lo_s is None else lo_s
+    out["time_s_hi"][where] = time_s if hi_s is None else hi_s
+
+
+def _why_not(rows: Rows, row: int) -> str:
+    """Say which rule an algorithm breaks."""
+    plan = rows.plans[rows.plan[row]]
+    words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)
+    return "no_such_algorithm: {} cannot do {} on {}; ".format(*words) + (
+        "halving_doubling and double_binary_tree need powers of two, in_network a switch; a double "
+        "binary tree only reduces, and has no event model"
+    )
+
+
+def _gave_up(report: NDArray[np.int64]) -> str:
+    return f"too_many_events: gave up after {report[LINK_EVENTS]:,} link events"
