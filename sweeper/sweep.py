@@ -42,9 +42,9 @@ class Sweep:
             say: told what is being done, a line at a time.
         """
         check_writable(self.store.results)
-        self._reuse(say)
+        if sum(len(span) for span in self.store.finished()) < len(self.space):
+            self._reuse(say)
         task = Task(self.space, self.store, self.objectives, self.where)
-        left = self.sampler.size(self.space)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
                 fresh = list(self.store.missing(self.space, round_))
