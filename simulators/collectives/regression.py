@@ -86,7 +86,7 @@ def learn(seen: Rows) -> Process:
         residual[mine] = seen.log_s[mine] - line.log_s(seen.octave[mine])
         lines.append((one, line))
     gram = _alike(seen.kin, seen.octave, seen.kin, seen.octave)
-    weights: Floats = np.linalg.solve(gram + NOISE**2 * np.eye(residual.size), residual)
+    weights = np.linalg.solve(gram + NOISE**2 * np.eye(residual.size), residual).astype(np.float64)
     return Process(seen, tuple(lines), weights)
 
 
