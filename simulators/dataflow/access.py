@@ -83,7 +83,7 @@ def work_for(levels: int, dims: int) -> Work:
     )
 
 
-@kernel(i8(i8, i8, i8, i8))
+@kernel(i8(i8, i8, i8, i8), borrows=True)
 def distinct_sums(m: int, a: int, n: int, b: int) -> int:
     """Return how many values `a * i + b * j` takes for i < m and j < n.
 
@@ -98,7 +98,7 @@ def distinct_sums(m: int, a: int, n: int, b: int) -> int:
     return m * n - max(0, m - b // g) * max(0, n - a // g)
 
 
-@kernel(i8(matrix(i8), i8, matrix(i8), i8, i8))
+@kernel(i8(matrix(i8), i8, matrix(i8), i8, i8), borrows=True)
 def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) -> int:
     """Return the words of a tile; the rank `without` is left out."""
     words = 1
@@ -115,7 +115,7 @@ def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) 
     return words
 
 
-@kernel(i8(matrix(i8), i8, matrix(i8), matrix(i8), i8))
+@kernel(i8(matrix(i8), i8, matrix(i8), matrix(i8), i8), borrows=True)
 def distinct_tiles(terms: Ints, tensor: int, spread: Ints, extents: Ints, level: int) -> int:
     """Return how many different tiles one fan-out hands out."""
     number = 1
@@ -134,7 +134,7 @@ def distinct_tiles(terms: Ints, tensor: int, spread: Ints, extents: Ints, level:
     return number
 
 
-@kernel(i8(matrix(i8), i8, LOOPS, matrix(i8), i8))
+@kernel(i8(matrix(i8), i8, LOOPS, matrix(i8), i8), borrows=True)
 def distinct_in_stages(terms: Ints, tensor: int, loops: Ints, extents: Ints, level: int) -> int:
     """Return the same where a network forks into columns first and then into rows.
 
@@ -159,7 +159,7 @@ def distinct_in_stages(terms: Ints, tensor: int, loops: Ints, extents: Ints, lev
     return number
 
 
-@kernel(i8(matrix(i8), matrix(i8), matrix(i8), i8, WORK, i8, i8))
+@kernel(i8(matrix(i8), matrix(i8), matrix(i8), i8, WORK, i8, i8), borrows=True)
 def deliveries(
     terms: Ints, home: Ints, coef: Ints, tensor: int, work: Work, child: int, temporal: int
 ) -> int:
@@ -183,7 +183,7 @@ def deliveries(
     return words
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK))
+@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK), borrows=True)
 def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -> int:
     """Fill in tiles and loops; return their number, or minus the reason it cannot be."""
     sizes, extents, spread = machine.sizes, work.extents, work.spread
@@ -233,7 +233,7 @@ def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -
     return n
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, i8, COUNTS))
+@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, i8, COUNTS), borrows=True)
 def count(
     nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, temporal: int, counts: Ints
 ) -> int:
@@ -276,7 +276,7 @@ def count(
     return compute
 
 
-@kernel(i8(MACHINE, array(i8), matrix(i8), COUNTS, i8, i8, array(f8)))
+@kernel(i8(MACHINE, array(i8), matrix(i8), COUNTS, i8, i8, array(f8)), borrows=True)
 def charge(
     machine: Machine, keep: Ints, places: Ints, counts: Ints, compute: int, macs: int, out: Floats
 ) -> int:
@@ -314,7 +314,7 @@ def charge(
     return int(cycles)
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, COUNTS, array(f8)))
+@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, COUNTS, array(f8)), borrows=True)
 def evaluate(
     nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints, out: Floats
 ) -> int:
@@ -330,7 +330,7 @@ def evaluate(
     return FEASIBLE
 
 
-@kernel(i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)))
+@kernel(i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)), borrows=True)
 def evaluate_all(
     nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints,
     out: Floats, verdicts: Ints,
