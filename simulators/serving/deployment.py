@@ -142,17 +142,19 @@ def _known(value: K) -> _Known[K]:
 
 
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the facts of every row; rows of one model, GPU and cut are looked up once."""
-    names = ("model", "gpu", "dtype", "kv_dtype", "tp", "pp")
+    """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
+    names = ("model", "dtype", "kv_dtype", "tp", "pp")
     columns = [categories(batch, name) for name in names]
     code = np.zeros(batch.num_rows, np.int64)
     for codes, values in columns:
-        code = code * (len(values) + 1) + codes
+        code = code * len(values) + codes
     _, first, row = np.unique(code, return_index=True, return_inverse=True)
     known = [_facts(*(values[codes[i]] for codes, values in columns)) for i in first]
-    facts = np.array(known, np.float64).reshape(len(known), 4)[row]
+    weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
+    gpus, gpu_names = categories(batch, "gpu")
+    memory = np.array([load_gpu(str(name)).hbm_bytes for name in gpu_names], np.float64)
     replicas, tp, pp = (numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp"))
-    arrays = [tp * pp * replicas, *facts.T]
+    arrays = [tp * pp * replicas, weights[row], kv[row], memory[gpus], parameters[row]]
     schema = schema_of(Facts)
     return pa.RecordBatch.from_arrays(
         [pa.array(a, f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
@@ -160,13 +162,12 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _facts(
-    model_name: str, gpu_name: str, dtype: str, kv_dtype: str, tp: int, pp: int
-) -> tuple[float, float, float, float]:
-    """Return weight bytes per GPU, KV bytes per token, memory and parameters."""
+    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int
+) -> tuple[float, float, float]:
+    """Return weight bytes per GPU, KV bytes per token, and parameters."""
     model, cut = load_model(model_name), Parallelism(tp=tp, pp=pp)
     return (
         weight_bytes(model, cut, dtype),
         kv_bytes_per_token(model, cut, kv_dtype),
-        float(load_gpu(gpu_name).hbm_bytes),
         float(model.parameters),
     )
