@@ -143,13 +143,14 @@ class Store:
         done = self.finished()
         answered = self.answered(space)
         holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
-        holes = np.setdiff1d(holes, answered)  # what a range left to a part that is gone
+        if len(holes):  # what a range left to a part that is gone
+            holes = holes[~np.isin(holes, answered)]
         for batch in batches:
             if isinstance(batch, Span):
                 gone = np.union1d(answered, batch.without) if len(batch.without) else answered
                 yield from _subtract(batch, done, gone)
                 lost = holes[np.searchsorted(holes, batch.lo) : np.searchsorted(holes, batch.hi)]
-                if len(lost := np.setdiff1d(lost, batch.without)):
+                if len(lost := lost[~np.isin(lost, batch.without)]):
                     yield lost
             else:
                 settled = _covered(batch, done) | np.isin(batch, answered)
