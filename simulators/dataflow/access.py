@@ -330,7 +330,9 @@ def evaluate(
     return FEASIBLE
 
 
-@kernel(i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)), borrows=True)
+@kernel(
+    i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)), borrows=True
+)
 def evaluate_all(
     nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints,
     out: Floats, verdicts: Ints,
