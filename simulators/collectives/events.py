@@ -130,7 +130,7 @@ def _cross(
 
 @kernel(
     void(
-        matrix(i8), array(i8), matrix(i8), i8, i8, i8, i8, f8, matrix(i8), matrix(f8), matrix(i8),
+        matrix(i8), array(i8), matrix(i8), i8, i8, i8, i8, f8, matrix(i8), matrix(i8),
         array(i8), array(i8), array(i8),
     )
 )  # fmt: skip
@@ -144,7 +144,6 @@ def _start(
     endpoint_ns: int,
     memory_bytes_per_s: float,
     whole: Ints,
-    rates: Floats,
     phase: Ints,
     head: Ints,
     follower: Ints,
@@ -257,7 +256,7 @@ def run(
             line = rank * lines + phase[0, 0] * queues + turn
             _start(
                 queue, clock, state, line, 0, servers, endpoint_ns, memory_bytes_per_s,
-                whole, rates, phase, head, follower, running,
+                whole, phase, head, follower, running,
             )  # fmt: skip
 
     while clock[LENGTH] > 0 and events < limit:
@@ -402,7 +401,7 @@ def run(
             if lanes[i] >= 0:
                 _start(
                     queue, clock, state, lanes[i], now, servers, endpoint_ns,
-                    memory_bytes_per_s, whole, rates, phase, head, follower, running,
+                    memory_bytes_per_s, whole, phase, head, follower, running,
                 )  # fmt: skip
     report[UNFINISHED] = left
     report[BUSIEST_NS] = np.max(busy_ns)

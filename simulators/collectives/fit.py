@@ -151,8 +151,17 @@ def _medians(curve: dict[tuple[Key, int], list[float]]) -> Measured:
     )
 
 
-def held_out_errors(measured: Measured) -> tuple[Floats, NDArray[np.int64]]:
-    """Return log errors of inner sizes while they are held out, and whose curve they belong to.
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors on rows that the fit did not see."""
+
+    log_error: Floats
+    curve: NDArray[np.int64]  # position in `Measured.keys`
+    octave: Floats
+
+
+def held_out_errors(measured: Measured) -> HeldOut:
+    """Return errors of inner sizes, each while it is held out.
 
     A size is held out in all precisions at once: they are measured together.
     """
@@ -164,23 +173,34 @@ def held_out_errors(measured: Measured) -> tuple[Floats, NDArray[np.int64]]:
         rank = np.searchsorted(sizes, rows.octave[mine])
         fold[mine] = rank % FOLDS
         inner[mine] = (rank > 0) & (rank < sizes.size - 1)
-    errors, owners = [], []
+    errors = np.zeros(code.size)
     for held in range(FOLDS):
         out = (fold == held) & inner
         if out.any():
             guess = learn(rows.take(~out)).log_s(rows.kin[out], rows.octave[out])
-            errors.append(guess - rows.log_s[out])
-            owners.append(code[out])
-    if not errors:
-        return np.zeros(0), np.zeros(0, np.int64)
-    return np.concatenate(errors), np.concatenate(owners)
+            errors[out] = guess - rows.log_s[out]
+    return HeldOut(errors[inner], code[inner], rows.octave[inner])
+
+
+def errors_between(measured: Measured, key: Key) -> Floats:
+    """Return log errors of a curve taken from those at half and at twice its ranks."""
+    curves = dict(fitted_curves(measured, with_bands=False))
+    half, twice = (key[0], key[1], key[2] // 2), (key[0], key[1], key[2] * 2)
+    if half not in curves or twice not in curves:
+        return np.zeros(0)
+    mine = measured.of(key)
+    wire = np.exp2(measured.rows.octave[mine]) * wire_share(key[0], key[2])
+    low, high = (np.log(curves[k].time_s(wire / wire_share(key[0], k[2]))) for k in (half, twice))
+    errors: Floats = (low + high) / 2.0 - measured.rows.log_s[mine]
+    return errors
 
 
 def fitted_curves(measured: Measured, *, with_bands: bool = True) -> Iterator[tuple[Key, Curve]]:
     """Yield the curve of every collective, precision and rank count."""
-    errors, owners = np.zeros(0), np.zeros(0, np.int64)
+    held = HeldOut(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
     if with_bands:
-        errors, owners = held_out_errors(measured)
+        held = held_out_errors(measured)
+    errors, owners = held.log_error, held.curve
     wide = _band(errors)
     process = learn(measured.rows)
     for code, key in enumerate(measured.keys):
@@ -211,7 +231,7 @@ def _band(errors: Floats) -> float:
 
 def calibration_text(libraries: dict[str, Measured], source: Path) -> str:
     """Return the calibration of one GPU."""
-    errors = np.concatenate([held_out_errors(m)[0] for m in libraries.values()])
+    errors = np.concatenate([held_out_errors(m).log_error for m in libraries.values()])
     rows = sum(m.rows.octave.size for m in libraries.values())
     lines = _header(source, rows, errors)
     for library, measured in sorted(libraries.items()):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.collectives.heap import COUNTERS, LENGTH, pop, push
 from simulators.core.errors import UserError

@@ -1,0 +1,114 @@
+"""Rows of reference runs of ASTRA-sim, as requests of this room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulators.collectives.algorithms import COLLECTIVES
+from simulators.collectives.analytic import collectives_ns
+from simulators.collectives.events import FINISH_NS
+from simulators.collectives.plan import Plan, plan_for
+from simulators.collectives.single import simulate
+from simulators.collectives.topology import Dimension, Topology
+
+ASTRA_SIM = "collectives/astra_sim.parquet"
+BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
+NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_binary_tree"}
+GIB = 2.0**30
+"""A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Reference runs that finished, with our requests for the same."""
+
+    algorithm: list[str]
+    is_aware: NDArray[np.bool_]
+    plans: list[Plan]
+    requests: NDArray[np.int64]
+    memory_bytes_per_s: NDArray[np.float64]
+    finish_ns: NDArray[np.int64]
+
+
+def read_runs(reference: Path) -> Runs:
+    """Return every run that did not abort."""
+    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
+    return Runs(
+        algorithm=[algorithm_of(r["algorithm"]) for r in rows],
+        is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
+        plans=[plan_of_row(r) for r in rows],
+        requests=np.array([_request(i, r) for i, r in enumerate(rows)]),
+        memory_bytes_per_s=np.array([r["local_mem_bw_GBps"] * 1e9 for r in rows]),
+        finish_ns=np.array([r["finish_ns_max"] for r in rows]),
+    )
+
+
+def analytic_ns(runs: Runs) -> NDArray[np.int64]:
+    """Return what the phase model says of every run."""
+    out = np.zeros(len(runs.plans), np.int64)
+    whole = np.stack([p.whole for p in runs.plans])
+    rates = np.stack([p.rates for p in runs.plans])
+    collectives_ns(runs.requests, runs.memory_bytes_per_s, whole, rates, out)
+    return out
+
+
+def event_ns(runs: Runs) -> NDArray[np.int64]:
+    """Return what the event loop says of every run with contention, and 0 of the others."""
+    out = np.zeros(len(runs.plans), np.int64)
+    for i in np.flatnonzero(runs.is_aware):
+        report = simulate(runs.plans[i], runs.requests[i], float(runs.memory_bytes_per_s[i]))
+        out[i] = report[FINISH_NS]
+    return out
+
+
+def plan_of_row(row: dict[str, Any]) -> Plan:
+    """Return the network of a run."""
+    parts = [str(row[name]).split(",") for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")]
+    dimensions = tuple(
+        Dimension(
+            block=BLOCKS[block],
+            ranks=int(float(n)),
+            bytes_per_s=float(rate) * GIB,
+            latency_s=float(latency) * 1e-9,
+        )
+        for block, n, rate, latency in zip(row["topology"].split("_"), *parts, strict=True)
+    )
+    return plan_for(
+        Topology(name=row["topology"], dimensions=dimensions), algorithm_of(row["algorithm"])
+    )
+
+
+def algorithm_of(written: str) -> str:
+    """Return the reference's algorithm in our words.
+
+    >>> algorithm_of("oneDirect"), algorithm_of("direct2"), algorithm_of("ring,halvingDoubling")
+    ('flat:direct', 'direct:2', 'ring,halving_doubling')
+    """
+    return ",".join(_algorithm_of(name) for name in written.split(","))
+
+
+def _algorithm_of(name: str) -> str:
+    if name.startswith("one"):
+        return "flat:" + _algorithm_of(name[3].lower() + name[4:])
+    if name.startswith("direct") and name != "direct":
+        return f"direct:{name.removeprefix('direct')}"
+    return NAMES.get(name, name)
+
+
+def _request(index: int, row: dict[str, Any]) -> list[int]:
+    return [
+        index,
+        COLLECTIVES.index(row["collective"]),
+        row["size_bytes"],
+        row["preferred_dataset_splits"],
+        row["active_chunks_per_dimension"],
+        row["num_queues_per_dim"],
+        row["endpoint_delay"],
+        int(row["collective_optimization"] == "baseline"),
+    ]
