@@ -1,10 +1,10 @@
 """The steady state of one replica, by its number of running requests: no events, all rows at once.
 
 `fidelity: analytic` answers what an endless run tends to, from means alone. Where `qps` is null, a
-new request takes each freed seat: `max_batch` requests always run, as with that many clients who
-never pause. Where `qps` is given, as many run as it takes to serve them, and rates beyond the
-capacity are `saturated`, without latencies of the first token. The equations are those of
-`analytic_steady`; iterations are priced by composition.
+new request takes each freed seat, so `max_batch` requests always run; closed clients run as many as
+they are, less those who think. Where `qps` is given, as many run as it takes to serve them, and
+rates beyond the capacity are `saturated`, without latencies of the first token. The equations are
+those of `analytic_steady` and `analytic_queue`; iterations are priced by composition.
 
     TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
     TPOT = (turn of a seat - time to its first token) / (output tokens - 1)
