@@ -2,14 +2,12 @@
 
 TTFT runs from arrival to the first token, TPOT is the mean time of a request's later tokens, ITL is
 each single gap between tokens, E2E runs to the last token. A stall is a wait between two iterations
-of a running request; a restart gives its KV cache up and recomputes it. Percentiles are numpy's,
-linear; those of ITL come from a histogram with bins 0.3 % wide.
+of a running request; a restart gives its KV cache up and recomputes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,9 +27,8 @@ from simulators.serving.replica import (
     STALLED,
     TOTAL,
 )
-from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, JOULES, World, gap_edges_s
-
-SHARES = (0.5, 0.9, 0.99)
+from simulators.serving.spread import gap_spread, spread
+from simulators.serving.world import BLOCK_SECONDS, BUSY_S, JOULES, World
 
 GROWTH = 0.1
 """A backlog that grows by more than this share of the arrivals is no steady state."""
@@ -46,9 +43,11 @@ class ServingMetrics:
     ttft_p90_s: float | None = metric(
         "time to first token, 90th percentile", unit="s", better="min"
     )
+    ttft_p95_s: float | None = metric("time to first token, 95th percentile", unit="s")
     ttft_p99_s: float | None = metric(
         "time to first token, 99th percentile", unit="s", better="min"
     )
+    ttft_max_s: float | None = metric("time to first token, longest", unit="s")
     tpot_mean_s: float | None = metric(
         "time per later token of a request, mean", unit="s", better="min"
     )
@@ -56,29 +55,39 @@ class ServingMetrics:
     tpot_p90_s: float | None = metric(
         "time per later token, 90th percentile", unit="s", better="min"
     )
+    tpot_p95_s: float | None = metric("time per later token, 95th percentile", unit="s")
     tpot_p99_s: float | None = metric(
         "time per later token, 99th percentile", unit="s", better="min"
     )
+    tpot_max_s: float | None = metric("time per later token, longest", unit="s")
     itl_mean_s: float | None = metric("gap between two tokens, mean", unit="s", better="min")
     itl_p50_s: float | None = metric("gap between two tokens, median", unit="s", better="min")
     itl_p90_s: float | None = metric(
         "gap between two tokens, 90th percentile", unit="s", better="min"
     )
+    itl_p95_s: float | None = metric("gap between two tokens, 95th percentile", unit="s")
     itl_p99_s: float | None = metric(
         "gap between two tokens, 99th percentile", unit="s", better="min"
     )
+    itl_max_s: float | None = metric("gap between two tokens, longest", unit="s")
     e2e_mean_s: float | None = metric("arrival to last token, mean", unit="s", better="min")
     e2e_p50_s: float | None = metric("arrival to last token, median", unit="s", better="min")
     e2e_p90_s: float | None = metric(
         "arrival to last token, 90th percentile", unit="s", better="min"
     )
+    e2e_p95_s: float | None = metric("arrival to last token, 95th percentile", unit="s")
     e2e_p99_s: float | None = metric(
         "arrival to last token, 99th percentile", unit="s", better="min"
     )
+    e2e_max_s: float | None = metric("arrival to last token, longest", unit="s")
     queue_mean_s: float | None = metric("arrival to first scheduled, mean", unit="s", better="min")
+    queue_p50_s: float | None = metric("arrival to first scheduled, median", unit="s")
+    queue_p90_s: float | None = metric("arrival to first scheduled, 90th percentile", unit="s")
+    queue_p95_s: float | None = metric("arrival to first scheduled, 95th percentile", unit="s")
     queue_p99_s: float | None = metric(
         "arrival to first scheduled, 99th percentile", unit="s", better="min"
     )
+    queue_max_s: float | None = metric("arrival to first scheduled, longest", unit="s")
     requests_per_s: float = metric("completed requests", unit="1/s", better="max")
     tokens_per_s: float = metric("output tokens", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = metric("output tokens per GPU", unit="1/s", better="max")
@@ -98,6 +107,7 @@ class ServingMetrics:
     mfu: float = metric("model FLOPs of all tokens over peak FLOPs of the GPUs", better="max")
     restarts: int = metric("times a request gave up its KV cache and was recomputed", better="min")
     stalled_requests: int | None = metric("requests that waited between iterations while running")
+    stalled_mean_s: float | None = metric("wait of a request between iterations, mean", unit="s")
     completed_requests: int | None = metric("requests served to their end")
     rejected_requests: int | None = metric("requests too long for the context or for KV memory")
     saturated: bool = metric("the backlog grows: latencies depend on the length of the run")
@@ -107,15 +117,6 @@ class ServingMetrics:
     makespan_s: float | None = metric("first arrival to last token", unit="s")
     calibrated: bool = metric("every figure behind the row was fitted to measurements")
     extrapolated: bool = metric("the row lies outside what was measured")
-
-
-class Spread(NamedTuple):
-    """Mean and percentiles of one quantity over requests."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,21 +164,33 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         ttft_mean_s=ttft_s.mean,
         ttft_p50_s=ttft_s.p50,
         ttft_p90_s=ttft_s.p90,
+        ttft_p95_s=ttft_s.p95,
         ttft_p99_s=ttft_s.p99,
+        ttft_max_s=ttft_s.longest,
         tpot_mean_s=tpot_s.mean,
         tpot_p50_s=tpot_s.p50,
         tpot_p90_s=tpot_s.p90,
+        tpot_p95_s=tpot_s.p95,
         tpot_p99_s=tpot_s.p99,
+        tpot_max_s=tpot_s.longest,
         itl_mean_s=itl_s.mean,
         itl_p50_s=itl_s.p50,
         itl_p90_s=itl_s.p90,
+        itl_p95_s=itl_s.p95,
         itl_p99_s=itl_s.p99,
+        itl_max_s=itl_s.longest,
         e2e_mean_s=e2e_s.mean,
         e2e_p50_s=e2e_s.p50,
         e2e_p90_s=e2e_s.p90,
+        e2e_p95_s=e2e_s.p95,
         e2e_p99_s=e2e_s.p99,
+        e2e_max_s=e2e_s.longest,
         queue_mean_s=queue_s.mean,
+        queue_p50_s=queue_s.p50,
+        queue_p90_s=queue_s.p90,
+        queue_p95_s=queue_s.p95,
         queue_p99_s=queue_s.p99,
+        queue_max_s=queue_s.longest,
         requests_per_s=output_tokens.size * per_s,
         tokens_per_s=tokens * per_s,
         tokens_per_s_per_gpu=tokens * per_s / bill.gpus,
@@ -191,6 +204,7 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         mfu=bill.flops_per_token * seen * per_s / (bill.gpus * bill.peak_flops_per_gpu),
         restarts=int(pool[:, RESTARTED].sum()),
         stalled_requests=int(np.count_nonzero(times[:, STALLED] > 0.0)),
+        stalled_mean_s=float(times[:, STALLED].sum()) / output_tokens.size,
         completed_requests=output_tokens.size,
         rejected_requests=rejected,
         saturated=backlog_grows(arrival, times[:, SCHEDULED], end),
@@ -201,35 +215,6 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         calibrated=bill.calibrated,
         extrapolated=bill.extrapolated,
     )
-
-
-def spread(values: Floats) -> Spread:
-    """Return mean, median, 90th and 99th percentile; of nothing, zeros.
-
-    >>> spread(np.array([1.0, 2.0, 3.0]))
-    Spread(mean=2.0, p50=2.0, p90=2.8, p99=2.98)
-    """
-    if values.size == 0:
-        return Spread(0.0, 0.0, 0.0, 0.0)
-    ordered = np.sort(values)
-    median, ninety, most = (_at(ordered, share) for share in SHARES)
-    return Spread(float(ordered.sum()) / values.size, median, ninety, most)
-
-
-def gap_spread(world: World) -> Spread:
-    """Return mean, median, 90th and 99th percentile of all gaps between tokens."""
-    counts = world.gaps
-    total = int(counts.sum())
-    if total == 0:
-        return Spread(0.0, 0.0, 0.0, 0.0)
-    below = np.cumsum(counts)
-    edges = gap_edges_s()
-    ranks = np.array(SHARES) * total
-    places = np.searchsorted(below, ranks)
-    inside = (ranks - below[places]) / counts[places] + 1.0
-    median, ninety, most = edges[places] + inside * (edges[places + 1] - edges[places])
-    mean = float(world.gauge[:, GAPS_S].sum()) / total
-    return Spread(mean, float(median), float(ninety), float(most))
 
 
 def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
@@ -259,10 +244,3 @@ def _quarters(values: Floats) -> list[float]:
     """Return the mean of each quarter."""
     quarter = values.size // 4
     return [float(values[i * quarter : (i + 1) * quarter].sum()) / quarter for i in range(4)]
-
-
-def _at(ordered: Floats, share: float) -> float:
-    place = share * (ordered.size - 1)
-    low = int(place)
-    high = min(low + 1, ordered.size - 1)
-    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

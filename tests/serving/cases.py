@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.arrivals import Requests
 from simulators.serving.batch import (
     BASE_S,
@@ -22,7 +22,7 @@ from simulators.serving.batch import (
     TOKENS,
     UNTIL_KV,
 )
-from simulators.serving.kernel import Borrower, kernel
+from simulators.serving.kernel import kernel
 from simulators.serving.policies import Scheduler, load_router, load_scheduler
 from simulators.serving.replica import SCHEDULE
 from simulators.serving.service import Engine, Limits, serve
@@ -115,4 +115,4 @@ ASKED_EACH_TIME = {name: asked_each_time(name) for name in SCHEDULERS}
 
 def pure_python() -> AbstractContextManager[object]:
     """Let every kernel of the room run as the Python function it was written as."""
-    return mock.patch.object(Borrower, "compiled", property(lambda kernel: kernel.py_func))
+    return mock.patch.object(Kernel, "compiled", property(lambda kernel: kernel.py_func))

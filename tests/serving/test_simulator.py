@@ -13,10 +13,14 @@ from simulators.core.contract import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.deployment import DEPLOYED
 from simulators.serving.point import ServingPoint
-from simulators.serving.simulator import SIMULATOR, simulate
+from simulators.serving.records import request_table
+from simulators.serving.simulator import SIMULATOR, run_of, simulate
 from sweeper.testing import check_simulator
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)
+
+
+RISING = ("p50", "p90", "p95", "p99", "max")
 
 
 def point(**changes: object) -> ServingPoint:
@@ -113,8 +117,11 @@ def test_a_faster_memory_shortens_decodes() -> None:
 
 def test_metrics_agree_with_each_other() -> None:
     m = simulate(point(scheduler="sarathi", requests=300))
-    assert m.ttft_p50_s <= m.ttft_p90_s <= m.ttft_p99_s
-    assert m.itl_p50_s <= m.itl_p90_s <= m.itl_p99_s
+    for name in ("ttft", "tpot", "e2e", "queue", "itl"):
+        rising = [getattr(m, f"{name}_{which}_s") for which in RISING]
+        assert rising == sorted(rising)
+        assert rising[0] <= rising[-1]
+        assert getattr(m, f"{name}_mean_s") <= rising[-1]
     assert 0.0 < m.kv_use_mean < m.kv_use_max <= 1.0
     assert 0.0 < m.busy <= 1.0
     assert 0.0 < m.mfu < 1.0
@@ -122,6 +129,18 @@ def test_metrics_agree_with_each_other() -> None:
     assert m.requests_per_s == pytest.approx(300 / m.makespan_s)
     watts = m.energy_j_per_token * m.tokens_per_s / m.gpus
     assert 60.0 < watts < 700.0
+
+
+def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
+    run = run_of(point(requests=300))
+    table, m = request_table(run.world), run.metrics()
+    arrival, first, end = (
+        table[name].to_numpy() for name in ("arrival_s", "first_token_s", "completed_s")
+    )
+    for name, values in (("ttft", first - arrival), ("e2e", end - arrival)):
+        assert getattr(m, f"{name}_p95_s") == pytest.approx(np.percentile(values, 95))
+        assert getattr(m, f"{name}_max_s") == values.max()
+    assert m.stalled_mean_s == pytest.approx(table["stalled_s"].to_numpy().mean())
 
 
 def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: Path) -> None:
