@@ -1,0 +1,177 @@
+"""One layer or one network on one accelerator: the best mapping found, and what it costs.
+
+Layers run one after the other, each with its own mapping; nothing stays in a buffer between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
+from simulators.core.contract import choice, evaluate_pointwise, metric
+from simulators.core.errors import UserError
+from simulators.core.folder import ACCELERATORS
+from simulators.dataflow.energy import TECHNOLOGY, area_mm2
+from simulators.dataflow.networks import layers_of, network_names
+from simulators.dataflow.search import GOALS, Found, find
+from simulators.dataflow.templates import constraints_of, dataflows
+from simulators.workload.convolution import Layer
+
+PJ_PER_J = 1e12
+MOST_EVALUATIONS = 100_000_000
+
+
+@dataclass(frozen=True)
+class DataflowPoint:
+    """A network, the accelerator it runs on, and how hard the mapper tries."""
+
+    accelerator: str = choice("the accelerator, or the path of one's own", names="accelerator")
+    network: str = choice(f"the network: {', '.join(network_names())}", default="resnet50")
+    layer: str = choice("one of its layers, or all of them", default="all")
+    pe_rows: int = choice("rows of the array; 0 as in the file", default=0)
+    pe_cols: int = choice("columns of the array; 0 as in the file", default=0)
+    buffer_scale: float = choice("depth of shared buffers, relative", default=1.0)
+    spad_scale: float = choice("depth of storage inside the array, relative", default=1.0)
+    dram_type: str = choice("lpddr4, ddr3, gddr5 or hbm2; empty as in the file", default="")
+    node_nm: float = choice(
+        "technology node, all energies by the table; 0 as in the file", unit="nm", default=0.0
+    )
+    dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
+    goal: str = choice(f"what the mapper minimises: {', '.join(GOALS)}", default="edp")
+    evaluations: int = choice("mappings tried per distinct layer", default=40_000)
+    seed: int = choice("of the mapper", default=0)
+
+
+@dataclass(frozen=True)
+class DataflowMetrics:
+    """What the architect of an accelerator would tabulate."""
+
+    energy_j: float = metric("energy of one inference", unit="J", better="min")
+    latency_s: float = metric("time of one inference", unit="s", better="min")
+    area_mm2: float = metric("buffers, registers, multipliers", unit="mm2", better="min")
+    edp_js: float = metric("energy times time", unit="J s")
+    cycles: int = metric("clock cycles")
+    macs: int = metric("multiply-accumulates")
+    utilization: float = metric("multiplies per cycle over multipliers")
+    dram_bytes: float = metric("bytes moved to and from the outermost level", unit="B")
+    dram_energy_share: float = metric("share of the outermost level in energy")
+    array_energy_share: float = metric("share of multipliers and of storage inside the array")
+    energy_bound_j: float = metric("energy no mapping can beat", unit="J")
+    latency_bound_s: float = metric("time no mapping can beat", unit="s")
+    gap: float = metric("how much of the energy-delay product a better mapping could at most save")
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """The simulator of this room."""
+
+    name: str = "dataflow"
+    version: int = 1
+    point: type = DataflowPoint
+    metrics: type = DataflowMetrics
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Map every layer of every row."""
+        return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on its accelerator's file and on the technology table."""
+        if name != "accelerator":
+            return ()
+        return (ACCELERATORS.find(str(value)), TECHNOLOGY)
+
+    def warm_up(self) -> None:
+        """Compile the mapper."""
+        layer, _ = layers_of("resnet50", "fc")[0]
+        find(layer, load_accelerator("two_level"), evaluations=1)
+
+
+SIMULATOR = Dataflow()
+
+
+def simulate(point: DataflowPoint) -> DataflowMetrics:
+    """Return the cost of all layers of a point, each under the best mapping found.
+
+    Raises:
+        Infeasible: a buffer holds fewer words than the tensors it must keep.
+        UserError: a name or a number that means nothing.
+    """
+    if not 1 <= point.evaluations <= MOST_EVALUATIONS:
+        raise UserError(
+            f"evaluations is {point.evaluations}; 1 to {MOST_EVALUATIONS:,} are possible"
+        )
+    if point.seed < 0:
+        raise UserError(f"seed is {point.seed}; it must not be negative")
+    accelerator = machine_for(point)
+    found = [
+        (
+            times,
+            _mapped(layer, accelerator, point.dataflow, point.goal, point.evaluations, point.seed),
+        )
+        for layer, times in layers_of(point.network, point.layer)
+    ]
+    return _totals(found, accelerator)
+
+
+def machine_for(point: DataflowPoint) -> Accelerator:
+    """Return the accelerator a point asks for, resized."""
+    return resized(
+        load_accelerator(point.accelerator),
+        pe_rows=point.pe_rows,
+        pe_cols=point.pe_cols,
+        buffer_scale=point.buffer_scale,
+        spad_scale=point.spad_scale,
+        dram_type=point.dram_type,
+        node_nm=point.node_nm,
+    )
+
+
+def _mapped(
+    layer: Layer, accelerator: Accelerator, dataflow: str, goal: str, evaluations: int, seed: int
+) -> Found:
+    return find(
+        layer,
+        accelerator,
+        goal=goal,
+        evaluations=evaluations,
+        seed=seed,
+        constraints=constraints_of(dataflow, layer, accelerator),
+    )
+
+
+def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> DataflowMetrics:
+    clock_hz, dram = accelerator.clock_hz, accelerator.levels[0]
+    shared = {level.name for level in accelerator.levels if level.instances == 1}
+    energy_pj = sum(times * f.evaluation.energy_pj for times, f in found)
+    cycles = sum(times * f.evaluation.cycles for times, f in found)
+    macs = sum(times * f.evaluation.macs for times, f in found)
+    bound_pj = sum(times * f.energy_bound_pj for times, f in found)
+    bound_cycles = sum(times * f.cycles_bound for times, f in found)
+    by_level: dict[str, float] = {}
+    dram_words = 0
+    for times, f in found:
+        for level, spent_pj in f.evaluation.level_energy_pj().items():
+            by_level[level] = by_level.get(level, 0.0) + times * spent_pj
+        for line in f.evaluation.traffic:
+            if line.level == dram.name:
+                dram_words += times * (line.reads + line.fills + line.updates)
+    energy_j, latency_s = energy_pj / PJ_PER_J, cycles / clock_hz
+    best = bound_pj * bound_cycles
+    return DataflowMetrics(
+        energy_j=energy_j,
+        latency_s=latency_s,
+        area_mm2=area_mm2(accelerator),
+        edp_js=energy_j * latency_s,
+        cycles=cycles,
+        macs=macs,
+        utilization=macs / accelerator.mac.instances / cycles,
+        dram_bytes=dram_words * dram.word_bits / 8,
+        dram_energy_share=by_level[dram.name] / energy_pj,
+        array_energy_share=sum(v for k, v in by_level.items() if k not in shared) / energy_pj,
+        energy_bound_j=bound_pj / PJ_PER_J,
+        latency_bound_s=bound_cycles / clock_hz,
+        gap=1.0 - best / (energy_pj * cycles),
+    )
