@@ -17,7 +17,7 @@ from simulators.collectives.analytic import (
     SIZE,
     SPLITS,
 )
-from simulators.collectives.events import REPORT, run
+from simulators.collectives.events import NO_ROOM, REPORT, UNFINISHED, run
 from simulators.collectives.phases import MAX_PHASES, lay_out, split
 from simulators.collectives.plan import Plan
 from simulators.collectives.steps import sends
@@ -56,23 +56,28 @@ def simulate(
     strides = np.concatenate(([1], np.cumprod(ranks)[:-1])).astype(np.int64)
     alike = plan.is_alike and not every_rank
     report = np.zeros(REPORT, np.int64)
-    run(
-        strides,
-        1 if alike else plan.ranks,
-        int(cut[1]),
-        phases,
-        int(request[ACTIVE]),
-        int(request[QUEUES]),
-        memory_bytes_per_s,
-        int(request[ENDPOINT_NS]),
-        int(alike),
-        EVENT_LIMIT,
-        plan.whole,
-        plan.rates,
-        np.concatenate((phase, np.zeros((1, 3), np.int64))),
-        half,
-        report,
-    )
+    report[UNFINISHED] = NO_ROOM
+    slack = 1
+    while report[UNFINISHED] == NO_ROOM:
+        run(
+            strides,
+            1 if alike else plan.ranks,
+            int(cut[1]),
+            phases,
+            int(request[ACTIVE]),
+            int(request[QUEUES]),
+            memory_bytes_per_s,
+            int(request[ENDPOINT_NS]),
+            int(alike),
+            EVENT_LIMIT,
+            slack,
+            plan.whole,
+            plan.rates,
+            np.concatenate((phase, np.zeros((1, 3), np.int64))),
+            half,
+            report,
+        )
+        slack *= 4
     return report
 
 
