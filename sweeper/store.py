@@ -153,7 +153,7 @@ class Store:
                 if len(lost := lost[~np.isin(lost, batch.without)]):
                     yield lost
             else:
-                settled = _covered(batch, done) | np.isin(batch, answered)
+                settled = covered(batch, done) | np.isin(batch, answered)
                 if not settled.all():
                     yield batch[~settled]
 
@@ -169,34 +169,10 @@ class Store:
             check_whole(self.results, name)
         frames = [pl.scan_parquet([self._url(n) for n in own], glob=False)] if own else []
         for rows, index in self._elsewhere(space):
-            frames.append(_shaped(space, rows, index).lazy())
+            frames.append(shaped(space, rows, index).lazy())
         if not frames:
             return _no_rows(space).lazy()
         return pl.concat(frames, how="diagonal_relaxed")
-
-    def adopt(self, space: DesignSpace, other: Store) -> int:
-        """Copy from another space's store the rows that answer points of this one.
-
-        Returns:
-            How many rows were copied; they become ordinary parts of this store. What failed there
-            is not copied: it is asked again here.
-        """
-        taken, done, answered = 0, self.finished(), self.answered(space)
-        columns = [*(n for f in space.factors for n in f.columns), "status"]
-        for name in other.parts():
-            if not _may_overlap(self.definition, other._definition(name)):
-                continue
-            rows = pl.DataFrame(pl.from_arrow(read(other.results, name, columns)))
-            index = other._index_in(space, name, rows, self.definition)
-            failed = rows["status"].cast(pl.String).is_in(FAILURES).to_numpy()
-            index[failed | _covered(index, done) | np.isin(index, answered)] = -1
-            if (index >= 0).any():
-                rows = pl.DataFrame(pl.from_arrow(read(other.results, name))).filter(index >= 0)
-                index = index[index >= 0]
-                self.write(_shaped(space, rows, index).to_arrow(), index)
-                answered = np.concatenate([answered, index])
-                taken += len(index)
-        return taken
 
     def forget_failures(self) -> int:
         """Take the rows that ended as error, timeout or crash out of the parts of this definition.
@@ -211,7 +187,7 @@ class Store:
             raise UserError("failures.retry=true needs results in a local folder")
         folder, dropped = Path(self.results), 0
         for name in self.parts():
-            if _may_overlap(self.definition, self._definition(name)):
+            if may_overlap(self.definition, self.definition_of(name)):
                 status = read(self.results, name, ["status"])["status"].cast(pa.string())
                 if pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
                     (folder / name).rename(folder / f".retry-{name}")
@@ -253,16 +229,17 @@ class Store:
         own, done = self._own(), self.finished()
         seen = np.empty(0, np.int64)
         for name in self.parts():
-            if name in own or not _may_overlap(self.definition, self._definition(name)):
+            if name in own or not may_overlap(self.definition, self.definition_of(name)):
                 continue
             rows = pl.DataFrame(pl.from_arrow(read(self.results, name, columns)))
-            index = self._index_in(space, name, rows)
-            index[_covered(index, done) | np.isin(index, seen)] = -1
+            index = self.index_in(space, name, rows)
+            index[covered(index, done) | np.isin(index, seen)] = -1
             if (index >= 0).any():
                 yield rows.filter(index >= 0), index[index >= 0]
                 seen = np.concatenate([seen, index[index >= 0]])
 
-    def _definition(self, name: str) -> Definition:
+    def definition_of(self, name: str) -> Definition:
+        """Return the definition a part was written under."""
         match = _NAME.match(name)
         assert match
         key = (self.results, match["definition"])
@@ -270,7 +247,7 @@ class Store:
             _DEFINITIONS[key] = _stored_definition(self.results, name)
         return _DEFINITIONS[key]
 
-    def _index_in(
+    def index_in(
         self,
         space: DesignSpace,
         name: str,
@@ -279,7 +256,7 @@ class Store:
     ) -> Index:
         """Return the number in `space` of each row of a part, -1 where it does not answer."""
         frame = rows if isinstance(rows, pl.DataFrame) else pl.DataFrame(pl.from_arrow(rows))
-        theirs, ours = self._definition(name), wanted or self.definition
+        theirs, ours = self.definition_of(name), wanted or self.definition
         trusted = []
         for position, factor in enumerate(space.factors):
             table = space.factor_table(position)
@@ -325,22 +302,6 @@ def check_writable(folder: str) -> None:
         raise explained(error, folder) from error
 
 
-def stores_beside(store: Store) -> list[Store]:
-    """Return the stores of the other spaces in the same root that the same simulator answered."""
-    fs, path = filesystem(store.folder)
-    root = path.rsplit("/", 1)[0] if "/" in path else "."
-    base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
-    kind = f"{store.definition.simulator}-v{store.definition.version}"
-    infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
-    names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
-    beside = [Store(f"{base}/{n}", store.definition) for n in names if n != path.rsplit("/", 1)[-1]]
-    return [
-        s
-        for s in beside
-        if fs.get_file_info(f"{root}/{s.folder.rsplit('/', 1)[-1]}/results/{kind}").type
-    ]
-
-
 _DEFINITIONS: dict[tuple[str, str], Definition] = {}
 """Definitions already read from parts: a definition's number is a hash of its content."""
 
@@ -366,7 +327,7 @@ def _digest(numbers: Index) -> str:
     return hashlib.blake2b(np.ascontiguousarray(numbers).tobytes(), digest_size=8).hexdigest()
 
 
-def _shaped(space: DesignSpace, rows: pl.DataFrame, index: Index) -> pl.DataFrame:
+def shaped(space: DesignSpace, rows: pl.DataFrame, index: Index) -> pl.DataFrame:
     """Return rows of another definition with the columns of this space."""
     known = [c for c in rows.columns if c in _columns_of(space)]
     derived = {n: pl.Series(n, v) for n, v in space.derive(index).items()}
@@ -385,7 +346,7 @@ def _no_rows(space: DesignSpace) -> pl.DataFrame:
     )
 
 
-def _covered(index: Index, done: list[Span]) -> NDArray[np.bool_]:
+def covered(index: Index, done: list[Span]) -> NDArray[np.bool_]:
     """Return which numbers one of the spans settles (they are in order and apart)."""
     if not done:
         return np.zeros(len(index), bool)
@@ -401,7 +362,7 @@ def _columns_of(space: DesignSpace) -> list[str]:
     return [*space.axes, *space.derived, *dict.fromkeys([*metrics, *OUTCOME.names])]
 
 
-def _may_overlap(ours: Definition, theirs: Definition) -> bool:
+def may_overlap(ours: Definition, theirs: Definition) -> bool:
     """Whether some point could be in both definitions and read the same contents in both."""
     if ours is theirs or ours.id == theirs.id:
         return True

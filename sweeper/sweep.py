@@ -9,9 +9,10 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from sweeper.engines import Engine, Say
+from sweeper.reuse import adopt
 from sweeper.samplers import Sampler
 from sweeper.space import DesignSpace
-from sweeper.store import Part, Store, check_writable, stores_beside
+from sweeper.store import Part, Store, check_writable
 from sweeper.work import Task
 
 
@@ -43,7 +44,8 @@ class Sweep:
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):
-            self._reuse(say)
+            for taken, folder in adopt(self.store, self.space):
+                say(f"{taken:,} points were already answered in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
@@ -53,9 +55,3 @@ class Sweep:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
         return self.store.scan()
-
-    def _reuse(self, say: Say) -> None:
-        """Copy what sweeps of other spaces have answered already."""
-        for other in stores_beside(self.store):
-            if taken := self.store.adopt(self.space, other):
-                say(f"{taken:,} points were already answered in {other.folder}")

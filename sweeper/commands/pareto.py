@@ -9,7 +9,7 @@ from pathlib import Path
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.commands.flags import flags
-from sweeper.commands.run import latest
+from sweeper.commands.record import latest
 from sweeper.commands.summary import print_front
 from sweeper.keys import keys
 from sweeper.query import knee, pareto_front

@@ -11,6 +11,7 @@ from simulators.core.contract import load_simulator, schema_of
 from sweeper.chunks import split
 from sweeper.commands.run import Question, question
 from sweeper.engines.auto import hinted, probe
+from sweeper.reuse import answered_elsewhere
 from sweeper.space import DesignSpace
 from sweeper.store import Batch
 from sweeper.units import duration, human
@@ -29,7 +30,8 @@ def main(composed: Mapping[str, Any]) -> int:
     allowed = space.size - sum(removed.values())
     picked = min(asked.sampler.size(space), allowed)
     todo = _to_do(asked, picked)
-    answered = picked - todo
+    elsewhere = min(answered_elsewhere(asked.store, space), todo)
+    answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
     estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
@@ -44,6 +46,7 @@ def main(composed: Mapping[str, Any]) -> int:
         "removed": removed,
         "picked": picked,
         "answered": answered,
+        "answered_elsewhere": elsewhere,
         "to_do": todo,
         "probes": estimate.probes if estimate else 0,
         "cpu_s": work_s,
@@ -58,7 +61,8 @@ def main(composed: Mapping[str, Any]) -> int:
         print(f"  {name} × {size}")
     for text, count in removed.items():
         print(f"  {count:,} removed by {text}")
-    print(f"{picked:,} to be answered, {answered:,} answered already, {todo:,} to do")
+    by_others = f", {elsewhere:,} by sweeps of other spaces" if elsewhere else ""
+    print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
     if estimate:
         how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
         print(

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper import config
-from sweeper.commands import summary
+from sweeper.commands import record, summary
 from sweeper.engines import Engine, load_engine
 from sweeper.keys import define
 from sweeper.progress import Progress, shown
@@ -86,50 +81,62 @@ def main(composed: Mapping[str, Any]) -> int:
     if composed["output"] not in ("text", "json"):
         raise UserError(f"output={composed['output']}: write output=text or output=json")
     asked = question(composed)
-    removed = asked.space.removed()
-    if sum(removed.values()) == asked.space.size:
+    _check_not_empty(asked.space)
+    with _alone(asked.store):
+        folder = record.begin(asked.store, composed)
+        answers = _answer(asked, composed["failures"])
+    failure: UserError | None = None
+    try:
+        record.finish(folder, answers, plot=bool(composed["plot"]))
+    except UserError as error:  # a full disk, say: the answer is shown all the same
+        failure = error
+    if composed["output"] == "json":
+        print(json.dumps({**answers.to_dict(), "run": str(folder)}, indent=1, default=str))
+    else:
+        summary.print_answers(answers, folder)
+    if failure is not None:
+        raise failure
+    return 3 if any(answers.rows.get(s) for s in FAILURES) else 0
+
+
+def _check_not_empty(space: DesignSpace) -> None:
+    removed = space.removed()
+    if sum(removed.values()) == space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
         raise UserError(
-            f"the space is empty: its constraints leave none of {asked.space.size:,} points\n"
-            + listed
+            f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
-    sweep = Sweep(
-        asked.space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where
+
+
+def _answer(asked: Question, failures: Mapping[str, Any]) -> summary.Answers:
+    """Run the sweep under a live display."""
+    space, said = asked.space, list[str]()
+    progress = Progress(
+        total=asked.sampler.size(space) - _settled(asked.store), objectives=asked.objectives
     )
-    with _alone(asked.store):
-        progress = Progress(total=asked.sampler.size(asked.space), objectives=asked.objectives)
-        said: list[str] = []
-        with shown(progress) as display:
+    removed = space.removed()
+    with shown(progress) as display:
 
-            def say(line: str) -> None:
-                said.append(line)
-                display.say(line)
+        def say(line: str) -> None:
+            said.append(line)
+            display.say(line)
 
-            if composed["failures"]["retry"] and (dropped := asked.store.forget_failures()):
-                say(f"{dropped:,} points that failed before are asked again")
-            say(
-                f"space {asked.name}: {asked.space.size:,} points, "
-                f"{len(asked.space.varied)} axes vary"
-            )
-            for text, count in removed.items():
-                say(f"  {count:,} removed by {text}")
-            before = _settled(asked.store)
-            progress.total -= before
-            most = composed["failures"]["max"]
+        def watch(part: Part) -> None:
+            display.watch(part)
+            _check_failures(progress, failures["max"])
 
-            def watch(part: Part) -> None:
-                display.watch(part)
-                failed = sum(progress.rows[s] for s in FAILURES)
-                if most is not None and failed > most:
-                    raise UserError(
-                        f"{failed:,} points failed, more than failures.max={most}; what was "
-                        f"written is kept. Reasons: {dict(progress.reasons.most_common(3))}"
-                    )
-
-            results = sweep.run(watch, say)
-    answers = summary.Answers(
+        if failures["retry"] and (dropped := asked.store.forget_failures()):
+            say(f"{dropped:,} points that failed before are asked again")
+        say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
+        for text, count in removed.items():
+            say(f"  {count:,} removed by {text}")
+        sweep = Sweep(
+            space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where
+        )
+        results = sweep.run(watch, say)
+    return summary.Answers(
         name=asked.name,
-        space=asked.space,
+        space=space,
         definition=asked.store.definition,
         objectives=asked.objectives,
         where=asked.where,
@@ -141,19 +148,15 @@ def main(composed: Mapping[str, Any]) -> int:
         seconds=progress.elapsed_s,
         said=tuple(said),
     )
-    failure: UserError | None = None
-    run_folder = _run_folder(asked.store)
-    try:
-        _record(asked, answers, run_folder, plot=bool(composed["plot"]))
-    except UserError as error:  # a full disk, say: the answer is shown all the same
-        failure = error
-    if composed["output"] == "json":
-        print(json.dumps({**answers.to_dict(), "run": str(run_folder)}, indent=1, default=str))
-    else:
-        summary.print_answers(answers, run_folder)
-    if failure is not None:
-        raise failure
-    return 3 if any(progress.rows[s] for s in FAILURES) else 0
+
+
+def _check_failures(progress: Progress, most: int | None) -> None:
+    failed = sum(progress.rows[s] for s in FAILURES)
+    if most is not None and failed > most:
+        raise UserError(
+            f"{failed:,} points failed, more than failures.max={most}; what was written is kept. "
+            f"Reasons: {dict(progress.reasons.most_common(3))}"
+        )
 
 
 def _settled(store: Store) -> int:
@@ -181,84 +184,6 @@ def _alone(store: Store) -> Iterator[None]:
         yield
 
 
-def _run_folder(store: Store) -> Path:
-    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    return Path("." if "://" in store.folder else store.folder) / "runs" / now
-
-
-def _record(asked: Question, answers: summary.Answers, folder: Path, *, plot: bool) -> None:
-    """Write what was asked, with what, and the front, to `runs/<time>/`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(asked.written, indent=1, default=str))
-        (folder / "definition.json").write_text(asked.store.definition.to_json())
-        (folder / "versions.json").write_text(json.dumps(_versions(), indent=1))
-        (folder / "summary.json").write_text(json.dumps(answers.to_dict(), indent=1, default=str))
-        front = answers.front
-        if len(front):
-            front.write_parquet(folder / "front.parquet")
-            if plot and len(asked.objectives) >= 2:
-                with contextlib.suppress(ModuleNotFoundError):
-                    from sweeper import plots
-
-                    plots.front(answers, folder / "front.png")
-    except OSError as error:
-        raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
-
-
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
-    found = {"python": platform.python_version(), "command": " ".join(sys.argv)}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        here = Path(__file__).resolve().parent
-        git = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", "-C", str(here), "rev-parse", "HEAD"],  # noqa: S607 - git where there is one
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-        found["commit"] = git.stdout.strip()
-    return found
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The last run of a space."""
-
-    space: DesignSpace
-    store: Store
-    objectives: Mapping[str, Direction]
-    where: str | None
-
-
-def latest(name: str, outputs: str) -> Answered:
-    """Return the last run of a space.
-
-    Raises:
-        UserError: there was none.
-    """
-    from sweeper.keys import Definition
-
-    runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
-    if not runs:
-        known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
-        raise UserError(
-            f"there are no results of '{name}' under {outputs}; "
-            f"run  python -m sweeper +space={name}\n"
-            f"Results there: {', '.join(known) or 'none'}"
-        )
-    stored = Definition.from_json(runs[-1].read_text())
-    written = json.loads((runs[-1].parent / "config.json").read_text())["space"]
-    space = stored.space()
-    return Answered(
-        space=space,
-        store=Store(f"{outputs}/{name}", stored),
-        objectives=config.objectives(written, space),
-        where=config.where(written, space),
-    )
-
-
 def scan(name: str, outputs: str = "outputs") -> pl.LazyFrame:
     """Return all answers of the last run of a space, lazily."""
-    return latest(name, outputs).store.scan()
+    return record.latest(name, outputs).store.scan()

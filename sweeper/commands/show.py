@@ -115,7 +115,7 @@ def _fields(kind: type) -> None:
 
 
 def _design(name: str, prefix: str, outputs: str) -> int:
-    from sweeper.commands.run import latest
+    from sweeper.commands.record import latest
 
     last = latest(name, outputs)
     rows = last.store.scan().collect()

@@ -19,9 +19,10 @@ from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UserError
 from sweeper import files
+from sweeper.reuse import adopt, answered_elsewhere, stores_beside
 from sweeper.samplers import load_sampler
 from sweeper.space import DesignSpace, Span
-from sweeper.store import Batch, Store, check_writable, stores_beside
+from sweeper.store import Batch, Store, check_writable
 from sweeper.work import Task
 from tests.toys import COUNTING, QUADRATIC, READER, TROUBLE, space, store, sweep
 
@@ -199,13 +200,14 @@ def test_another_space_of_the_simulator_is_reused(tmp_path: Path) -> None:
     asked = grid(x="5..12", n=[1, 2])
     ours = sweep(tmp_path, asked, name="ours")
     assert [Path(s.folder).name for s in stores_beside(ours.store)] == ["theirs"]
+    assert answered_elsewhere(ours.store, asked) == 36
     said: list[str] = []
     seen: Counter[str] = Counter()
     ours.run(lambda part: seen.update(part.rows), said.append)
     assert said[0] == f"36 points were already answered in {tmp_path}/theirs"
     assert seen["ok"] == 8 * 6 * 2 - 36
     assert numbers(ours.store) == list(range(96))
-    assert ours.store.adopt(asked, theirs.store) == 0
+    assert list(adopt(ours.store, asked)) == []
 
 
 def test_what_failed_elsewhere_is_asked_again_here(tmp_path: Path) -> None:
