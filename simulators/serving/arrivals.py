@@ -15,10 +15,13 @@ import numpy as np
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Floats, Ints
 from simulators.serving.lengths import load_workload
+from simulators.serving.modulation import MODULATED, Pattern, modulated
 from simulators.serving.traces import is_trace, load_trace
 
 CLOSED = "closed"
 PROCESSES = ("poisson", "gamma", "even", CLOSED)
+KNOWN = (*PROCESSES, *MODULATED)
+STEADY = Pattern()
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Requests:
     output_tokens: Ints
     draws: Floats  # two uniform numbers per request, for routers that toss coins
     clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
+    session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
 
     def take(self, which: Ints) -> Requests:
         """Return some of the requests."""
@@ -39,6 +43,7 @@ class Requests:
             self.output_tokens[which],
             self.draws[which],
             self.clients,
+            None if self.session is None else self.session[which],
         )
 
 
@@ -66,6 +71,7 @@ def requests_of(
     burstiness: float = 1.0,
     clients: int = 0,
     think_s: float = 0.0,
+    pattern: Pattern = STEADY,
 ) -> Requests:
     """Return the requests of a named workload or of a trace.
 
@@ -78,6 +84,7 @@ def requests_of(
         burstiness: coefficient of variation of gamma gaps; 1 is Poisson.
         clients: of a closed system; each asks for the next request when it is answered.
         think_s: how long it waits before.
+        pattern: how a modulated rate changes with time.
 
     Raises:
         UserError: a rate is needed and missing, or a choice means nothing.
@@ -90,12 +97,12 @@ def requests_of(
         return _closed(workload, requests, seed, clients, think_s)
     if not is_trace(workload):
         prompt, output = _lengths(workload, seed, requests, _version(workload))
-        arrival = _drawn_arrivals(workload, qps, requests, seed, process, burstiness)
+        arrival = _drawn_arrivals(workload, qps, requests, seed, process, burstiness, pattern)
         return Requests(arrival, prompt, output, _draws(seed, requests))
     trace = load_trace(workload)
     count = min(requests, trace.prompt_tokens.size) or trace.prompt_tokens.size
     if trace.arrival_s is None:
-        arrival = _drawn_arrivals(workload, qps, count, seed, process, burstiness)
+        arrival = _drawn_arrivals(workload, qps, count, seed, process, burstiness, pattern)
     else:
         arrival = trace.arrival_s[:count]
         if qps is not None and arrival[-1] > 0.0:
@@ -117,7 +124,13 @@ def _closed(workload: str, requests: int, seed: int, clients: int, think_s: floa
 
 
 def _drawn_arrivals(
-    workload: str, qps: float | None, count: int, seed: int, process: str, burstiness: float
+    workload: str,
+    qps: float | None,
+    count: int,
+    seed: int,
+    process: str,
+    burstiness: float,
+    pattern: Pattern,
 ) -> Floats:
     """Return arrival times at a mean rate."""
     if qps is None:
@@ -125,7 +138,20 @@ def _drawn_arrivals(
             f"workload '{workload}' says nothing about arrivals, so qps is needed. Only a trace "
             "with arrival times may leave it open"
         )
+    if process in MODULATED:
+        return _modulated_arrivals(seed, count, process, pattern, qps)
     return _unit_arrivals(seed, count, process, float(burstiness)) / qps
+
+
+@functools.lru_cache(maxsize=64)
+def _modulated_arrivals(
+    seed: int, count: int, process: str, pattern: Pattern, qps: float
+) -> Floats:
+    """Return arrival times at a rate that changes."""
+    unit = _unit_arrivals(seed, count, "poisson", 1.0)
+    arrivals = modulated(process, pattern, unit, qps, stream(seed, "states"))
+    arrivals.flags.writeable = False
+    return arrivals
 
 
 @functools.lru_cache(maxsize=64)
@@ -133,8 +159,7 @@ def _unit_arrivals(seed: int, count: int, process: str, burstiness: float) -> Fl
     """Return arrival times at one request per second."""
     if process not in PROCESSES:
         raise UserError(
-            f"arrivals are '{process}'{suggestion(process, PROCESSES)}\n"
-            f"Known: {', '.join(PROCESSES)}"
+            f"arrivals are '{process}'{suggestion(process, KNOWN)}\nKnown: {', '.join(KNOWN)}"
         )
     if not 0.0 < burstiness < np.inf:
         raise UserError(f"burstiness is {burstiness:g}; it must be positive")

@@ -229,6 +229,9 @@ def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
     quarter = count // 4
     if quarter < 1:
         return False
+    if (arrival[1:] < arrival[:-1]).any():  # requests of sessions
+        order = np.argsort(arrival, kind="stable")
+        arrival, scheduled, end = arrival[order], scheduled[order], end[order]
     gone = np.searchsorted(np.sort(end), arrival, side="right")
     inside, waits = (
         _quarters(np.arange(count, dtype=np.float64) - gone),

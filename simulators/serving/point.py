@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.contract import choice
-from simulators.serving.arrivals import PROCESSES
+from simulators.serving.arrivals import KNOWN
 
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 
@@ -38,10 +38,21 @@ class ServingPoint:
     output_tokens: int = choice("length of every answer; 0: as the workload says", default=0)
     requests: int = choice("requests simulated; of a trace the first, 0 for all", default=500)
     seed: int = choice("of arrivals and lengths", default=0)
-    arrivals: str = choice(f"gaps between arrivals: {', '.join(PROCESSES)}", default="poisson")
+    arrivals: str = choice(f"gaps between arrivals: {', '.join(KNOWN)}", default="poisson")
     burstiness: float = choice("coefficient of variation of gamma gaps", default=1.0)
     clients: int = choice("of closed arrivals: each asks again when it is answered", default=64)
-    think_s: float = choice("how long such a client waits before", unit="s", default=0.0)
+    think_s: float = choice(
+        "how long such a client, or the user of a session, waits before", unit="s", default=0.0
+    )
+    turns: int = choice(
+        "requests of a session, each after the answer before it, which its prompt repeats",
+        default=1,
+    )
+    burst_ratio: float = choice("of mmpp: rate in a burst over the rate between", default=4.0)
+    burst_s: float = choice("of mmpp: mean length of a burst", unit="s", default=10.0)
+    calm_s: float = choice("of mmpp: mean time between bursts", unit="s", default=50.0)
+    swing: float = choice("of diurnal: highest rate over the mean, less one", default=0.5)
+    period_s: float = choice("of diurnal: from peak to peak", unit="s", default=86_400.0)
     block_size: int = choice("tokens per KV block", default=16)
     memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
     watermark: float = choice("share of KV blocks kept free at admission", default=0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.composition.iteration import Replica
 from simulators.core.errors import Infeasible, UserError
@@ -28,6 +29,7 @@ from simulators.serving.replica import (
     STAGES,
     WATERMARK,
 )
+from simulators.serving.sessions import successors
 from simulators.serving.world import World, new_world
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
@@ -145,6 +147,7 @@ def serve(
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
     count = requests.arrival_s.size
+    follower, unborn = _followers(requests)
     world = new_world(
         limits=limits.vector(),
         blocks=limits.blocks,
@@ -152,8 +155,8 @@ def serve(
         arrival_s=requests.arrival_s,
         prompt_tokens=requests.prompt_tokens,
         output_tokens=requests.output_tokens,
-        successor=np.full(count, NEXT if requests.clients else NOBODY),
-        unborn=np.arange(count) >= (requests.clients or count),
+        successor=follower,
+        unborn=unborn,
         draws=requests.draws,
         shape=shape,
         table=table,
@@ -164,6 +167,16 @@ def serve(
     if left:
         raise UserError(f"{left} of {count} requests never end: {_why(world, engine)}")
     return world
+
+
+def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return whom each request's end releases, and who waits to be released."""
+    count = requests.arrival_s.size
+    if requests.session is not None:
+        session = requests.session
+        return successors(session), np.diff(session, prepend=-1) == 0
+    unborn = np.arange(count) >= (requests.clients or count)
+    return np.full(count, NEXT if requests.clients else NOBODY), unborn
 
 
 def _why(world: World, engine: Engine) -> str:

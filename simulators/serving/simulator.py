@@ -8,7 +8,7 @@ requests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,8 @@ from simulators.serving.analytic import (
     evaluate_apart,
     simulate_analytic,
 )
-from simulators.serving.arrivals import Requests, requests_of
+from simulators.serving.arrivals import Requests
+from simulators.serving.demand import beyond_analytic, event_rows, requests_for
 from simulators.serving.deployment import (
     DEPLOYED,
     Deployment,
@@ -56,7 +57,7 @@ class Serving:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
-        fidelities = analytic_rows(batch)
+        fidelities = analytic_rows(batch) & ~event_rows(batch)
         if fidelities.all():
             return evaluate_analytic(batch)
         if fidelities.any():
@@ -144,6 +145,8 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     50
     """
     if point.fidelity == ANALYTIC:
+        if name := beyond_analytic(point):
+            raise Infeasible(f"{name}_needs_fidelity_event")
         return simulate_analytic(point)
     return run_of(point, shelf=shelf).metrics()
 
@@ -187,7 +190,7 @@ def run_of(
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
-    asked = asked or _asked(point)
+    asked = asked or requests_for(point)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
     table = iteration_table(deployment.hardware)
@@ -213,26 +216,6 @@ def run_of(
         extrapolated=table.extrapolated,
     )
     return Run(world, let_in, rejected, bill)
-
-
-def _asked(point: ServingPoint) -> Requests:
-    """Return the requests of a point's workload, with the lengths that the point fixes."""
-    asked = requests_of(
-        workload=point.workload,
-        qps=point.qps,
-        requests=point.requests,
-        seed=point.seed,
-        process=point.arrivals,
-        burstiness=point.burstiness,
-        clients=point.clients,
-        think_s=point.think_s,
-    )
-    count = asked.arrival_s.size
-    if point.prompt_tokens:
-        asked = replace(asked, prompt_tokens=np.full(count, point.prompt_tokens))
-    if point.output_tokens:
-        asked = replace(asked, output_tokens=np.full(count, point.output_tokens))
-    return asked
 
 
 def _limits(

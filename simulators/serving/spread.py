@@ -40,8 +40,8 @@ def spread(values: Floats) -> Spread:
     if values.size == 0:
         return NOTHING
     ordered = np.sort(values)
-    shares = [_at(ordered, share) for share in SHARES]
-    return Spread(float(ordered.sum()) / values.size, *shares, float(ordered[-1]))
+    p50, p90, p95, p99 = (_at(ordered, share) for share in SHARES)
+    return Spread(float(ordered.sum()) / values.size, p50, p90, p95, p99, float(ordered[-1]))
 
 
 def gap_spread(world: World) -> Spread:
@@ -60,7 +60,8 @@ def gap_spread(world: World) -> Spread:
     inside = (ranks - below[places]) / counts[places] + 1.0
     shares = edges[places] + inside * (edges[places + 1] - edges[places])
     mean = float(world.gauge[:, GAPS_S].sum()) / total
-    return Spread(mean, *shares.tolist(), float(world.times[:, LONGEST_GAP].max()))
+    p50, p90, p95, p99 = shares.tolist()
+    return Spread(mean, p50, p90, p95, p99, float(world.times[:, LONGEST_GAP].max()))
 
 
 def _at(ordered: Floats, share: float) -> float:

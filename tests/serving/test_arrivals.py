@@ -12,6 +12,7 @@ import pytest
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.arrivals import Requests, requests_of
 from simulators.serving.lengths import load_workload
+from simulators.serving.modulation import Pattern
 from simulators.serving.traces import load_trace
 
 
@@ -191,3 +192,47 @@ def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
     for tokens in (5, 66):
         file.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,{tokens},1\n")
         assert load_trace(str(file)).prompt_tokens[0] == tokens
+
+
+@pytest.mark.parametrize("process", ["mmpp", "diurnal"])
+def test_a_rate_that_changes_keeps_its_mean(process: str) -> None:
+    pattern = Pattern(burst_ratio=8.0, burst_s=2.0, calm_s=6.0, swing=1.0, period_s=100.0)
+    arrival = drawn(requests=100_000, process=process, pattern=pattern).arrival_s
+    assert np.all(np.diff(arrival) >= 0.0)
+    assert 100_000 / arrival[-1] == pytest.approx(2.0, rel=0.05)
+    shorter = drawn(requests=500, process=process, pattern=pattern).arrival_s
+    assert np.array_equal(shorter, arrival[:500])
+
+
+def test_bursts_of_equal_rate_and_a_sine_without_swing_are_poisson() -> None:
+    even = drawn().arrival_s
+    for process in ("mmpp", "diurnal"):
+        same = drawn(process=process, pattern=Pattern(burst_ratio=1.0, swing=0.0)).arrival_s
+        assert same == pytest.approx(even, rel=1e-9)
+
+
+def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
+    """Index of dispersion of counts over long windows, from Fischer and Meier-Hellstern (1993)."""
+    pattern = Pattern(burst_ratio=9.0, burst_s=1.0, calm_s=3.0)
+    arrival = drawn(requests=400_000, process="mmpp", qps=3.0, pattern=pattern).arrival_s
+    calm, burst = 1.0, 9.0  # their mean over time is 3
+    leave_calm, leave_burst = 1.0 / 3.0, 1.0
+    both = leave_calm + leave_burst
+    dispersion = 1.0 + 2.0 * (burst - calm) ** 2 * leave_calm * leave_burst / (
+        both**2 * (burst * leave_calm + calm * leave_burst)
+    )
+    counts = np.bincount((arrival // 200.0).astype(np.int64))[:-1]
+    assert counts.var() / counts.mean() == pytest.approx(dispersion, rel=0.15)
+
+
+def test_a_diurnal_rate_is_high_in_the_first_half_of_its_period() -> None:
+    pattern = Pattern(swing=0.8, period_s=10.0)
+    arrival = drawn(requests=200_000, process="diurnal", pattern=pattern).arrival_s
+    first_half = np.mean(arrival % 10.0 < 5.0)
+    assert first_half == pytest.approx(0.5 + 0.8 / np.pi, abs=0.005)
+
+
+def test_a_pattern_that_means_nothing_is_named() -> None:
+    for pattern, message in ((Pattern(swing=1.5), "swing is 1.5"), (Pattern(burst_s=0), "burst_s")):
+        with pytest.raises(UserError, match=message):
+            drawn(process="mmpp", pattern=pattern)

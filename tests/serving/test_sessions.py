@@ -1,0 +1,67 @@
+"""Requests that follow each other in a session."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.core.errors import Infeasible, UserError
+from simulators.serving.point import ServingPoint
+from simulators.serving.replica import ARRIVAL, COMPLETED, FREE, TOTAL
+from simulators.serving.sessions import in_sessions
+from simulators.serving.simulator import run_of, simulate
+from tests.serving.cases import SCHEDULERS, asked, run
+
+BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0, turns=3, think_s=2.0)
+
+
+def test_a_prompt_repeats_all_that_was_said() -> None:
+    single = asked(np.arange(5.0), np.array([10, 20, 30, 7, 8]), np.array([1, 2, 3, 4, 5]))
+    three = in_sessions(single, 3, 0.5)
+    assert three.prompt_tokens.tolist() == [10, 31, 63, 7, 19]
+    assert three.arrival_s.tolist() == [0.0, 0.5, 0.5, 1.0, 0.5]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.sampled_from(SCHEDULERS), st.floats(0.0, 3.0), st.integers(1, 2))
+def test_a_turn_comes_a_think_time_after_the_answer_before_it(
+    turns: int, scheduler: str, think_s: float, replicas: int
+) -> None:
+    draw = np.random.default_rng(turns)
+    single = asked(
+        np.cumsum(draw.exponential(0.1, 23)), draw.integers(1, 60, 23), draw.integers(1, 20, 23)
+    )
+    sessions = in_sessions(single, turns, think_s)
+    world = run(sessions, scheduler, replicas=replicas)
+    assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
+    later = np.flatnonzero(np.arange(23) % turns)
+    ends = world.times[later - 1, COMPLETED]
+    assert np.array_equal(world.times[later, ARRIVAL], think_s + ends)
+
+
+def test_users_who_think_longer_ask_later_and_all_are_answered() -> None:
+    quick, slow = (run_of(dataclasses.replace(BASE, think_s=t)).metrics() for t in (0.0, 20.0))
+    assert quick.completed_requests == slow.completed_requests == 60
+    assert slow.makespan_s > quick.makespan_s + 30.0
+
+
+def test_a_session_ends_at_the_first_turn_that_is_too_long() -> None:
+    point = dataclasses.replace(
+        BASE, prompt_tokens=300, output_tokens=100, max_context=1000, requests=9
+    )
+    metrics = simulate(point)
+    assert (metrics.completed_requests, metrics.rejected_requests) == (6, 3)
+
+
+def test_sessions_are_neither_closed_nor_replayed_nor_averaged() -> None:
+    with pytest.raises(UserError, match="turns is 3; sessions are drawn"):
+        simulate(dataclasses.replace(BASE, arrivals="closed"))
+    with pytest.raises(UserError, match="turns is 0"):
+        simulate(dataclasses.replace(BASE, turns=0))
+    for changes in ({}, {"turns": 1, "arrivals": "mmpp"}):
+        with pytest.raises(Infeasible, match="needs_fidelity_event"):
+            simulate(dataclasses.replace(BASE, fidelity="analytic", **changes))
