@@ -21,7 +21,8 @@ from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import BYTES, Gemm
 
 TENSOR_SPEEDUP = 3.0
-"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not."""
+"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. Boards
+with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
 
 Floats = NDArray[np.float64]
 Sizes = tuple[Floats, Floats, Floats, Floats]
@@ -105,7 +106,8 @@ def result_bytes(dtype: str) -> float:
 def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
     """Say whether a precision runs on matrix units with tiles of their own."""
     fp32 = gpu.peak_flops.get("fp32", gpu.peak(dtype))
-    return dtype != "fp32" and gpu.peak(dtype) > TENSOR_SPEEDUP * fp32
+    has_units = "tf32" in gpu.peak_flops or gpu.peak(dtype) > TENSOR_SPEEDUP * fp32
+    return dtype != "fp32" and has_units
 
 
 def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
