@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import IMPOSSIBLE
+from simulators.collectives.algorithms import IMPOSSIBLE, IN_NETWORK
 from simulators.collectives.analytic import (
     ACTIVE,
     ALGORITHM,
     BASELINE,
+    BLOCK,
     ENDPOINT_NS,
     OP,
     QUEUES,
@@ -21,6 +22,7 @@ from simulators.collectives.events import NO_ROOM, REPORT, UNFINISHED, run
 from simulators.collectives.phases import MAX_PHASES, lay_out, split
 from simulators.collectives.plan import Plan
 from simulators.collectives.steps import sends
+from simulators.collectives.wires import FAT_TREE_BLOCK, SWITCH_BLOCK
 
 Ints = NDArray[np.int64]
 
@@ -32,10 +34,7 @@ def has_event_model(plan: Plan, op: int) -> bool:
     """Say whether every phase of a collective can be simulated message by message."""
     ranks = plan.whole[:, RANKS].copy()
     _, phase, _ = _laid_out(plan, op, int(np.prod(ranks)) * 2, 0)
-    return all(
-        sends(int(plan.whole[d, ALGORITHM]), int(o), int(plan.whole[d, RANKS])) != IMPOSSIBLE
-        for d, o, _ in phase
-    )
+    return all(_has_steps(plan.whole[int(d)], int(o)) for d, o, _ in phase)
 
 
 def simulate(
@@ -79,6 +78,13 @@ def simulate(
         )
         slack *= 4
     return report
+
+
+def _has_steps(dimension: Ints, op: int) -> bool:
+    algorithm, block = int(dimension[ALGORITHM]), int(dimension[BLOCK])
+    if algorithm == IN_NETWORK and block not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
+        return False
+    return sends(algorithm, op, int(dimension[RANKS])) != IMPOSSIBLE
 
 
 def _laid_out(plan: Plan, op: int, chunk: int, baseline: int) -> tuple[int, Ints, Ints]:

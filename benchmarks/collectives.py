@@ -1,0 +1,117 @@
+"""How many collectives a CPU-second answers, and how many link events it simulates."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.collectives.analytic import collectives_ns
+from simulators.collectives.events import LINK_EVENTS
+from simulators.collectives.plan import plan_of
+from simulators.collectives.simulator import SIMULATOR, CollectivePoint
+from simulators.collectives.single import simulate
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+
+_BATCH = 1_000_000
+_ROWS = 200_000
+_MEMORY = 3.35e12
+_GIB = 1 << 30
+_TIMES = 5
+
+
+def main() -> None:
+    """Print the rates and what was asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    SIMULATOR.warm_up()
+    checks = [
+        _formulas("analytic, 8 ranks, ring", "switch:8", "ring", 1e6),
+        _formulas("analytic, 4x4x4 torus, ring", "torus:4x4x4", "ring", None),
+        _rows(),
+        *_large_ring(),
+        _events("events, ring, one rank for 4,096", "switch:4096", "ring", 1e7, every_rank=False),
+        _events("events, ring, each of 64 ranks", "switch:64", "ring", None, every_rank=True),
+        _events("events, direct, each of 64 ranks", "switch:64", "direct", None, every_rank=True),
+    ]
+    print_checks(checks, as_json=chosen.json)
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    """Return the least CPU-seconds of a few runs, the first left out."""
+    work()
+    spent = []
+    for _ in range(_TIMES):
+        started = time.process_time()
+        work()
+        spent.append(time.process_time() - started)
+    return min(spent)
+
+
+def _request(size: int) -> NDArray[np.int64]:
+    return np.array([0, 0, size, 4, 2, 1, 10, 0], np.int64)
+
+
+def _formulas(name: str, topology: str, algorithm: str, asked: float | None) -> Check:
+    plan = plan_of(topology, algorithm)
+    requests = np.tile(_request(0), (_BATCH, 1))
+    requests[:, 2] = np.random.default_rng(0).integers(1 << 10, _GIB, _BATCH)
+    requests[:, 1] = np.arange(_BATCH) % 4
+    memory, out = np.full(_BATCH, _MEMORY), np.zeros(_BATCH, np.int64)
+    whole, rates = plan.whole[None], plan.rates[None]
+    rate = _BATCH / _cpu_s(lambda: collectives_ns(requests, memory, whole, rates, out))
+    ok = None if asked is None else rate >= asked
+    return Check(name, rate, "collectives/CPU-s", asked, ok, _BATCH)
+
+
+def _rows() -> Check:
+    sizes = np.random.default_rng(0).integers(1 << 10, _GIB, _ROWS)
+    given = {"collective": "all_reduce", "fidelity": "analytic", "algorithm": "ring"}
+    columns = {
+        f.name: pa.array(sizes)
+        if f.name == "size_bytes"
+        else pa.array([given.get(f.name, f.default)] * _ROWS)
+        for f in fields(CollectivePoint)
+    }
+    batch = pa.RecordBatch.from_pydict(
+        {
+            name: column.dictionary_encode() if pa.types.is_string(column.type) else column
+            for name, column in columns.items()
+        }
+    )
+    rate = _ROWS / _cpu_s(lambda: SIMULATOR.evaluate(batch))
+    return Check("rows of the simulator, analytic", rate, "rows/CPU-s", rows=_ROWS)
+
+
+def _large_ring() -> list[Check]:
+    plan = plan_of("switch:4096", "ring")
+    used = _cpu_s(lambda: simulate(plan, _request(_GIB), _MEMORY))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    name = "1 GiB ring all-reduce, 4,096 ranks, events"
+    return [
+        Check(name, used, "CPU-s", 5.0, used < 5.0, 1),
+        Check(f"{name}, peak of the process", memory / 1e6, "MB", 500.0, memory < 500e6, 1),
+    ]
+
+
+def _events(
+    name: str, topology: str, algorithm: str, asked: float | None, *, every_rank: bool
+) -> Check:
+    plan = plan_of(topology, algorithm)
+    report = simulate(plan, _request(_GIB), _MEMORY, every_rank=every_rank)
+    used = _cpu_s(lambda: simulate(plan, _request(_GIB), _MEMORY, every_rank=every_rank))
+    rate = float(report[LINK_EVENTS]) / used
+    ok = None if asked is None else rate >= asked
+    return Check(name, rate, "link events/CPU-s", asked, ok, int(report[LINK_EVENTS]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Collectives against runs of the reference simulator, and against measured libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.collectives.checks import checks
+from simulators.core.calibration import reference_folder
+
+# Percent; l40s is PCIe, whose all-to-alls scatter more than a fit can know.
+WIDER = {"collectives/nccl_l40s": 9.0}
+
+
+@pytest.mark.slow
+def test_collectives_stay_within_their_limits() -> None:
+    reference = reference_folder()
+    if reference is None:
+        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
+    for check in checks(reference, "test"):
+        if check.value is None or check.limit is None:
+            continue
+        if check.name in WIDER:
+            assert check.value <= WIDER[check.name]
+            continue
+        assert check.ok, f"{check.name}: {check.value} {check.unit}, {check.note}"
