@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from simulators.composition.iteration import Iteration, Replica, stage_iteration
 from simulators.core.jit import Floats, Ints
 from simulators.serving.lookup import (
+    ADDITIVE,
     CHUNK_STEPS,
     CONTEXT_STEPS,
     DECODE_STEPS,
@@ -110,6 +111,22 @@ def iteration_table(hardware: Hardware) -> IterationTable:
         calibrated=everyday.calibrated,
         extrapolated=bool(np.any(everyday.extrapolated)),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def additive_table(hardware: Hardware) -> IterationTable:
+    """Return the tables of a replica that runs the prefills and the decodes of a batch in turn.
+
+    Linear layers, messages and the LM head are paid for each, so weights are read twice; what is
+    added once to an iteration still is.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    known = iteration_table(hardware)
+    table = known.table.copy()
+    table[ADDITIVE] = 1.0
+    return replace(known, table=table)
 
 
 class _Stages:

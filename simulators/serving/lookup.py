@@ -53,8 +53,11 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 ) = range(11)
 
 # The first entries of `table`: what is added to each iteration of a stage.
-SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, RESTING_W, SENDERS = range(7)
-HEADER = 7
+# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
+(
+    SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, RESTING_W, SENDERS, ADDITIVE,
+) = range(8)  # fmt: skip
+HEADER = 8
 
 
 @kernel(f8(f8, i8))
@@ -136,6 +139,15 @@ def add_plane(
 
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_rows(tokens: float, rows: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add linear layers, messages and the LM head; return the seconds of the last stage."""
+    add_steps(tokens, shape[TOKEN_TABLE], shape[TOKEN_NODES] - 1, table, price)
+    if rows > 0.0:
+        add_line(rows, ROW_STEPS, shape[ROW_TABLE], shape[ROW_NODES], table, price)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: Floats) -> float:
     """Add attention of decodes at no keys at all, and write its slope; return where that holds.
 
@@ -164,9 +176,11 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
-    add_steps(step[TOKENS], shape[TOKEN_TABLE], shape[TOKEN_NODES] - 1, table, price)
-    if step[LOGITS_ROWS] > 0.0:
-        add_line(step[LOGITS_ROWS], ROW_STEPS, shape[ROW_TABLE], shape[ROW_NODES], table, price)
+    tokens, rows = step[TOKENS], step[LOGITS_ROWS]
+    if table[ADDITIVE] > 0.0 and step[PREFILLS] > 0.0 and step[DECODES] > 0.0:
+        add_rows(step[DECODES], step[DECODES], shape, table, price)
+        tokens, rows = step[PREFILL_TOKENS], rows - step[DECODES]
+    add_rows(tokens, rows, shape, table, price)
     if step[PREFILLS] > 0.0:
         add_prefills(step, shape, table, price)
     keys = step[DECODE_KV]

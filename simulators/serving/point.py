@@ -8,6 +8,7 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.contract import choice
 from simulators.serving.arrivals import KNOWN
 
+MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 
 
@@ -53,6 +54,10 @@ class ServingPoint:
     calm_s: float = choice("of mmpp: mean time between bursts", unit="s", default=50.0)
     swing: float = choice("of diurnal: highest rate over the mean, less one", default=0.5)
     period_s: float = choice("of diurnal: from peak to peak", unit="s", default=86_400.0)
+    mixed_step: str = choice(
+        "prefills and decodes of one iteration: as one batch, or additive, each reading the "
+        "weights", default=BATCH,
+    )  # fmt: skip
     block_size: int = choice("tokens per KV block", default=16)
     memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
     watermark: float = choice("share of KV blocks kept free at admission", default=0.01)

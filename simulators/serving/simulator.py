@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import evaluate_pointwise, numbers
-from simulators.core.errors import Infeasible, UserError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.serving.analytic import (
     analytic_rows,
@@ -34,11 +34,11 @@ from simulators.serving.deployment import (
     deployment_of,
     describe,
 )
-from simulators.serving.iteration import iteration_table
+from simulators.serving.iteration import additive_table, iteration_table
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
-from simulators.serving.point import ANALYTIC, ServingPoint
+from simulators.serving.point import ADDITIVE, ANALYTIC, MIXED_STEPS, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
 from simulators.serving.service import Engine, Limits, kv_blocks, serve
 from simulators.serving.traces import is_trace
@@ -193,7 +193,8 @@ def run_of(
     asked = asked or requests_for(point)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
-    table = iteration_table(deployment.hardware)
+    tabulated = additive_table if point.mixed_step == ADDITIVE else iteration_table
+    table = tabulated(deployment.hardware)
     world = serve(
         Engine(scheduler, shelf.router(point.router), table_price),
         limits,
@@ -286,6 +287,8 @@ def _check(point: ServingPoint) -> None:
     for name in ("max_context", "prompt_tokens", "output_tokens"):
         if getattr(point, name) < 0:
             raise UserError(f"{name} is {getattr(point, name)}; it must not be negative")
+    if point.mixed_step not in MIXED_STEPS:
+        raise UnknownNameError("mixed_step", point.mixed_step, MIXED_STEPS)
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"

@@ -13,6 +13,7 @@ from simulators.catalog.model import load_model
 from simulators.composition.iteration import Replica, stage_iteration
 from simulators.composition.overhead import load_runtime
 from simulators.serving.batch import (
+    ADDED_S,
     DECODE_KV,
     DECODES,
     ENERGY_J,
@@ -27,7 +28,7 @@ from simulators.serving.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
-from simulators.serving.iteration import Hardware, iteration_table, octaves
+from simulators.serving.iteration import Hardware, additive_table, iteration_table, octaves
 from simulators.serving.lookup import grid_value, place, table_price
 from simulators.workload.cut import Parallelism
 from simulators.workload.step import Step
@@ -149,3 +150,27 @@ def test_equal_descriptions_share_a_table() -> None:
     other = replace(one, dtype="bf16")
     assert iteration_table(Hardware("a", one)) is iteration_table(Hardware("a", one))
     assert iteration_table(Hardware("a", one)) is not iteration_table(Hardware("b", other))
+
+
+def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() -> None:
+    one = replica("llama3_1_8b", "h100_sxm", 2, 1)
+    hardware = Hardware(repr(one), one)
+    both, added = iteration_table(hardware), additive_table(hardware)
+
+    def seconds(step: np.ndarray, tables: object) -> float:
+        price = np.zeros(PRICE_COLUMNS)
+        return float(table_price(step, tables.shape, tables.table, price)) - price[ADDED_S]
+
+    for step in batches(5)[:60]:
+        prefills, decodes = step.copy(), np.zeros(STEP_COLUMNS)
+        decodes[[DECODES, LOGITS_ROWS, TOKENS]] = step[DECODES]
+        decodes[DECODE_KV] = step[DECODE_KV]
+        prefills[[DECODES, DECODE_KV]] = 0.0
+        prefills[LOGITS_ROWS] -= step[DECODES]
+        prefills[TOKENS] = step[PREFILL_TOKENS]
+        if step[PREFILLS] and step[DECODES]:
+            parts = seconds(prefills, both) + seconds(decodes, both)
+            assert seconds(step, added) == pytest.approx(parts, rel=1e-9)
+            assert seconds(step, added) > seconds(step, both)
+        else:
+            assert seconds(step, added) == seconds(step, both)

@@ -72,6 +72,7 @@ def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason:
         ({"scheduler": "vlm"}, UnknownNameError, "did you mean 'vllm'"),
         ({"router": "robin"}, UnknownNameError, "Known: least_outstanding"),
         ({"model": "llama9"}, UnknownNameError, "unknown model"),
+        ({"mixed_step": "add"}, UnknownNameError, "did you mean 'additive'"),
         ({"tp": 0}, UserError, "tp is 0"),
         ({"watermark": 1.0}, UserError, "watermark is 1"),
         ({"memory_fraction": 1.2}, UserError, "memory_fraction is 1.2"),
@@ -152,6 +153,16 @@ def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: P
     )
     assert simulate(point(gpu=str(sheet))).cost_usd_per_mtok is None
     assert simulate(point(gpu=str(sheet), usd_per_gpu_hour=2.0)).cost_usd_per_mtok > 0.0
+
+
+def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
+    for scheduler, slower in (("sarathi", True), ("vllm", False)):
+        batch_s, added_s = (
+            simulate(point(scheduler=scheduler, mixed_step=how)).e2e_mean_s
+            for how in ("batch", "additive")
+        )
+        assert (added_s > batch_s) is slower
+        assert slower or added_s == batch_s
 
 
 def test_facts_are_those_of_each_row() -> None:
