@@ -16,7 +16,9 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.sessions import in_sessions
 from simulators.serving.traces import is_trace
 
-EVENT_ONLY = {f.name: f.default for f in fields(ServingPoint) if f.name in ("turns", "mixed_step")}
+EVENT_ONLY = {
+    f.name: f.default for f in fields(ServingPoint) if f.name in ("turns", "seeds", "mixed_step")
+}
 """Fields, and their only values, of which a steady state knows."""
 
 

@@ -47,6 +47,9 @@ class ServingMetrics:
     ttft_p99_s: float | None = metric(
         "time to first token, 99th percentile", unit="s", better="min"
     )
+    ttft_p99_s_ci: float | None = metric(
+        "95 % half-width of the mean of ttft_p99_s over seeds; null of one", unit="s"
+    )
     ttft_max_s: float | None = metric("time to first token, longest", unit="s")
     tpot_mean_s: float | None = metric(
         "time per later token of a request, mean", unit="s", better="min"
@@ -58,6 +61,9 @@ class ServingMetrics:
     tpot_p95_s: float | None = metric("time per later token, 95th percentile", unit="s")
     tpot_p99_s: float | None = metric(
         "time per later token, 99th percentile", unit="s", better="min"
+    )
+    tpot_p99_s_ci: float | None = metric(
+        "95 % half-width of the mean of tpot_p99_s over seeds; null of one", unit="s"
     )
     tpot_max_s: float | None = metric("time per later token, longest", unit="s")
     itl_mean_s: float | None = metric("gap between two tokens, mean", unit="s", better="min")
@@ -78,6 +84,9 @@ class ServingMetrics:
     e2e_p95_s: float | None = metric("arrival to last token, 95th percentile", unit="s")
     e2e_p99_s: float | None = metric(
         "arrival to last token, 99th percentile", unit="s", better="min"
+    )
+    e2e_p99_s_ci: float | None = metric(
+        "95 % half-width of the mean of e2e_p99_s over seeds; null of one", unit="s"
     )
     e2e_max_s: float | None = metric("arrival to last token, longest", unit="s")
     queue_mean_s: float | None = metric("arrival to first scheduled, mean", unit="s", better="min")
@@ -166,12 +175,14 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         ttft_p90_s=ttft_s.p90,
         ttft_p95_s=ttft_s.p95,
         ttft_p99_s=ttft_s.p99,
+        ttft_p99_s_ci=None,
         ttft_max_s=ttft_s.longest,
         tpot_mean_s=tpot_s.mean,
         tpot_p50_s=tpot_s.p50,
         tpot_p90_s=tpot_s.p90,
         tpot_p95_s=tpot_s.p95,
         tpot_p99_s=tpot_s.p99,
+        tpot_p99_s_ci=None,
         tpot_max_s=tpot_s.longest,
         itl_mean_s=itl_s.mean,
         itl_p50_s=itl_s.p50,
@@ -184,6 +195,7 @@ def metrics_of(world: World, output_tokens: Ints, rejected: int, bill: Bill) -> 
         e2e_p90_s=e2e_s.p90,
         e2e_p95_s=e2e_s.p95,
         e2e_p99_s=e2e_s.p99,
+        e2e_p99_s_ci=None,
         e2e_max_s=e2e_s.longest,
         queue_mean_s=queue_s.mean,
         queue_p50_s=queue_s.p50,

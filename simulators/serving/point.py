@@ -39,6 +39,10 @@ class ServingPoint:
     output_tokens: int = choice("length of every answer; 0: as the workload says", default=0)
     requests: int = choice("requests simulated; of a trace the first, 0 for all", default=500)
     seed: int = choice("of arrivals and lengths", default=0)
+    seeds: int = choice(
+        "runs to average, with this seed and those after it; latencies get confidence intervals",
+        default=1,
+    )
     arrivals: str = choice(f"gaps between arrivals: {', '.join(KNOWN)}", default="poisson")
     burstiness: float = choice("coefficient of variation of gamma gaps", default=1.0)
     clients: int = choice("of closed arrivals: each asks again when it is answered", default=64)

@@ -8,7 +8,7 @@ requests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
 from simulators.serving.point import ADDITIVE, ANALYTIC, MIXED_STEPS, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
+from simulators.serving.seeds import averaged
 from simulators.serving.service import Engine, Limits, kv_blocks, serve
 from simulators.serving.traces import is_trace
 from simulators.serving.world import World
@@ -96,7 +97,9 @@ class Serving:
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
         counts = numbers(batch, "requests").astype(np.float64)
-        event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+        event_s = (
+            PER_REQUEST_S * numbers(batch, "seeds") * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+        )
         return np.where(analytic_rows(batch), STEADY_STATE_S, event_s)
 
 
@@ -148,7 +151,12 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
         if name := beyond_analytic(point):
             raise Infeasible(f"{name}_needs_fidelity_event")
         return simulate_analytic(point)
-    return run_of(point, shelf=shelf).metrics()
+    if point.seeds < 1:
+        raise UserError(f"seeds is {point.seeds}; it must be at least 1")
+    if point.seeds == 1:
+        return run_of(point, shelf=shelf).metrics()
+    seeds = range(point.seed, point.seed + point.seeds)
+    return averaged([run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds])
 
 
 @dataclass(frozen=True)
