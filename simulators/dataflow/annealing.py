@@ -55,7 +55,7 @@ SPACE = named_tuple((matrix(i8), matrix(i8), array(i8), matrix(i8), array(i8), a
 @kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
 def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int:
     """Move one prime factor to a slot."""
-    d, prime = primes[factor, 0], primes[factor, 1]
+    d, prime = int(primes[factor, 0]), primes[factor, 1]
     old = where[factor]
     # Rows of time, X and Y are 0, 2 and 3: the order of loops stands between.
     row = old % 3

@@ -20,6 +20,7 @@ from simulators.catalog.accelerator import Accelerator
 from simulators.core.contract import Check
 from simulators.dataflow.energy import Evaluation, evaluated
 from simulators.dataflow.mapping import encode, read_mapping
+from simulators.dataflow.peers import MAESTRO, named_dataflows, tensor_cores
 from simulators.dataflow.search import Constraints, find
 from simulators.dataflow.systolic import systolic_cycles
 from simulators.dataflow.timeloop import accelerator_from_table, layer_from_table, read_yaml
@@ -49,6 +50,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
         ("survey_case.yaml", _survey),
         ("mapper_anchor.csv", _anchors),
         ("scalesim_32x32.csv", _systolic),
+        (MAESTRO, named_dataflows),
     )
     found: list[Check] = []
     for name, part in parts:
@@ -56,7 +58,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
             found += part(reference / "dataflow")
         else:
             found.append(Check(f"dataflow/{name}", None, note=f"absent: dataflow/{name}"))
-    return found
+    return found + tensor_cores(reference)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ He et al. (CVPR 2016), Simonyan and Zisserman (ICLR 2015), Howard et al. (2017),
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from simulators.core.errors import UnknownNameError
 from simulators.workload.convolution import Layer, bmm, conv, dwconv, matmul
@@ -137,7 +138,7 @@ def _llama7b(tokens: int, past: int) -> list[Layer]:
     ]
 
 
-_NETWORKS = {
+_NETWORKS: dict[str, Callable[[], list[Layer]]] = {
     "resnet50": _resnet50,
     "vgg16": _vgg16,
     "mobilenet": _mobilenet,

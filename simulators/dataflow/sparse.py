@@ -1,0 +1,146 @@
+"""Zeros need not be stored, moved or multiplied: statistics say how much is expected to remain.
+
+Wu et al., "Sparseloop" (MICRO 2022). A density model says how the non-zeros of a tile are
+distributed; a format says what it costs to tell where they are; gating spares the energy of an
+operation, skipping its cycle too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from simulators.core.errors import UnknownNameError, UserError
+
+FORMATS = ("none", "bitmask", "coordinate", "run_length", "uncompressed_offset")
+UNIFORM, STRUCTURED, BANDED, DENSE = "uniform", "structured", "banded", "dense"
+DENSITIES = (UNIFORM, STRUCTURED, BANDED, DENSE)
+
+
+@dataclass(frozen=True)
+class Density:
+    """Which of a tensor's words are non-zero.
+
+    `uniform`: any, at random; `structured`: exactly `n` of every `m` neighbours; `banded`: those
+    within a band, which a tile meets wholly or not at all; `dense`: all.
+    """
+
+    kind: str = DENSE
+    share: float = 1.0
+    n: int = 0
+    m: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in DENSITIES:
+            raise UnknownNameError("density", self.kind, DENSITIES)
+        if not 0.0 <= self.share <= 1.0:
+            raise UserError(f"a density is between 0 and 1, not {self.share}")
+        if self.kind == STRUCTURED and not 0 < self.n <= self.m:
+            raise UserError(f"structured density is n of m, not {self.n} of {self.m}")
+
+    @property
+    def mean(self) -> float:
+        """Return the share of non-zeros.
+
+        >>> Density("structured", n=2, m=4).mean
+        0.5
+        """
+        if self.kind == DENSE:
+            return 1.0
+        return self.n / self.m if self.kind == STRUCTURED else self.share
+
+
+def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
+    """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
+
+    A uniform tensor's tile is a draw without replacement: hypergeometric.
+
+    >>> nonzeros(Density("uniform", 0.5), 1, 2)
+    [0.5, 0.5]
+    """
+    if not 0 < tile <= whole:
+        raise UserError(f"a tile of {tile} words does not fit a tensor of {whole}")
+    if density.kind == UNIFORM:
+        filled = round(density.share * whole)
+        return [_hypergeometric(k, tile, filled, whole) for k in range(tile + 1)]
+    found = [0.0] * (tile + 1)
+    if density.kind == BANDED:
+        found[tile] += density.share
+        found[0] += 1.0 - density.share
+        return found
+    exact = tile * density.mean
+    low = math.floor(exact)
+    found[low] += 1.0 - (exact - low)
+    if exact > low:
+        found[low + 1] += exact - low
+    return found
+
+
+def empty_chance(density: Density, tile: int, whole: int) -> float:
+    """Return the probability that a tile holds nothing and can be skipped."""
+    return nonzeros(density, tile, whole)[0]
+
+
+def metadata_bits(layout: str, tile: int, filled: float, *, word_bits: int = 0) -> float:
+    """Return the expected bits that say where a tile's non-zeros are.
+
+    Args:
+        layout: `bitmask`: a bit per word; `coordinate`: an index per non-zero; `run_length`: the
+            zeros before it; `uncompressed_offset`: begin and end; `none`: nothing.
+        tile: words of the tile, zeros included.
+        filled: expected non-zeros.
+        word_bits: bits of an index or a run; 0 is as many as the tile needs.
+    """
+    if layout not in FORMATS:
+        raise UnknownNameError("format", layout, FORMATS)
+    index_bits = word_bits or max(1, math.ceil(math.log2(max(2, tile))))
+    return {
+        "none": 0.0,
+        "bitmask": float(tile),
+        "coordinate": filled * index_bits,
+        "run_length": filled * index_bits,
+        "uncompressed_offset": 2.0 * max(1, math.ceil(math.log2(tile + 1))),
+    }[layout]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What remains of multiplies after an optimisation, relative to dense."""
+
+    cycles: float
+    energy: float
+
+
+def optimised(kind: str, leader: Density, follower: Density | None = None) -> Work:
+    """Return the multiplies that remain when zeros of a leader (and a follower) are exploited.
+
+    >>> optimised("gating", Density("uniform", 0.25))
+    Work(cycles=1.0, energy=0.25)
+    """
+    share = leader.mean * (follower.mean if follower else 1.0)
+    if kind == "none":
+        return Work(1.0, 1.0)
+    if kind == "gating":
+        return Work(1.0, share)
+    if kind == "skipping":
+        return Work(share, share)
+    raise UnknownNameError("optimisation", kind, ("none", "gating", "skipping"))
+
+
+def expected_groups(density: Density, tile: int, whole: int, lanes: int) -> float:
+    """Return the expected rounds that a tile's non-zeros take through a number of lanes."""
+    return sum(
+        chance * max(1, math.ceil(k / lanes))
+        for k, chance in enumerate(nonzeros(density, tile, whole))
+    )
+
+
+def _hypergeometric(k: int, tile: int, filled: int, whole: int) -> float:
+    if k > filled or tile - k > whole - filled:
+        return 0.0
+    log = _log_choose(filled, k) + _log_choose(whole - filled, tile - k) - _log_choose(whole, tile)
+    return math.exp(log)
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
