@@ -92,7 +92,7 @@ class CollectiveMetrics:
     utilisation: float = metric("share of the time the busiest link is in use")
     messages: float = metric("messages of all ranks together")
     wire_bytes: float = metric("bytes each rank sends", unit="B")
-    energy_j: float = metric("of all links, where the topology states it; else NaN", unit="J")
+    energy_j: float = metric("of all links, null unless the topology states it", unit="J")
     ranks: int = metric("ranks that take part")
 
 
@@ -127,13 +127,16 @@ class Collectives:
         out["algbw_bytes_per_s"] = size / moving
         out["messages"], out["wire_bytes"] = seen[:, MESSAGES], seen[:, RANK_BYTES]
         out["energy_j"], out["ranks"] = seen[:, ENERGY_J], ranks
-        return outcome(
+        answer = outcome(
             CollectiveMetrics,
             out,
             infeasible=list(reasons),
             calibrated=flags[0],
             extrapolated=flags[1],
         )
+        at = answer.schema.get_field_index("energy_j")
+        known = pa.array(out["energy_j"], mask=np.isnan(out["energy_j"]) | (reasons != ""))
+        return answer.set_column(at, answer.schema.field(at), known)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files behind a topology's name, and the curves of a GPU."""
