@@ -20,6 +20,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import provenance_of, read_calibration, sha256_of
 from simulators.core.contract import Check
 from simulators.kernels.bands import WIDEST, interval_s
+from simulators.kernels.checks_tensor import tensor_checks
 from simulators.kernels.fit import SEEDS, few_shot_exercise
 from simulators.kernels.latency import price_call, roofline_s
 from simulators.kernels.levels import (
@@ -98,7 +99,8 @@ def checks(reference: Path, rows: str) -> list[Check]:
     found = [Check(f"kernels: {problem}", None, note="skipped") for problem in skipped]
     if rows == "all" and fitted:
         found.append(Check("kernels: rows", None, note="fitted to: held-out rows only are shown"))
-    return found + _full(measured, everything) + _zero_shot(measured) + _few_shot(measured)
+    found += _full(measured, everything) + _zero_shot(measured) + _few_shot(measured)
+    return found + tensor_checks(reference, rows)
 
 
 def _fitted_tables(reference: Path) -> bool:

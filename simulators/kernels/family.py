@@ -21,6 +21,11 @@ MEASURED_DTYPE = "fp32"
 """The precision the calibrations of all families but tensor-core products were measured in."""
 
 
+def empty_kernel_s(_operator: object, _gpu: Gpu, profile: Profile) -> float:
+    """Return the seconds of an empty kernel, which a family adds to its running time."""
+    return profile.kernel_s
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[O]):
     """What can be asked of an operator of one family."""
@@ -32,3 +37,4 @@ class Family(Generic[O]):
     roofline_s: Callable[[O, Gpu], Floats]  # the least the data sheet allows
     classes: Callable[[O, Gpu, Profile], NDArray[np.str_]]  # whose rates and band, by row
     origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]]  # calibrated, extrapolated
+    launch_s: Callable[[O, Gpu, Profile], float] = empty_kernel_s  # 0 where `seconds` has it

@@ -17,6 +17,13 @@ from simulators.catalog.gpu import Gpu
 from simulators.kernels.correction import corrected_seconds
 from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import GemmRates, Profile, machine
+from simulators.kernels.tensor import (
+    TensorRates,
+    band_name,
+    is_measured_format,
+    kind_of,
+    tensor_seconds,
+)
 from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import BYTES, Gemm
 
@@ -31,11 +38,20 @@ Sizes = tuple[Floats, Floats, Floats, Floats]
 def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds products spend on the GPU, without launch or dispatch."""
     sizes = sizes_of(gemm)
-    if on_tensor_cores(gpu, gemm.dtype):
+    if (rates := tensor_rates_of(gemm, gpu, profile)) is not None:
+        seconds = tensor_seconds(rates, sizes, gpu, gemm.dtype, gemm.weight_dtype)
+    elif on_tensor_cores(gpu, gemm.dtype):
         seconds = class_seconds(profile.gemm["tensor"], sizes, gpu, gemm.dtype, gemm.weight_dtype)
     else:
         seconds = _simt_seconds(gemm, sizes, gpu, profile)
     return np.maximum(seconds, gemm_roofline_s(gemm, gpu))
+
+
+def tensor_rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> TensorRates | None:
+    """Return the measured rates of a product on tensor cores, its own or a relative's."""
+    if not on_tensor_cores(gpu, gemm.dtype):
+        return None
+    return profile.tensor.get(kind_of(gemm.dtype, gemm.weight_dtype))
 
 
 def class_seconds(
@@ -63,8 +79,15 @@ def gemm_call_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     return four_norm(gemm_seconds(gemm, gpu, profile), dispatch_s)
 
 
-def gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:  # noqa: ARG001
+def gemm_launch_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
+    """Return the seconds of an empty kernel, but none where a measured loop had its launches."""
+    return 0.0 if tensor_rates_of(gemm, gpu, profile) is not None else profile.kernel_s
+
+
+def gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
     """Return the class of rates behind each product."""
+    if (rates := tensor_rates_of(gemm, gpu, profile)) is not None:
+        return np.array(band_name(rates.kind))
     if on_tensor_cores(gpu, gemm.dtype):
         return np.array("tensor")
     batched = sizes_of(gemm)[3] > 1.0
@@ -112,6 +135,8 @@ def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
 
 def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     """Say whether the rates were fitted on this device, and which rows lie outside that fit."""
+    if (tensor := tensor_rates_of(gemm, gpu, profile)) is not None:
+        return _tensor_origin(gemm, tensor)
     classes = gemm_classes(gemm, gpu, profile)
     sizes = sizes_of(gemm)
     outside = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
@@ -122,6 +147,15 @@ def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
         for size, (least, most) in zip(sizes, rates.seen, strict=False):
             outside |= (classes == name) & ((size < least) | (size > most))
     return fitted, outside
+
+
+def _tensor_origin(gemm: Gemm, rates: TensorRates) -> tuple[bool, Flags]:
+    """Rates of a device's own, in the formats they were measured in, are calibrated."""
+    known = rates.calibrated and is_measured_format(rates, gemm.dtype, gemm.weight_dtype)
+    outside: Flags = np.zeros(np.broadcast_shapes(*map(np.shape, sizes_of(gemm))), bool)
+    for size, (least, most) in zip(sizes_of(gemm), rates.seen, strict=True):
+        outside = outside | (size < least) | (size > most)
+    return known, outside
 
 
 def sizes_of(gemm: Gemm) -> Sizes:
@@ -151,4 +185,5 @@ FAMILY = Family(
     roofline_s=gemm_roofline_s,
     classes=gemm_classes,
     origin=gemm_origin,
+    launch_s=gemm_launch_s,
 )

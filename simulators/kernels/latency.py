@@ -27,6 +27,7 @@ from simulators.kernels.convolution import Convolution
 from simulators.kernels.family import Family, Flags, Floats
 from simulators.kernels.levels import BEST, profile_of
 from simulators.kernels.profile import Profile
+from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.operators import (
     Attention,
     Compute,
@@ -61,17 +62,20 @@ class Priced:
     extrapolated: Flags
 
 
-def price(operator: Kernel, gpu: Gpu, level: str = BEST) -> Priced:
+def price(
+    operator: Kernel, gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK
+) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
-    `operator.repeat` is left to the caller.
+    `operator.repeat` is left to the caller. `framework` says whose tensor-core kernels run.
 
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = profile_of(gpu, level)
-    running_s = FAMILIES[type(operator)].seconds(operator, gpu, profile)
-    return _priced(operator, gpu, profile, running_s + profile.kernel_s)
+    profile = profile_of(gpu, level, framework)
+    family = FAMILIES[type(operator)]
+    running_s = family.seconds(operator, gpu, profile)
+    return _priced(operator, gpu, profile, running_s + family.launch_s(operator, gpu, profile))
 
 
 def price_call(operator: Kernel, gpu: Gpu, level: str | Profile = BEST) -> Priced:

@@ -34,6 +34,15 @@ from simulators.kernels.profile import (
     VectorRates,
     default_profile,
 )
+from simulators.kernels.tensor import band_name
+from simulators.kernels.tensor_levels import (
+    DEFAULT_FRAMEWORK,
+    has_own,
+    tensor_boards,
+    tensor_files,
+    tensor_folders,
+    tensor_rates,
+)
 from simulators.kernels.tiling import Tile
 
 LEVELS = ("zero_shot", "few_shot", "full")
@@ -81,11 +90,13 @@ def files_behind(gpu: Gpu, level: str) -> tuple[Path, ...]:
     names = [BOARDS, gpu.measured_as or gpu.name]
     names += [board.name for board in boards()] if level != "full" else []
     files = (calibration_file(name) for name in dict.fromkeys(names))
-    return tuple(file for file in files if file is not None)
+    return tuple(file for file in files if file is not None) + tensor_files(places())
 
 
-def profile_of(gpu: Gpu, level: str = BEST) -> Profile:
+def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) -> Profile:
     """Return what is known of a GPU at a level of information.
+
+    `framework` says whose tensor-core kernels run; a board measured with others alone has theirs.
 
     Raises:
         UserError: there is no such level, or the device was not measured that far; or a
@@ -95,10 +106,11 @@ def profile_of(gpu: Gpu, level: str = BEST) -> Profile:
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
     name = gpu.measured_as or gpu.name
     file = calibration_file(name)
-    stamp = (_stamp(file), _stamp(calibration_file(BOARDS)))
+    folders = tensor_folders(places())
+    stamp = (_stamp(file), _stamp(calibration_file(BOARDS)), *map(_stamp, folders))
     sold = as_sold(gpu)
     key = _Key(name, sold.vendor, sold.architecture, sold.peak_flops.get("fp32", 0.0) / sold.tdp_w)
-    return _profile(key, level, file, stamp)
+    return replace(_profile(key, level, framework, file, stamp), asked=level)
 
 
 def as_sold(gpu: Gpu) -> Gpu:
@@ -132,7 +144,21 @@ def _stamp(file: Path | None) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _profile(key: _Key, level: str, file: Path | None, _stamps: tuple[int, int]) -> Profile:
+def _profile(
+    key: _Key, level: str, framework: str, file: Path | None, _stamps: tuple[int, ...]
+) -> Profile:
+    """Return the profile of scalar operators, and of tensor-core products beside it."""
+    known = tensor_boards(places())
+    own = level != LEVELS[0]
+    tensor = tensor_rates(known, key.name, key.architecture, framework, own=own)
+    only_tensor = level == "full" and file is None and has_own(known, key.name)
+    plain = _scalar_profile(key, BEST if only_tensor else level, file)
+    bands = {band_name(kind): rates.band for kind, rates in tensor.items() if rates.band}
+    return replace(plain, tensor=tensor, bands={**plain.bands, **bands})
+
+
+def _scalar_profile(key: _Key, level: str, file: Path | None) -> Profile:
+    """Return what is known at a level of everything that does not run on tensor cores."""
     content = {} if file is None else read_calibration(file)
     has = str(content.get("level", "zero_shot"))
     wanted = has if level == BEST else level

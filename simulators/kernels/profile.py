@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.bands import Band
 from simulators.kernels.correction import Correction
+from simulators.kernels.tensor import TensorRates
 from simulators.kernels.tiling import Machine, Tile
 from simulators.workload.operators import BYTES
 
@@ -111,12 +112,15 @@ class Profile:
     """The sustained rates of one GPU at one level of information, and the bands of that level."""
 
     level: str
-    gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: everything faster
+    gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: faster, not measured
     vector: Mapping[str, VectorRates]  # unary, binary, and operators that have numbers of their own
     reduction: Mapping[str, ReductionRates]  # softmax, layer_norm
     attention: AttentionRates
     kernel_s: float  # an empty kernel, back to back with others
     bands: Mapping[str, Band] = field(default_factory=dict)
+    tensor: Mapping[str, TensorRates] = field(default_factory=dict)  # by kind, where measured
+    asked: str = "best"  # the level of information that was asked for
+    framework: str = "vllm"  # whose fused kernels run, where several were measured
 
 
 KERNEL_S = 2e-6

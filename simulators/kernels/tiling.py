@@ -50,6 +50,8 @@ class Machine:
     tail: float  # share of the last, partly filled wave that is paid for
     prologue: float  # steps of k a block spends filling its pipeline and writing its tile
     k_step: float
+    step_s: float = 0.0  # latency of one step of k, however many SMs and however small the tile
+    split_s: float = 0.0  # of adding up the shares of a split k
 
 
 def tile_seconds(
@@ -80,6 +82,8 @@ def tile_seconds(
             machine.tail,
             machine.prologue,
             machine.k_step,
+            machine.step_s,
+            machine.split_s,
         ]
     )
     m, n, k, batch = (flat(size, shape) for size in (m, n, k, batch))
@@ -116,6 +120,7 @@ def _price_tiles(
     sms, flops, load, hbm, l2 = machine[0], machine[1], machine[2], machine[3], machine[4]
     a, b, c = machine[5], machine[6], machine[7]
     tail, prologue, k_step = machine[8], machine[9], machine[10]
+    step_s, split_s = machine[11], machine[12]
     group = math.sqrt(sms)
     for i in range(out.size):
         a_bytes = m[i] * k[i] * a
@@ -131,7 +136,9 @@ def _price_tiles(
             waves = 1.0 if x < 1.0 else (1.0 - tail) * x + tail * math.ceil(x)
             depth = math.ceil(k[i] / (splits * k_step)) * k_step + prologue
             compute_s = waves * 2.0 * tm * tn * depth / (flops * tiles[t, 2])
-            load_s = waves * (tm * a + tn * b) * depth / load
+            load_s = waves * (tm * a + tn * b) * depth / load + waves * depth * step_s
+            if splits > 1.0:
+                load_s += split_s
             a_again = missed * max(0.0, n[i] / (tn * group) - 1.0)
             b_again = missed * max(0.0, rows / (tm * group) - 1.0)
             partial = 0.0 if splits == 1.0 else 8.0 * m[i] * n[i] * splits

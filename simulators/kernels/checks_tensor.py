@@ -1,0 +1,154 @@
+"""Tensor-core products against measured loops: matrices no fit saw, boards no fit saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import load_gpu
+from simulators.core.calibration import provenance_of, read_calibration, sha256_of
+from simulators.core.contract import Check
+from simulators.kernels.bands import interval_s
+from simulators.kernels.gemm import gemm_roofline_s
+from simulators.kernels.levels import places
+from simulators.kernels.tensor import MEASURED, TensorRates, tensor_seconds
+from simulators.kernels.tensor_levels import (
+    DEFAULT_FRAMEWORK,
+    FRAMEWORKS,
+    Measured,
+    tensor_boards,
+    tensor_files,
+    tensor_rates,
+)
+from simulators.kernels.tensor_rows import TABLE, TensorRows, read_tensor_rows
+from simulators.workload.operators import Gemm
+
+Floats = NDArray[np.float64]
+
+DATA_CENTRE = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
+"""Boards whose mean error has a bar."""
+
+BARS = {"bf16": 7.0, "fp8": 11.0}
+
+TRANSFERS = {
+    ("h100_sxm", "h200_sxm"): 9.0, ("h100_sxm", "b200_sxm"): 15.0, ("h200_sxm", "b200_sxm"): None,
+    ("b200_sxm", "gb200"): None, ("a100_sxm", "h100_sxm"): None, ("a100_sxm", "rtx_pro_6000"): None,
+}  # fmt: skip
+"""From one board's numbers to another by its data sheet, with the bar if there is one."""
+
+COVERAGE_BAR = (85.0, 95.0)
+"""Bands come from a fifth of the fitted matrices; another quarter falls inside about as often."""
+
+
+def tensor_checks(reference: Path, rows: str) -> list[Check]:
+    """Return errors by board, framework and kind, their means, transfers and coverage.
+
+    Args:
+        reference: a folder laid out like the reference data.
+        rows: `test` for weight matrices the split rule holds out, `all` for every row of a folder
+            that nothing was fitted to.
+    """
+    known = tensor_boards(places())
+    everything = rows == "all" and not _fitted_to(reference)
+    parts = [
+        part if everything else part.where(part.held_out)
+        for part in read_tensor_rows(reference, FRAMEWORKS)
+    ]
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return [Check("kernels: tensor-core products", None, note=f"{TABLE} is absent")]
+    return _own(parts, known) + _transfers(parts, known)
+
+
+def _fitted_to(reference: Path) -> bool:
+    """Say whether the shipped calibrations were fitted to the table of this folder."""
+    table = reference / TABLE
+    fitted = {
+        digest
+        for file in tensor_files(places())
+        for digest in provenance_of(read_calibration(file), file).sha256
+    }
+    return table.is_file() and sha256_of(table) in fitted
+
+
+def _own(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:
+    """Check boards with numbers of their own."""
+    lines, inside = [], []
+    errors: dict[str, list[float]] = {}
+    for part in parts:
+        gpu = load_gpu(part.gpu)
+        rates = tensor_rates(known, gpu.name, gpu.architecture, part.framework).get(part.kind)
+        if rates is None or not rates.calibrated or rates.kind != part.kind:
+            continue
+        predicted_s = _predicted_s(part, rates)
+        error = _mape(predicted_s, part.seconds)
+        name = f"{part.gpu} {part.framework} {part.kind} product MAPE"
+        note = _details(predicted_s, part.seconds)
+        lines.append(Check(name, error, "%", rows=len(part), note=note))
+        if part.framework == DEFAULT_FRAMEWORK and part.gpu in DATA_CENTRE:
+            errors.setdefault(part.kind, []).append(error)
+        if rates.band is not None:
+            lo_s, hi_s = interval_s(rates.band, predicted_s)
+            inside.append((lo_s <= part.seconds) & (part.seconds <= hi_s))
+    for kind, found in errors.items():
+        if kind in BARS and len(found) < len(DATA_CENTRE):
+            continue
+        value, bar = float(np.mean(found)), BARS.get(kind)
+        name = f"{', '.join(DATA_CENTRE)} mean {kind} product MAPE"
+        ok = None if bar is None else bool(value <= bar)
+        lines.append(Check(name, value, "%", bar, ok, note=f"{DEFAULT_FRAMEWORK}; {len(found)}"))
+    if inside:
+        covered = 100.0 * float(np.mean(np.concatenate(inside)))
+        low, high = COVERAGE_BAR
+        note = f"asked for {low:g} to {high:g} %"
+        count = sum(column.size for column in inside)
+        ok = bool(low <= covered <= high)
+        lines.append(Check("tensor product coverage", covered, "%", low, ok, count, note))
+    return lines
+
+
+def _transfers(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:
+    """Check boards as if only their data sheet and one other board were known."""
+    lines = []
+    for (source, target), bar in TRANSFERS.items():
+        lender = [board for board in known if board.name == source]
+        for part in parts:
+            if part.gpu != target or part.framework != DEFAULT_FRAMEWORK or not lender:
+                continue
+            rates = lender[0].rates.get((part.framework, part.kind))
+            if rates is None:
+                continue
+            predicted_s = _predicted_s(part, rates)
+            value = _mape(predicted_s, part.seconds)
+            limit = bar if part.kind == "bf16" else None
+            ok = None if limit is None else bool(value <= limit)
+            name = f"{source} to {target} {part.kind} product MAPE"
+            note = f"data sheet alone; {_details(predicted_s, part.seconds)}"
+            lines.append(Check(name, value, "%", limit, ok, len(part), note))
+    return lines
+
+
+def _predicted_s(part: TensorRows, rates: TensorRates) -> Floats:
+    """Return what `price` says of measured rows with given rates."""
+    gpu = load_gpu(part.gpu)
+    dtype, weight_dtype = MEASURED[part.kind]
+    gemm = Gemm(
+        name="product", m=part.m, n=part.n, k=part.k, dtype=dtype, weight_dtype=weight_dtype
+    )
+    seconds = tensor_seconds(rates, part.sizes, gpu, dtype, weight_dtype)
+    return np.maximum(seconds, gemm_roofline_s(gemm, gpu))
+
+
+def _mape(predicted_s: Floats, measured_s: Floats) -> float:
+    return 100.0 * float(np.mean(np.abs(predicted_s / measured_s - 1.0)))
+
+
+def _details(predicted_s: Floats, measured_s: Floats) -> str:
+    """Return median, ninth decile and bias, in percent."""
+    error = 100.0 * (predicted_s / measured_s - 1.0)
+    size = np.abs(error)
+    median, high = np.quantile(size, (0.5, 0.9))
+    return f"median {median:.1f}, p90 {high:.1f}, bias {np.mean(error):+.1f}"

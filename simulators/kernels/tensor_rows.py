@@ -1,0 +1,117 @@
+"""Measured tensor-core products as columns; weight matrices are held out whole.
+
+The layout is that of the reference table `llm_kernels/gemm.parquet`: `gpu`, `framework`, `kernel`,
+`gemm_dtype`, sizes and `latency_us`, timed in a loop on the GPU. A weight matrix (n, k) was timed
+with tens of row counts that lie close together, so a hash of (n, k) decides which side all of its
+rows fall on.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from simulators.kernels.measurements import fraction
+from simulators.kernels.tensor import Sizes
+
+Floats = NDArray[np.float64]
+
+TABLE = "llm_kernels/gemm.parquet"
+
+SPLIT = "weight matrices (n, k) by hash: three quarters fitted, one quarter held out with all rows"
+
+HELD_OUT = 0.25
+"""Part of the weight matrices that nothing is fitted to."""
+
+FORMATS = {
+    "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4", "int8": "sq",
+    "w8a16": "int8_wo", "w4a16": "int4_wo",
+}  # fmt: skip
+"""Names of the kinds in the table."""
+
+KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
+"""Where a table mixes kernels, the one that is meant."""
+
+HOST_BOUND = {("vllm", "fp8_block")}
+"""Tables whose shortest rows take longer than 50 us: the host was timed, not the kernel."""
+
+BOARDS = {
+    "a100_sxm": "a100_sxm", "h100_sxm": "h100_sxm", "h200_sxm": "h200_sxm",
+    "b200_sxm": "b200_sxm", "gb200": "gb200", "rtx_pro_6000_server": "rtx_pro_6000",
+}  # fmt: skip
+"""Names of the boards in the table, and those of their data sheets."""
+
+
+@dataclass(frozen=True)
+class TensorRows:
+    """Rows of one board, framework and kind."""
+
+    gpu: str
+    framework: str
+    kind: str
+    version: str
+    m: Floats
+    n: Floats
+    k: Floats
+    seconds: Floats
+
+    def __len__(self) -> int:
+        return self.seconds.size
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes as products have them; none is batched."""
+        return self.m, self.n, self.k, np.ones(len(self))
+
+    @property
+    def place(self) -> Floats:
+        """A number in [0, 1) per weight matrix that looks drawn."""
+        return fraction(self.n.astype(np.uint64) * np.uint64(2**32) + self.k.astype(np.uint64))
+
+    @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Rows that nothing is fitted to."""
+        return np.asarray(self.place < HELD_OUT)
+
+    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> TensorRows:
+        """Return some of the rows."""
+        columns = (column[rows] for column in (self.m, self.n, self.k, self.seconds))
+        return TensorRows(self.gpu, self.framework, self.kind, self.version, *columns)
+
+
+@functools.lru_cache(maxsize=1)
+def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[TensorRows, ...]:
+    """Return every board, framework and kind of the table that is known; empty without one."""
+    file = reference / TABLE
+    if not file.is_file():
+        return ()
+    table = pa.parquet.read_table(file).unify_dictionaries()
+    found = []
+    for name, gpu in BOARDS.items():
+        mine = table.filter(pc.equal(table["gpu"], name))
+        for framework in frameworks:
+            theirs = mine.filter(pc.equal(mine["framework"], framework))
+            for kind, label in FORMATS.items():
+                if (framework, kind) in HOST_BOUND:
+                    continue
+                rows = theirs.filter(pc.equal(theirs["gemm_dtype"], label))
+                if kernel := KERNELS.get((framework, kind)):
+                    rows = rows.filter(pc.equal(rows["kernel"], kernel))
+                if rows.num_rows:
+                    found.append(_columns(rows, gpu, framework, kind))
+    return tuple(found)
+
+
+def _columns(table: pa.Table, gpu: str, framework: str, kind: str) -> TensorRows:
+    m, n, k, latency_us = (
+        table[name].to_numpy().astype(np.float64) for name in ("m", "n", "k", "latency_us")
+    )
+    version = str(table["version"][0].as_py())
+    return TensorRows(gpu, framework, kind, version, m, n, k, latency_us * 1e-6)
