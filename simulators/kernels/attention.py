@@ -13,16 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.bending import bent_seconds
 from simulators.kernels.family import Family, Flags
+from simulators.kernels.frameworks import Entry, entry_of
+from simulators.kernels.fused import attention_features, decode_seconds, prefill_seconds
 from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Attention
 
 Floats = NDArray[np.float64]
 
+LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
+"""Latent attention scores over 192 numbers and sums over 128 (DeepSeek-V2, 2024)."""
+
+LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
+"""A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
+
 
 def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one fused attention kernel over a batch of requests."""
+    entry = _entry(attention, gpu, profile)
+    if entry is not None:
+        # Isolated measurements hold the launch that `price` adds.
+        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+        return np.maximum(alone_s, attention_roofline_s(attention, gpu))
     rates = profile.attention
     memory_s = attention_bytes(attention) / (rates.bandwidth * gpu.hbm_bytes_per_s)
     if attention.phase == "decode":
@@ -30,6 +44,24 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
     else:
         compute_s = _prefill_compute_s(attention, gpu, rates)
     return np.maximum(four_norm(compute_s, memory_s), attention_roofline_s(attention, gpu))
+
+
+def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
+    """Return the seconds of one launch by a fitted form and the trees that bend it."""
+    form = decode_seconds if attention.phase == "decode" else prefill_seconds
+    moved_bytes = attention_bytes(attention)
+    seconds = np.asarray(form(attention, gpu, entry.numbers, moved_bytes), np.float64)
+    if entry.bend is None:
+        return seconds
+    features = attention_features(attention, seconds.shape)
+    return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
+
+
+def kernel_of(attention: Attention) -> str:
+    """Return which kernel runs: latent attention has one of its own."""
+    latent = LATENT_PREFILL_DIM if attention.phase != "decode" else LATENT_DECODE_DIM
+    is_latent = np.all(np.asarray(attention.head_dim) == latent)
+    return f"mla_{attention.phase}" if is_latent else attention.phase
 
 
 def attention_roofline_s(attention: Attention, gpu: Gpu) -> Floats:
@@ -84,12 +116,23 @@ def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> 
     return streamed_s + block_s
 
 
+def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
+    """Return the fitted numbers that apply; tables hold 16- and 8-bit attention only."""
+    if BYTES[attention.dtype] > BYTES["bf16"]:
+        return None
+    dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
+    kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
+    dtypes = tuple(dict.fromkeys((f"{dtype}_{kv}", f"bf16_{kv}", "bf16_bf16")))
+    return entry_of(gpu, profile, kernel_of(attention), dtypes)
+
+
 def _class(_attention: Attention, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
     return np.array("attention")
 
 
-def _origin(_attention: Attention, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    return profile.attention.calibrated, False
+def _origin(attention: Attention, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    entry = _entry(attention, gpu, profile)
+    return (profile.attention.calibrated if entry is None else entry.calibrated), False
 
 
 FAMILY = Family(

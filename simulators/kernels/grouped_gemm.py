@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.bending import bent_seconds
 from simulators.kernels.family import Family, Flags
+from simulators.kernels.frameworks import Entry, entry_of
+from simulators.kernels.fused import ExpertSizes, expert_features, expert_seconds
 from simulators.kernels.gemm import on_tensor_cores, result_bytes
 from simulators.kernels.profile import GemmRates, Profile, machine
 from simulators.kernels.tiling import four_norm, tile_seconds
@@ -21,6 +24,12 @@ from simulators.workload.operators import BYTES, GroupedGemm
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> NDArray[np.float64]:
     """Return the seconds of one grouped product over the experts of this GPU."""
     tokens, n, k = (np.asarray(x, np.float64) for x in (grouped.tokens, grouped.n, grouped.k))
+    entry = _entry(grouped, gpu, profile)
+    if entry is not None:
+        sizes = (tokens * grouped.top_k, active_experts(grouped), n, k)
+        alone_s = fitted_expert_seconds(sizes, float(grouped.experts), grouped.dtype, gpu, entry)
+        # Isolated measurements hold the launch that `price` adds.
+        return np.maximum(alone_s - profile.kernel_s, grouped_gemm_roofline_s(grouped, gpu))
     rates = _rates(grouped, gpu, profile)
     tiled = tile_seconds(
         tokens * grouped.top_k,
@@ -31,6 +40,29 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
         machine(gpu, rates, grouped.dtype),
     )
     return np.maximum(tiled, grouped_gemm_roofline_s(grouped, gpu))
+
+
+def fitted_expert_seconds(
+    sizes: ExpertSizes,
+    experts: float | NDArray[np.float64],
+    dtype: str,
+    gpu: Gpu,
+    entry: Entry,
+) -> NDArray[np.float64]:
+    """Return the seconds of one product by a fitted form and the trees that bend it.
+
+    Args:
+        sizes: routed rows, awake experts, n and k.
+        experts: all experts of this GPU, awake or not.
+        dtype: of the products.
+        gpu: where they run.
+        entry: the fitted numbers.
+    """
+    seconds = np.asarray(expert_seconds(sizes, dtype, gpu, entry.numbers), np.float64)
+    if entry.bend is None:
+        return seconds
+    features = expert_features(sizes, experts)
+    return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
 
 
 def grouped_gemm_roofline_s(grouped: GroupedGemm, gpu: Gpu) -> NDArray[np.float64]:
@@ -83,9 +115,18 @@ def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> GemmRates:
     return profile.gemm[str(_class(grouped, gpu, profile))]
 
 
-def _origin(_grouped: GroupedGemm, _gpu: Gpu, _profile: Profile) -> tuple[bool, Flags]:
-    """No grouped product was measured; the rates are those of plain ones."""
-    return False, False
+def _entry(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
+    """Return the fitted numbers that apply; tables hold 16- and 8-bit floating point only."""
+    dtype = "bf16" if grouped.dtype == "fp16" else grouped.dtype
+    if dtype not in ("bf16", "fp8"):
+        return None
+    return entry_of(gpu, profile, "experts", tuple(dict.fromkeys((dtype, "bf16"))))
+
+
+def _origin(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    """Without a table of grouped products the rates are those of plain ones."""
+    entry = _entry(grouped, gpu, profile)
+    return entry is not None and entry.calibrated, False
 
 
 FAMILY = Family(

@@ -110,7 +110,7 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
     stamp = (_stamp(file), _stamp(calibration_file(BOARDS)), *map(_stamp, folders))
     sold = as_sold(gpu)
     key = _Key(name, sold.vendor, sold.architecture, sold.peak_flops.get("fp32", 0.0) / sold.tdp_w)
-    return replace(_profile(key, level, framework, file, stamp), asked=level)
+    return replace(_profile(key, level, framework, file, stamp), asked=level, framework=framework)
 
 
 def as_sold(gpu: Gpu) -> Gpu:

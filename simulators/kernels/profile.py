@@ -120,7 +120,7 @@ class Profile:
     bands: Mapping[str, Band] = field(default_factory=dict)
     tensor: Mapping[str, TensorRates] = field(default_factory=dict)  # by kind, where measured
     asked: str = "best"  # the level of information that was asked for
-    framework: str = "vllm"  # whose fused kernels run, where several were measured
+    framework: str = "trtllm"  # whose fused kernels run, where several were measured
 
 
 KERNEL_S = 2e-6
