@@ -1,0 +1,123 @@
+"""Tensor-core products: laws with measured rates, whose rates are taken, what is claimed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.core.errors import UserError
+from simulators.kernels.latency import price, roofline_s
+from simulators.kernels.levels import places, profile_of
+from simulators.kernels.tensor_levels import tensor_boards, tensor_rates
+from simulators.workload.operators import Gemm
+
+MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
+FORMATS = (("bf16", ""), ("fp8", ""), ("fp16", "int4"), ("int8", ""), ("fp16", ""), ("tf32", ""))
+SLACK = 1.0 + 1e-12
+sizes = st.integers(1, 40_000)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Gemm, str]:
+    gpu = draw(st.sampled_from((*MEASURED, "rtx_4090", "l40s", "t4", "v100_sxm")))
+    has = load_gpu(gpu).peak_flops
+    dtype, weights = draw(st.sampled_from([pair for pair in FORMATS if pair[0] in has]))
+    m, n, k = (float(draw(sizes)) for _ in range(3))
+    return Gemm(name="p", m=m, n=n, k=k, dtype=dtype, weight_dtype=weights), gpu
+
+
+def seconds(gemm: Gemm, gpu: str, **scales: float) -> float:
+    return float(price(gemm, what_if(load_gpu(gpu), **scales)).latency_s)
+
+
+@settings(deadline=None)
+@given(product=products(), size=st.sampled_from(("m", "n", "k", "batch")), more=sizes)
+def test_time_never_falls_when_a_tensor_product_grows(
+    product: tuple[Gemm, str], size: str, more: int
+) -> None:
+    gemm, gpu = product
+    larger = dataclasses.replace(gemm, **{size: getattr(gemm, size) + more})
+    assert seconds(larger, gpu) * SLACK >= seconds(gemm, gpu)
+
+
+@settings(deadline=None)
+@given(
+    product=products(),
+    scale=st.sampled_from(("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")),
+)
+def test_better_hardware_is_never_slower_at_tensor_products(
+    product: tuple[Gemm, str], scale: str
+) -> None:
+    gemm, gpu = product
+    assert seconds(gemm, gpu, **{scale: 2.0}) <= seconds(gemm, gpu) * SLACK
+
+
+@settings(deadline=None)
+@given(product=products())
+def test_tensor_products_are_never_below_their_roofline(product: tuple[Gemm, str]) -> None:
+    gemm, gpu = product
+    assert seconds(gemm, gpu) * SLACK >= float(roofline_s(gemm, load_gpu(gpu)))
+
+
+def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
+    m = np.arange(1.0, 600.0)
+    gpu = load_gpu("h200_sxm")
+    together = price(Gemm(name="p", m=m, n=4096.0, k=4096.0, dtype="fp8"), gpu).latency_s
+    alone = [
+        float(price(Gemm(name="p", m=x, n=4096.0, k=4096.0, dtype="fp8"), gpu).latency_s) for x in m
+    ]
+    assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("gpu", MEASURED)
+def test_measured_boards_say_calibrated_inside_the_range_of_the_fit(gpu: str) -> None:
+    inside = price(Gemm(name="p", m=256.0, n=4096.0, k=4096.0, dtype="bf16"), load_gpu(gpu))
+    outside = price(Gemm(name="p", m=256.0, n=1e6, k=4096.0, dtype="bf16"), load_gpu(gpu))
+    assert inside.calibrated
+    assert not np.any(inside.extrapolated)
+    assert np.all(outside.extrapolated)
+
+
+def test_formats_and_boards_nobody_measured_say_so() -> None:
+    half = Gemm(name="p", m=256.0, n=4096.0, k=4096.0, dtype="fp16")
+    assert not price(half, load_gpu("h100_sxm")).calibrated
+    assert not price(dataclasses.replace(half, dtype="bf16"), load_gpu("l40s")).calibrated
+
+
+def test_data_sheets_alone_never_use_a_boards_own_measurements() -> None:
+    profile = profile_of(load_gpu("h200_sxm"), "zero_shot")
+    lenders = {rates.measured_on for rates in profile.tensor.values()}
+    assert lenders <= set(MEASURED) - {"h200_sxm"}
+    assert not any(rates.calibrated for rates in profile.tensor.values())
+
+
+def test_frameworks_have_kernels_of_their_own() -> None:
+    gemm = Gemm(name="p", m=8.0, n=4096.0, k=4096.0, dtype="fp8")
+    gpu = load_gpu("h100_sxm")
+    # TensorRT-LLM's call quantises the activations too, which takes longer than this product.
+    assert (
+        price(gemm, gpu, framework="vllm").latency_s
+        < price(gemm, gpu, framework="trtllm").latency_s
+    )
+    with pytest.raises(UserError, match="framework"):
+        price(gemm, gpu, framework="vlm")
+
+
+def test_a_geforce_board_reads_a_models_weights_at_nearly_its_bandwidth() -> None:
+    gpu = load_gpu("rtx_4090")
+    layer = ((6144.0, 4096.0), (4096.0, 4096.0), (28672.0, 4096.0), (4096.0, 14336.0))
+    products = [Gemm(name="p", m=35.0, n=n, k=k, dtype="fp16") for n, k in layer]
+    read_s = sum(n * k for n, k in layer) * 2.0 / gpu.hbm_bytes_per_s
+    assert sum(float(price(gemm, gpu).latency_s) for gemm in products) < 1.4 * read_s
+
+
+def test_relatives_come_in_order_of_likeness() -> None:
+    boards = tensor_boards(places())
+    assert tensor_rates(boards, "h100_pcie", "hopper")["bf16"].measured_on == "h100_sxm"
+    assert tensor_rates(boards, "l40s", "ada")["bf16"].measured_on == "rtx_pro_6000"
+    assert tensor_rates(boards, "mi300x", "cdna3") == {}
