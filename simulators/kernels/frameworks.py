@@ -66,6 +66,11 @@ def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
     )
 
 
+def fused_files() -> tuple[Path, ...]:
+    """Return every file an answer about attention or experts may rest on."""
+    return tuple(sorted(FOLDER.glob("*.toml")))
+
+
 @functools.lru_cache(maxsize=512)
 def _entry(
     name: str, architecture: str, framework: str, blind: bool, kernel: str, dtypes: tuple[str, ...]

@@ -27,6 +27,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
 from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched, widest_of
 from simulators.kernels.correction import correction_from
+from simulators.kernels.frameworks import fused_files
 from simulators.kernels.profile import (
     GemmRates,
     Profile,
@@ -90,7 +91,8 @@ def files_behind(gpu: Gpu, level: str) -> tuple[Path, ...]:
     names = [BOARDS, gpu.measured_as or gpu.name]
     names += [board.name for board in boards()] if level != "full" else []
     files = (calibration_file(name) for name in dict.fromkeys(names))
-    return tuple(file for file in files if file is not None) + tensor_files(places())
+    found = tuple(file for file in files if file is not None)
+    return found + tensor_files(places()) + fused_files()
 
 
 def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) -> Profile:

@@ -1,0 +1,128 @@
+"""Laws of fused attention and expert kernels with fitted numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.kernels.latency import price, roofline_s
+from simulators.workload.operators import Attention, GroupedGemm
+
+GPUS = st.sampled_from(("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"))
+SLACK = 1.0 + 1e-12
+
+
+def attention(phase: str, requests: float, new: float, past: float, heads: float) -> Attention:
+    chunk = new if phase == "prefill" else 1.0
+    return Attention(
+        name="attention",
+        phase=phase,
+        requests=requests,
+        query_tokens=requests * chunk,
+        pairs=requests * (chunk * past + chunk * (chunk + 1.0) / 2.0),
+        kv_tokens=requests * (past + chunk),
+        heads=heads,
+        kv_heads=heads / 4.0,
+        head_dim=128.0,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
+
+
+@settings(deadline=None)
+@given(
+    gpu=GPUS,
+    phase=st.sampled_from(("prefill", "decode")),
+    requests=st.integers(1, 300),
+    new=st.integers(1, 9000),
+    past=st.integers(0, 90_000),
+    which=st.integers(0, 2),
+    more=st.integers(1, 5000),
+)
+def test_more_requests_or_tokens_never_attend_faster(
+    gpu: str, phase: str, requests: int, new: int, past: int, which: int, more: int
+) -> None:
+    sizes = [float(requests), float(new), float(past)]
+    board = load_gpu(gpu)
+    operator = attention(phase, *sizes, heads=32.0)
+    before = float(price(operator, board).latency_s)
+    sizes[which] += more
+    after = float(price(attention(phase, *sizes, heads=32.0), board).latency_s)
+    assert before <= after * SLACK
+    assert before >= float(roofline_s(operator, board))
+
+
+@settings(deadline=None)
+@given(gpu=GPUS, tokens=st.integers(1, 20_000), more=st.integers(1, 5000))
+def test_more_tokens_never_pass_experts_faster(gpu: str, tokens: int, more: int) -> None:
+    def seconds(count: float) -> float:
+        operator = GroupedGemm(
+            name="up", tokens=count, n=4096, k=2048, experts=64, top_k=8.0, dtype="bf16"
+        )
+        return float(price(operator, load_gpu(gpu)).latency_s)
+
+    assert seconds(float(tokens)) <= seconds(float(tokens + more)) * SLACK
+
+
+@settings(deadline=None)
+@given(gpu=GPUS, requests=st.integers(1, 300), past=st.integers(0, 90_000))
+def test_more_bandwidth_never_slows_decode(gpu: str, requests: int, past: int) -> None:
+    board, operator = load_gpu(gpu), attention("decode", float(requests), 1.0, float(past), 32.0)
+    faster = price(operator, what_if(board, bandwidth_scale=1.5)).latency_s
+    assert float(faster) <= float(price(operator, board).latency_s) * SLACK
+
+
+def test_a_row_is_priced_alone_as_in_a_column() -> None:
+    requests = np.array([1.0, 7.0, 64.0, 256.0])
+    board = load_gpu("h100_sxm")
+    column = attention("decode", 1.0, 1.0, 1000.0, 32.0)
+    together = price(
+        Attention(
+            name="a",
+            phase="decode",
+            requests=requests,
+            query_tokens=requests,
+            pairs=requests * 1001.5,
+            kv_tokens=requests * 1001.0,
+            heads=column.heads,
+            kv_heads=column.kv_heads,
+            head_dim=column.head_dim,
+            dtype="bf16",
+            kv_dtype="bf16",
+        ),
+        board,
+    ).latency_s
+    alone = [
+        float(
+            price(
+                Attention(
+                    name="a",
+                    phase="decode",
+                    requests=r,
+                    query_tokens=r,
+                    pairs=r * 1001.5,
+                    kv_tokens=r * 1001.0,
+                    heads=column.heads,
+                    kv_heads=column.kv_heads,
+                    head_dim=column.head_dim,
+                    dtype="bf16",
+                    kv_dtype="bf16",
+                ),
+                board,
+            ).latency_s
+        )
+        for r in requests.tolist()
+    ]
+    assert together.tolist() == alone
+
+
+@pytest.mark.parametrize(
+    ("gpu", "known"), [("h100_sxm", True), ("b200_sxm", True), ("l40s", False)]
+)
+def test_only_measured_boards_say_they_are_calibrated(gpu: str, known: bool) -> None:
+    operator = attention("decode", 8.0, 1.0, 1000.0, 32.0)
+    assert price(operator, load_gpu(gpu)).calibrated is known
+    assert price(operator, load_gpu(gpu), "zero_shot").calibrated is False
