@@ -43,6 +43,7 @@ class Level:
     shared_words_per_cycle: float | None = None
     dram_type: str = ""
     energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    energy_depth: int | None = None  # the depth the energies were stated for, if another one
     hop_pj_per_word: float = 0.0  # of the network from here to the next level
     staged: bool = False  # its network forks into columns, then into rows: no diagonal multicast
     may_keep: tuple[tuple[str, ...], ...] = ()
@@ -88,6 +89,7 @@ class Accelerator:
     source: str
     clock_hz: float = 1e9
     node_nm: float = 45.0
+    energy_node_nm: float | None = None  # the node the energies were stated for, if another one
     mac: Mac
     levels: tuple[Level, ...]
     aliases: tuple[str, ...] = ()
@@ -139,7 +141,10 @@ def resized(
         buffer_scale: depth of the shared on-chip levels, relative.
         spad_scale: depth of the levels inside the array, relative.
         dram_type: what the outermost level is made of.
-        node_nm: technology node; given energies are kept, the rest follows the table.
+        node_nm: technology node.
+
+    Energies that were stated keep what they were stated for, so that the technology table can scale
+    them; a change of memory drops them.
     """
     for label, value in (("buffer_scale", buffer_scale), ("spad_scale", spad_scale)):
         if not 0 < value < float("inf"):
@@ -150,33 +155,34 @@ def resized(
     now = (pe_cols or was[0], pe_rows or was[1])
 
     def mesh(old: tuple[int, ...]) -> tuple[int, int]:
+        if old == (1, 1):
+            return (1, 1)
         x = now[0] if old[0] == was[0] else old[0]
         y = now[1] if old[1] == was[1] else old[1]
         return (x, y)
 
     def level(old: Level) -> Level:
         scale = buffer_scale if old.instances == 1 else spad_scale
-        depth = None if old.depth is None else max(1, round(old.depth * scale))
-        same = depth == old.depth or old.kind == "dram"
+        depth = None if old.depth is None else round(old.depth * scale)
         outer = old.kind == "dram" and dram_type and dram_type != old.dram_type
         return dataclasses.replace(
             old,
             mesh=mesh(old.mesh),
             depth=depth,
-            dram_type=dram_type if old.kind == "dram" and dram_type else old.dram_type,
-            energy_pj=old.energy_pj if same and not outer and not node_nm else {},
+            dram_type=dram_type if outer else old.dram_type,
+            energy_pj={} if outer else old.energy_pj,
+            energy_depth=old.energy_depth or old.depth,
         )
 
-    return dataclasses.replace(
+    changed = dataclasses.replace(
         accelerator,
         node_nm=node_nm or accelerator.node_nm,
-        mac=dataclasses.replace(
-            accelerator.mac,
-            mesh=now,
-            energy_pj=None if node_nm else accelerator.mac.energy_pj,
-        ),
+        energy_node_nm=accelerator.energy_node_nm or accelerator.node_nm,
+        mac=dataclasses.replace(accelerator.mac, mesh=now),
         levels=tuple(level(old) for old in accelerator.levels),
     )
+    _check_meshes(changed, accelerator.name)
+    return changed
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,14 +223,19 @@ def _check(accelerator: Accelerator, path: Path) -> None:
             raise UserError(f"{path}: {where} may keep {unknown[0]!r}, not {', '.join(TENSORS)}")
     if not all(set(keep) == set(TENSORS) for keep in accelerator.levels[0].may_keep):
         raise UserError(f"{path}: the outermost level, {names[0]}, must keep every tensor")
+    _check_meshes(accelerator, str(path))
+
+
+def _check_meshes(accelerator: Accelerator, where: str) -> None:
+    """Refuse meshes that do not divide the next one's."""
     meshes = [(level.name, level.mesh) for level in accelerator.levels]
     meshes.append(("mac", accelerator.mac.mesh))
     for name, mesh in meshes:
         if len(mesh) != 2 or min(mesh) < 1:
-            raise UserError(f"{path}: {name}: mesh is {list(mesh)}; it must be [columns, rows]")
+            raise UserError(f"{where}: {name}: mesh is {list(mesh)}; it must be [columns, rows]")
     for (outer, a), (inner, b) in itertools.pairwise(meshes):
         if b[0] % a[0] or b[1] % a[1]:
             raise UserError(
-                f"{path}: the mesh of {inner}, {list(b)}, is no multiple of that of {outer}, "
+                f"{where}: the mesh of {inner}, {list(b)}, is no multiple of that of {outer}, "
                 f"{list(a)}; each instance feeds the same number of inner ones"
             )

@@ -94,7 +94,8 @@ def machine_of(accelerator: Accelerator) -> Machine:
     meshes = [*(level.mesh for level in levels), accelerator.mac.mesh]
     blocks = [level.block_words for level in levels]
     capacity = [level.capacity_words for level in levels]
-    energy = [level_energy_pj(level, accelerator.node_nm) for level in levels]
+    stated_nm = accelerator.energy_node_nm or accelerator.node_nm
+    energy = [level_energy_pj(level, accelerator.node_nm, stated_nm) for level in levels]
     mac = [mac_energy_pj(accelerator), 0.0, 0.0]
     leak = [
         *(level.energy_pj.get("leak", 0.0) for level in levels),
@@ -120,37 +121,36 @@ def machine_of(accelerator: Accelerator) -> Machine:
     )
 
 
-def level_energy_pj(level: Level, node_nm: float) -> list[float]:
+def level_energy_pj(level: Level, node_nm: float, stated_nm: float) -> list[float]:
     """Return the picojoules of one physical read, write and update.
+
+    Energies that were stated for another depth or node are scaled as the technology table scales.
 
     Raises:
         UserError: only some actions are given.
     """
     given = level.energy_pj
-    if any(action in given for action in ACTIONS):
-        if missing := [action for action in ACTIONS if action not in given]:
-            raise UserError(f"level {level.name}: energy_pj lacks {', '.join(missing)}")
-        return [given[action] for action in ACTIONS]
-    table = read_toml(TECHNOLOGY)
-    if level.kind == "dram":
-        by_type = table["dram_pj_per_bit"]
-        kind = level.dram_type or "lpddr4"
-        if kind not in by_type:
-            raise UnknownNameError("dram type", kind, by_type)
-        return [by_type[kind] * level.width_bits] * 3
-    rates = table[level.kind]
-    scale = (node_nm / table["node_nm"]) ** table["energy_exponent"]
-    read = level.width_bits * scale * _pj_per_bit(level, rates)
-    return [read, read * rates["write_ratio"], read * rates["write_ratio"]]
+    if not any(action in given for action in ACTIONS):
+        return _table_pj(level, level.depth, node_nm)
+    if missing := [action for action in ACTIONS if action not in given]:
+        raise UserError(f"level {level.name}: energy_pj lacks {', '.join(missing)}")
+    stated = [given[action] for action in ACTIONS]
+    depth = level.energy_depth or level.depth
+    if (depth, stated_nm) == (level.depth, node_nm):
+        return stated
+    now, then = _table_pj(level, level.depth, node_nm), _table_pj(level, depth, stated_nm)
+    return [pj * a / b for pj, a, b in zip(stated, now, then, strict=True)]
 
 
 def mac_energy_pj(accelerator: Accelerator) -> float:
     """Return the picojoules of one multiply-accumulate."""
-    if accelerator.mac.energy_pj is not None:
-        return accelerator.mac.energy_pj
     table = read_toml(TECHNOLOGY)
-    scale = (accelerator.node_nm / table["node_nm"]) ** table["energy_exponent"]
-    return float(_by_precision(table["mac"]["pj"], accelerator.mac.word_bits) * scale)
+    given, base_nm = accelerator.mac.energy_pj, table["node_nm"]
+    if given is not None:
+        base_nm = accelerator.energy_node_nm or accelerator.node_nm
+    else:
+        given = _by_precision(table["mac"]["pj"], accelerator.mac.word_bits)
+    return float(given * (accelerator.node_nm / base_nm) ** table["energy_exponent"])
 
 
 def area_mm2(accelerator: Accelerator) -> float:
@@ -219,8 +219,22 @@ def _traffic(
     return tuple(lines)
 
 
-def _pj_per_bit(level: Level, rates: Mapping[str, Any]) -> float:
-    depth = level.depth or 1
+def _table_pj(level: Level, rows: int | None, node_nm: float) -> list[float]:
+    """Return what the technology table says of one read, write and update."""
+    table = read_toml(TECHNOLOGY)
+    if level.kind == "dram":
+        by_type = table["dram_pj_per_bit"]
+        kind = level.dram_type or "lpddr4"
+        if kind not in by_type:
+            raise UnknownNameError("dram type", kind, by_type)
+        return [by_type[kind] * level.width_bits] * 3
+    rates = table[level.kind]
+    scale = (node_nm / table["node_nm"]) ** table["energy_exponent"]
+    read = level.width_bits * scale * _pj_per_bit(level, rows or 1, rates)
+    return [read, read * rates["write_ratio"], read * rates["write_ratio"]]
+
+
+def _pj_per_bit(level: Level, depth: int, rates: Mapping[str, Any]) -> float:
     if level.kind == "register":
         return float(rates["pj_per_bit"] + rates["pj_per_bit_and_row"] * depth)
     size = depth * level.width_bits / 8 / rates["reference_bytes"]

@@ -162,10 +162,7 @@ def bounds(layer: Layer, accelerator: Accelerator) -> tuple[float, int]:
         if last > 0 and forced and levels[last].mesh == accelerator.mac.mesh:
             cost = float(machine.energy_pj[last, actions[t]]) / levels[last].block_words
             energy_pj += cost * layer.macs
-    fed = max(
-        words[0] + words[1],
-        0,
-    )
+    fed = words[0] + words[1]
     rates = machine.rates[0]
     return energy_pj, max(
         math.ceil(layer.macs / accelerator.mac.instances),

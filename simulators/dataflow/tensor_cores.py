@@ -70,7 +70,7 @@ def tensor_core_cycles(design: str, product: SparseProduct, *, run_length: bool 
 
 
 def _rounds(product: SparseProduct, depth: float) -> float:
-    return math.ceil(product.m / WEIGHT_ROWS) * product.n * math.ceil(product.k / depth)
+    return 1.0 * math.ceil(product.m / WEIGHT_ROWS) * product.n * math.ceil(product.k / depth)
 
 
 def _flexible(product: SparseProduct, *, dual: bool, run_length: bool) -> float:

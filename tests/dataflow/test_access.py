@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac
+from simulators.core.errors import UserError
 from simulators.dataflow.access import distinct_sums, evaluate, work_for
 from simulators.dataflow.energy import Evaluation, evaluated, machine_of
 from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode, nest_of
@@ -137,9 +138,8 @@ def test_a_network_in_stages_sends_shared_diagonals_twice() -> None:
 def test_bandwidth_stretches_time_and_not_energy() -> None:
     layer = matmul("g", n=8, c=8, m=8)
     free = machine(2)
-    tight = dataclasses.replace(
-        free, levels=(dataclasses.replace(free.levels[0], shared_words_per_cycle=0.5), *free.levels[1:])
-    )  # fmt: skip
+    slow = dataclasses.replace(free.levels[0], shared_words_per_cycle=0.5)
+    tight = dataclasses.replace(free, levels=(slow, *free.levels[1:]))
     mapping = Mapping(
         (LevelLoops("L0", ALL, (("N", 8), ("M", 8))), LevelLoops("L1", ALL, (("C", 8),)))
     )
@@ -168,14 +168,10 @@ def test_an_einsum_is_the_layer_it_spells() -> None:
     ],
 )
 def test_a_projection_that_cannot_be_read_says_why(projection: str, said: str) -> None:
-    from simulators.core.errors import UserError
-
     with pytest.raises(UserError, match=said):
         einsum("mine", projection, m=2, k=2)
 
 
 def test_a_layer_whose_counts_would_overflow_is_refused() -> None:
-    from simulators.core.errors import UserError
-
     with pytest.raises(UserError, match="too large"):
         matmul("huge", n=1 << 30, c=1 << 30, m=1 << 10)

@@ -1,0 +1,108 @@
+"""Systolic arrays, named dataflows, densities: cases worked out by hand and laws."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.core.errors import UserError
+from simulators.dataflow.maestro import Window, named_cycles
+from simulators.dataflow.sparse import (
+    Density,
+    empty_chance,
+    expected_groups,
+    metadata_bits,
+    nonzeros,
+    optimised,
+)
+from simulators.dataflow.systolic import DATAFLOWS, systolic_cycles
+from simulators.dataflow.tensor_cores import SparseProduct, tensor_core_cycles
+
+SIZES = st.integers(1, 300)
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, dataflow=st.sampled_from(DATAFLOWS))
+def test_edge_tiles_never_take_longer_than_whole_ones(
+    m: int, n: int, k: int, dataflow: str
+) -> None:
+    whole, own = (
+        systolic_cycles(m, n, k, rows=32, columns=16, dataflow=dataflow, whole_tiles=choice)
+        for choice in (True, False)
+    )
+    assert own <= whole
+    assert whole * 32 * 16 >= m * n * k
+
+
+def test_draining_takes_one_more_pass_over_the_rows_per_fold() -> None:
+    kept, drained = (
+        systolic_cycles(64, 64, 10, rows=32, columns=32, dataflow="os", drain=choice)
+        for choice in (False, True)
+    )
+    assert drained - kept == 4 * 32
+
+
+def test_a_network_fast_enough_leaves_only_the_multiplies() -> None:
+    layer = Window(k=8, c=64, r=3, s=3, p=4, q=4)
+    cycles = named_cycles("kc_p", layer, elements=256, noc_words_per_cycle=1e9)
+    assert cycles == 8 // 4 * 16 * (9 + 1)
+
+
+@pytest.mark.parametrize("name", ["kc_p", "ck_p", "yx_p"])
+def test_twice_the_elements_are_never_slower(name: str) -> None:
+    layer = Window(k=100, c=70, r=3, s=3, p=20, q=20)
+    assert named_cycles(name, layer, elements=512, noc_words_per_cycle=1e9) <= named_cycles(
+        name, layer, elements=256, noc_words_per_cycle=1e9
+    )
+
+
+@given(tile=st.integers(1, 30), more=st.integers(0, 60), share=st.floats(0, 1))
+def test_a_uniform_tile_has_the_mean_density(tile: int, more: int, share: float) -> None:
+    whole = tile + more
+    chances = nonzeros(Density("uniform", share), tile, whole)
+    assert math.isclose(sum(chances), 1.0, rel_tol=1e-9)
+    mean = sum(k * chance for k, chance in enumerate(chances))
+    assert math.isclose(mean, tile * round(share * whole) / whole, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_chances_of_an_empty_tile_are_those_of_an_urn() -> None:
+    # Two words of four, two of which are filled: one pair in six is empty.
+    assert empty_chance(Density("uniform", 0.5), 2, 4) == pytest.approx(1 / 6)
+    assert empty_chance(Density("structured", n=2, m=4), 4, 16) == 0.0
+    assert empty_chance(Density("banded", 0.25), 4, 16) == 0.75
+
+
+def test_formats_cost_the_bits_they_need() -> None:
+    assert metadata_bits("bitmask", 64, 16) == 64
+    assert metadata_bits("coordinate", 64, 16) == 16 * 6
+    assert metadata_bits("run_length", 64, 16, word_bits=4) == 64
+    assert metadata_bits("none", 64, 16) == 0
+
+
+def test_gating_saves_energy_and_skipping_time_too() -> None:
+    half, quarter = Density("structured", n=2, m=4), Density("uniform", 0.25)
+    assert (optimised("gating", half).cycles, optimised("gating", half).energy) == (1.0, 0.5)
+    assert optimised("skipping", half, quarter).cycles == 0.125
+
+
+def test_packed_lanes_take_whole_rounds() -> None:
+    assert expected_groups(Density("structured", n=1, m=2), 32, 1024, 16) == 1.0
+    assert expected_groups(Density(), 32, 1024, 16) == 2.0
+
+
+@given(w=st.sampled_from([0.25, 1 / 3, 0.5, 1.0]), i=st.floats(0.1, 1.0))
+def test_sparse_cores_lie_between_dense_and_ideal(w: float, i: float) -> None:
+    product = SparseProduct(512, 1024, 384, weights=w, inputs=i)
+    dense = tensor_core_cycles("tc", product)
+    flexible = tensor_core_cycles("stc_flexible", product)
+    assert dense * w * (1 - 1e-9) <= flexible <= dense * (1 + 1e-9)
+    assert dense * w * i <= tensor_core_cycles("dstc", product)
+
+
+def test_densities_outside_their_range_are_refused() -> None:
+    with pytest.raises(UserError, match="between 0 and 1"):
+        Density("uniform", 1.5)
+    with pytest.raises(UserError, match="n of m"):
+        Density("structured", n=5, m=4)

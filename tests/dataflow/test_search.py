@@ -1,0 +1,173 @@
+"""The mapper against an enumeration of everything, against its own bound, and under constraints."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.accelerator import Accelerator, Level, Mac, load_accelerator
+from simulators.core.errors import Infeasible, UserError
+from simulators.dataflow.access import CYCLES, ENERGY_PJ, evaluate_all, work_for
+from simulators.dataflow.energy import machine_of
+from simulators.dataflow.mapping import nest_of
+from simulators.dataflow.search import Constraints, bounds, find, primes_of
+from simulators.workload.convolution import Layer, conv, dwconv, matmul
+
+ALL = ("Weights", "Inputs", "Outputs")
+
+
+def small(depth: int = 24, banks: float = 2.0) -> Accelerator:
+    """Return DRAM, one buffer and 2 x 2 multipliers."""
+    cost = {"read": 2.0, "write": 3.0, "update": 3.0}
+    dram = dict.fromkeys(cost, 40.0)
+    return Accelerator(
+        name="small",
+        source="made up",
+        mac=Mac(mesh=(2, 2), energy_pj=1.0),
+        levels=(
+            Level(name="DRAM", kind="dram", width_bits=16, word_bits=16, energy_pj=dram,
+                  shared_words_per_cycle=banks, may_keep=(ALL,)),
+            Level(name="buffer", width_bits=16, word_bits=16, depth=depth, energy_pj=cost,
+                  may_keep=(ALL, ALL[:2], ALL[1:])),
+        ),
+    )  # fmt: skip
+
+
+def least_edp(layer: Layer, accelerator: Accelerator) -> float:
+    """Return the least energy-delay product of all mappings there are."""
+    levels, dims = len(accelerator.levels), len(layer.dims)
+    primes = [(d, p) for d, bound in enumerate(layer.bounds) for p in primes_of(bound)]
+    slots = ((0, 0), (1, 0), (1, 2), (1, 3))
+    placed = {}
+    for choice in itertools.product(slots, repeat=len(primes)):
+        loops = np.ones((levels, 4, dims), np.int64)
+        for (d, p), (level, row) in zip(primes, choice, strict=True):
+            loops[level, row, d] *= p
+        placed[loops.tobytes()] = loops
+    orders = list(itertools.permutations(range(dims)))
+    masks = {sum(1 << ALL.index(t) for t in keep) for keep in accelerator.levels[1].may_keep}
+    nest, machine = nest_of(layer), machine_of(accelerator)
+    work, counts = work_for(levels, dims), np.zeros((levels, 3, 3), np.int64)
+    best = math.inf
+    for loops in placed.values():
+        batch = np.repeat(loops[None], len(orders) ** 2 * len(masks), axis=0)
+        keeps = np.full((len(batch), levels), 7, np.int64)
+        for row, (one, two, mask) in enumerate(itertools.product(orders, orders, sorted(masks))):
+            batch[row, 0, 1], batch[row, 1, 1], keeps[row, 1] = one, two, mask
+        out = np.full((len(batch), 4), np.inf)
+        verdicts = np.zeros(len(batch), np.int64)
+        evaluate_all(nest, machine, batch, keeps, work, counts, out, verdicts)
+        edp = (out[:, ENERGY_PJ] * out[:, CYCLES])[verdicts == 0]
+        best = min(best, float(edp.min()) if edp.size else math.inf)
+    return best
+
+
+@pytest.mark.parametrize(
+    "layer", [matmul("a", n=4, c=6, m=2), matmul("b", n=1, c=4, m=6), matmul("c", n=3, c=2, m=2)]
+)
+def test_the_best_of_a_tiny_problem_is_found(layer: Layer) -> None:
+    found = find(layer, small(), evaluations=30_000)
+    assert found.evaluation.edp == pytest.approx(least_edp(layer, small()), rel=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    m=st.integers(1, 64), c=st.integers(1, 32), p=st.integers(1, 28), r=st.integers(1, 3),
+    name=st.sampled_from(["eyeriss_like", "simba_like", "tpu_like", "two_level", "gpu_sm_like"]),
+)  # fmt: skip
+def test_every_layer_gets_a_mapping_no_better_than_its_bound(
+    m: int, c: int, p: int, r: int, name: str
+) -> None:
+    layer, accelerator = conv("c", m=m, c=c, r=r, s=r, p=p, q=p), load_accelerator(name)
+    found = find(layer, accelerator, evaluations=500)
+    energy_pj, cycles = bounds(layer, accelerator)
+    assert found.evaluation.energy_pj >= energy_pj * (1 - 1e-12)
+    assert found.evaluation.cycles >= cycles
+    assert 0.0 <= found.gap < 1.0
+
+
+def test_one_evaluation_is_enough_for_a_mapping() -> None:
+    found = find(conv("c", m=64, c=64, r=3, s=3, p=56, q=56), load_accelerator("eyeriss_like"),
+                 evaluations=1)  # fmt: skip
+    assert found.evaluation.cycles > 0
+
+
+def test_the_same_seed_finds_the_same_mapping_and_more_time_none_worse() -> None:
+    layer, accelerator = matmul("g", n=64, c=96, m=128), load_accelerator("two_level")
+    first, again = (find(layer, accelerator, evaluations=20_000, seed=3) for _ in range(2))
+    longer = find(layer, accelerator, evaluations=60_000, seed=3)
+    assert first == again
+    assert longer.evaluation.edp <= first.evaluation.edp
+
+
+def test_goals_pull_their_own_way() -> None:
+    layer, accelerator = conv("c", m=32, c=16, r=3, s=3, p=28, q=28), load_accelerator("two_level")
+    by_goal = {goal: find(layer, accelerator, goal=goal) for goal in ("energy", "cycles", "edp")}
+    least = min(f.evaluation.energy_pj for f in by_goal.values())
+    assert by_goal["energy"].evaluation.energy_pj == pytest.approx(least, rel=0.01)
+    assert by_goal["cycles"].evaluation.cycles == min(f.evaluation.cycles for f in by_goal.values())
+
+
+def test_constraints_are_obeyed() -> None:
+    rules = Constraints(
+        allow={"buffer": {"spatial_x": ("M",), "spatial_y": ("C",)}},
+        keep={"buffer": ("Inputs", "Outputs")},
+    )
+    found = find(dwconv("d", c=8, r=3, s=3, p=8, q=8), small(64), constraints=rules)
+    inner = found.mapping.levels[1]
+    assert inner.keep == ("Inputs", "Outputs")
+    assert {dim for dim, _ in inner.spatial_y} <= {"C"}
+    assert not inner.spatial_x
+
+
+def test_a_utilization_that_is_asked_for_is_reached_or_refused() -> None:
+    layer = matmul("g", n=4, c=4, m=4)
+    free = small(depth=64, banks=1e9)
+    found = find(layer, free, goal="energy", constraints=Constraints(least_utilization=1.0))
+    assert found.evaluation.utilization == 1.0
+    with pytest.raises(Infeasible, match="utilization_too_low"):
+        find(matmul("p", n=1, c=1, m=1), free, constraints=Constraints(least_utilization=1.0))
+
+
+def test_a_buffer_smaller_than_its_tensors_is_infeasible() -> None:
+    tiny = small(depth=1)
+    with pytest.raises(Infeasible, match="buffer_too_small"):
+        find(matmul("g", n=2, c=2, m=2), tiny)
+    two = small(depth=2)  # room for one word of two tensors: they bypass in turn
+    assert find(matmul("g", n=2, c=2, m=2), two, evaluations=100).evaluation.cycles > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"goal": "edpp"}, "did you mean 'edp'"),
+        ({"constraints": Constraints(allow={"bufer": {}})}, "did you mean 'buffer'"),
+        ({"constraints": Constraints(allow={"DRAM": {"temporal": ("N",)}})}, "forbid loops over C"),
+        ({"constraints": Constraints(keep={"buffer": ("Weight",)})}, "did you mean 'Weights'"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        find(matmul("g", n=2, c=2, m=2), small(), **changes)  # type: ignore[arg-type]
+
+
+def test_a_bigger_buffer_costs_more_per_access_and_saves_dram() -> None:
+    layer = conv("c", m=256, c=256, r=3, s=3, p=28, q=28)
+    base = load_accelerator("two_level")
+    large = dataclasses.replace(
+        base, levels=(base.levels[0], dataclasses.replace(base.levels[1], depth=1 << 18))
+    )
+    words = []
+    for accelerator in (base, large):
+        found = find(layer, accelerator, goal="energy")
+        words.append(
+            sum(t.reads + t.updates for t in found.evaluation.traffic if t.level == "DRAM")
+        )
+    assert machine_of(large).energy_pj[1, 0] > machine_of(base).energy_pj[1, 0]
+    assert words[1] < words[0]
