@@ -19,6 +19,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -36,7 +37,7 @@ Floats = NDArray[np.float64]
 
 def cache_folder() -> Path:
     """Return the folder compiled kernels are kept in, made if need be."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(metadata.version("numba").encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         text = source.read_bytes()
         if b"kernel(" in text:
