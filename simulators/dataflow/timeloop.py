@@ -1,7 +1,7 @@
-"""Architectures, problems and mappings of Timeloop's world, read one way.
+"""Architectures and problems written as compact YAML tables for comparison with Timeloop.
 
-The compact tables of the reference folder, and Timeloop's own YAML (version 0.3 and 0.4) as far as
-storage levels, meshes, conv and einsum problems, and mappings of loops and bypass go.
+The tables name what Timeloop's own files name: levels outermost first with mesh, width, depth and
+bandwidth; shapes with dimensions and projections; coefficients by name.
 """
 
 from __future__ import annotations

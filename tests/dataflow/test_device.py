@@ -1,0 +1,54 @@
+"""Operators on an accelerator, and explanations of counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.catalog.accelerator import load_accelerator
+from simulators.core.errors import UserError
+from simulators.dataflow.device import price
+from simulators.dataflow.explain import explained
+from simulators.dataflow.search import find
+from simulators.workload.convolution import matmul
+from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
+
+
+def test_operators_are_priced_one_by_one() -> None:
+    product = Gemm(name="up", m=8.0, n=64.0, k=32.0)
+    twice = Gemm(name="up", m=8.0, n=64.0, k=32.0, repeat=2)
+    heads = Attention(
+        name="attention", phase="decode", requests=2.0, query_tokens=2.0, pairs=128.0,
+        kv_tokens=128.0, heads=4, kv_heads=4, head_dim=16,
+    )  # fmt: skip
+    one, two, attention = price([product, twice, heads], "two_level", evaluations=2000)
+    assert (two.latency_s, two.energy_j) == (2 * one.latency_s, 2 * one.energy_j)
+    assert attention.latency_s >= 2 * 2 * 4 * 64 * 16 / 64 / 1e9  # multiplies over multipliers
+
+
+def test_what_has_no_multiplies_streams_through_memory() -> None:
+    norm, add = price(
+        [
+            Norm(name="norm", rows=10.0, cols=100.0),
+            Elementwise(name="add", elements=1000.0, reads=2),
+        ],
+        "two_level",
+    )
+    # 4 words per cycle at 1 GHz; 16 bit at 8 pJ each.
+    assert norm.latency_s == pytest.approx(2000 / 4 / 1e9)
+    assert add.energy_j == pytest.approx(3000 * 16 * 8e-12)
+
+
+def test_a_fraction_of_a_row_is_refused() -> None:
+    with pytest.raises(UserError, match="whole and positive"):
+        price([Gemm(name="up", m=0.5, n=64.0, k=32.0)], "two_level")
+
+
+def test_an_explanation_names_each_level_and_its_factors() -> None:
+    layer, accelerator = matmul("g", n=16, c=32, m=48), load_accelerator("eyeriss_like")
+    found = find(layer, accelerator, evaluations=2000)
+    text = explained(found.mapping, layer, accelerator)
+    for line in found.evaluation.traffic:
+        assert (
+            f"{line.level} {line.tensor}: {line.reads:,} reads, {line.fills:,} fills, "
+            f"{line.updates:,} updates" in text
+        )
