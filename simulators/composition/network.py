@@ -17,11 +17,19 @@ import numpy as np
 
 from simulators.catalog.cluster import Cluster, Link
 from simulators.catalog.gpu import Gpu
+from simulators.collectives.measured import NETWORKS, measured_time
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import read_toml
 from simulators.workload.operators import Collective, Column
 
 PCIE = "pcie"
 """The fabric of a GPU without ports of its own, whatever the node offers."""
+
+LIBRARIES = ("trtllm", "vllm", "sglang")
+"""Frameworks with an all-reduce of their own for small messages, the default of kernels first."""
+
+MEASURED = ("all_reduce",)
+"""What these frameworks do not leave to NCCL."""
 
 CALIBRATION = Path(__file__).parent / "calibration" / "network.toml"
 
@@ -80,8 +88,28 @@ def price_collective(
         gpu: whose ports may be narrower than the node's links.
         span: neighbouring GPUs it reaches over; more than a node has means the network.
     """
+    library = _library(gpu.name) if collective.kind in MEASURED and span == collective.ranks else ""
+    if library and span <= cluster.gpus_per_node:
+        answer = measured_time(
+            gpu=gpu.name,
+            library=library,
+            collective=collective.kind,
+            dtype="fp16",
+            ranks=collective.ranks,
+            size_bytes=np.atleast_1d(np.asarray(collective.size_bytes, np.float64)),
+        )
+        return answer.time_s.reshape(np.shape(collective.size_bytes)), True
     reach = sustained(cluster, gpu, span)
     return collective_s(collective, cluster.link(span, gpu), reach.fraction), reach.calibrated
+
+
+@functools.lru_cache(maxsize=256)
+def _library(gpu: str) -> str:
+    """Return whose all-reduce is priced on a GPU: the first of `LIBRARIES` measured there."""
+    if gpu not in NETWORKS.names():
+        return ""
+    known = {curve["library"] for curve in read_toml(NETWORKS.find(gpu))["curve"]}
+    return next((library for library in LIBRARIES if library in known), "")
 
 
 def sustained(cluster: Cluster, gpu: Gpu, span: int) -> Sustained:
