@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 
@@ -24,11 +25,7 @@ def main() -> None:
     skyline.warm_up()
     checks = [
         *(
-            _timed(
-                f"1e7 uniform rows, {width} objectives",
-                0.3,
-                lambda r, w=width: r.random((_ROWS, w)),
-            )
+            _timed(f"1e7 uniform rows, {width} objectives", 0.3, functools.partial(_uniform, width))
             for width in (2, 3, 4)
         ),
         _timed("1e5 anti-correlated rows, 4 objectives", 0.3, _anti_correlated),
@@ -36,7 +33,7 @@ def main() -> None:
         _timed(
             "1e7 uniform rows, 3 objectives, not compiled",
             None,
-            lambda r: r.random((_ROWS, 3)),
+            functools.partial(_uniform, 3),
             compiled=False,
         ),
     ]
@@ -61,6 +58,11 @@ def _timed(
     return Check(
         name, used, "CPU-s", limit, None if limit is None else used <= limit, len(values), note
     )
+
+
+def _uniform(width: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """Rows of independent objectives."""
+    return random.random((_ROWS, width))
 
 
 def _anti_correlated(random: np.random.Generator) -> NDArray[np.float64]:
