@@ -17,7 +17,7 @@ from simulators.core.jit import Ints, array, arrays, boolean, f8, i8, kernel, ma
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_SMALL = 5_000
+_SMALL = 20_000
 """Rows up to which plain numpy is quicker than loading a compiled loop."""
 _WINDOW = 1_000
 """Front members above which divide and conquer is cheaper than the window."""
