@@ -34,6 +34,8 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     """
     now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     folder = Path("." if "://" in store.folder else store.folder) / "runs" / now
+    while folder.exists():  # another run began within the same second
+        folder = folder.with_name(f"{folder.name}-again")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(written, indent=1, default=str))
