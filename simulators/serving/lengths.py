@@ -74,8 +74,8 @@ def load_workload(name: str) -> Workload:
         UnknownNameError: nothing answers to the name.
         UserError: a table is missing or means nothing.
 
-    >>> load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500
-    np.True_
+    >>> bool(load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500)
+    True
     """
     path = WORKLOADS.find(name)
     return _workload(path, path.stat().st_mtime_ns)

@@ -60,7 +60,7 @@ class Quadratic:
         return outcome(
             Metrics,
             {
-                name: values.astype(schema_of(Metrics).field(name).type.to_pandas_dtype())
+                name: values.astype(np.int64 if name == "whole" else np.float64)
                 for name, values in columns.items()
             },
             infeasible=["unlucky: 13" if count == 13 else "" for count in n],
