@@ -28,7 +28,8 @@ def answers(
     counted: Counter[str] = Counter()
     task = sweep(folder, asked, engine=engine, **more)
     rows = task.run(lambda part: counted.update(part.rows), said.append).collect()
-    assert sum(counted.values()) == len(rows)
+    # A worker that dies between writing a part and reporting it leaves rows that nobody counted.
+    assert sum(counted.values()) <= len(rows)
     return rows[np.argsort(asked.index_of(rows))], said
 
 
