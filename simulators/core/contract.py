@@ -117,6 +117,47 @@ class Hints(Protocol):
         ...
 
 
+LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
+"""What a figure rests on: a table of it, a fit to its like, a fit left behind, or no measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What one operator, message or wait of a design takes, of what bounds it, on what evidence.
+
+    Times and energies are those of all its repetitions; those of one design add up to its totals.
+    """
+
+    phase: str  # prefill, decode, stage 1 ...: what the rows of a design are grouped by
+    name: str
+    count: float = 1.0  # repetitions within the totals
+    time_s: float = 0.0
+    energy_j: float = 0.0
+    memory_bytes: float = 0.0  # what it keeps resident on a device: weights, keys and values
+    flops: float = 0.0
+    moved_bytes: float = 0.0  # over memory or links, at least
+    bound: str = ""  # compute, memory, latency, link, host ...
+    level: str = "fitted"  # one of `LEVELS`
+    note: str = ""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A simulator that can say where the time, the memory and the energy of a design go."""
+
+    def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
+        """Return the contributions to one design, named by the fields of the point type.
+
+        Times add up to the latency, energies to the energy of `evaluate`, to the rounding of sums.
+        Fields that are left out have their defaults.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Check:
     """One line of `sweeper validate` or of a benchmark: what was measured and what was asked.
