@@ -118,7 +118,7 @@ class Hints(Protocol):
 
 
 LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
-"""What a figure rests on: a table of it, a fit to its like, a fit it has left, or no measurement."""
+"""What a figure rests on: a table of it, a fit to its like, a fit it has left, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
