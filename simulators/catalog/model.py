@@ -47,6 +47,11 @@ class LanguageModel:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
+    attention_every: int = 1  # every so many layers see all tokens; the others a window or a state
+    window: int = 0  # tokens that the others see; 0: they keep a state instead
+    state_key_heads: int = 0  # of a layer that keeps a state (gated delta rule)
+    state_value_heads: int = 0
+    state_head_dim: int = 0
     source: str
     aliases: tuple[str, ...] = ()
 
@@ -54,6 +59,23 @@ class LanguageModel:
     def is_latent(self) -> bool:
         """Whether keys and values are cached as one latent per token (MLA)."""
         return self.kv_lora_rank > 0
+
+    @property
+    def has_states(self) -> bool:
+        """Whether most layers keep a state of fixed size instead of keys and values."""
+        return self.attention_every > 1 and self.window == 0
+
+    @property
+    def state_layers(self) -> int:
+        """Layers that keep a state instead of keys and values."""
+        return self.layers - self.layers // self.attention_every if self.has_states else 0
+
+    @property
+    def state_parameters(self) -> int:
+        """Weights of one such layer's projections: queries, keys, values, their gate, output."""
+        keys = self.state_key_heads * self.state_head_dim
+        values = self.state_value_heads * self.state_head_dim
+        return self.hidden * (2 * keys + 3 * values)
 
     @property
     def expert_layers(self) -> int:
@@ -116,7 +138,9 @@ class LanguageModel:
         ffn += (self.layers - self.expert_layers) * self.dense_ffn_parameters
         norms = (2 * self.layers + 1) * self.norm_parameters
         tables = self.vocab * (1 if self.tied_embeddings else 2) + self.learned_positions
-        return self.layers * self.attention_parameters + ffn + norms + tables * self.hidden
+        attention = (self.layers - self.state_layers) * self.attention_parameters
+        attention += self.state_layers * self.state_parameters
+        return attention + ffn + norms + tables * self.hidden
 
 
 def load_model(name: str) -> LanguageModel:
@@ -151,6 +175,10 @@ def _checked(path: Path, model: LanguageModel) -> LanguageModel:
         raise UserError(f"{path}: top_k is {model.top_k}; it must be within 1..{model.experts}")
     if model.experts and model.expert_ffn < 1:
         raise UserError(f"{path}: a mixture of experts also needs expert_ffn")
+    if model.attention_every < 1:
+        raise UserError(f"{path}: attention_every is {model.attention_every}; at least 1")
+    if model.has_states and not model.state_value_heads:
+        raise UserError(f"{path}: layers that keep a state need state_value_heads, or a window")
     if model.norm not in ("rms_norm", "layer_norm"):
         raise UserError(f"{path}: norm is '{model.norm}'; it must be rms_norm or layer_norm")
     return model

@@ -25,6 +25,14 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
     """Return the seconds of one grouped product over the experts of this GPU."""
     tokens, n, k = (np.asarray(x, np.float64) for x in (grouped.tokens, grouped.n, grouped.k))
     entry = _entry(grouped, gpu, profile)
+    if entry is None and _is_narrow(grouped):
+        rates = _rates(grouped, gpu, profile)
+        return np.asarray(
+            four_norm(
+                grouped_gemm_flops(grouped) / (rates.compute * gpu.peak(grouped.dtype)),
+                grouped_gemm_bytes(grouped) / (rates.bandwidth * gpu.hbm_bytes_per_s),
+            )
+        )
     if entry is not None:
         sizes = (tokens * grouped.top_k, active_experts(grouped), n, k)
         alone_s = fitted_expert_seconds(sizes, float(grouped.experts), grouped.dtype, gpu, entry)
@@ -95,8 +103,10 @@ def grouped_gemm_flops(grouped: GroupedGemm) -> NDArray[np.float64]:
 def grouped_gemm_bytes(grouped: GroupedGemm) -> NDArray[np.float64]:
     """Return the bytes of the awake experts' weights and of the tokens in and out."""
     rows = np.asarray(grouped.tokens, np.float64) * grouped.top_k
-    numbers = active_experts(grouped) * grouped.n * grouped.k + rows * grouped.k
-    return numbers * BYTES[grouped.dtype] + rows * grouped.n * result_bytes(grouped.dtype)
+    weights = active_experts(grouped) * grouped.n * grouped.k
+    read = weights * BYTES[grouped.weight_dtype or grouped.dtype]
+    read = read + rows * grouped.k * BYTES[grouped.dtype]
+    return read + rows * grouped.n * result_bytes(grouped.dtype)
 
 
 def grouped_gemm_call_seconds(
@@ -115,10 +125,15 @@ def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> GemmRates:
     return profile.gemm[str(_class(grouped, gpu, profile))]
 
 
+def _is_narrow(grouped: GroupedGemm) -> bool:
+    """Return whether weights are stored narrower than they are multiplied."""
+    return BYTES[grouped.weight_dtype or grouped.dtype] < BYTES[grouped.dtype]
+
+
 def _entry(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the fitted numbers that apply; tables hold 16- and 8-bit floating point only."""
     dtype = "bf16" if grouped.dtype == "fp16" else grouped.dtype
-    if dtype not in ("bf16", "fp8"):
+    if dtype not in ("bf16", "fp8") or _is_narrow(grouped):
         return None
     return entry_of(gpu, profile, "experts", tuple(dict.fromkeys((dtype, "bf16"))))
 

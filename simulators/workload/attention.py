@@ -8,11 +8,18 @@ expansion into the queries and the output, and attends in the latent space: per 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from simulators.catalog.model import LanguageModel
-from simulators.workload.cut import Parallelism, Stage, kv_heads_per_gpu
-from simulators.workload.operators import Attention, Column, Compute, Gemm
+from simulators.workload.cut import Parallelism, Stage, attending_layers, kv_heads_per_gpu
+from simulators.workload.operators import Attention, Column, Compute, Elementwise, Gemm
 from simulators.workload.precision import precision
 from simulators.workload.step import Step
+
+STATE_CHUNK = 64.0
+"""Tokens of a prompt between two states, in the chunked form of the gated delta rule."""
 
 
 def prefill_operators(
@@ -20,7 +27,7 @@ def prefill_operators(
 ) -> tuple[Compute, ...]:
     """Return the attention of prompt chunks: it depends on the step's prefill sums alone."""
     if not model.is_latent:
-        return (_attention("prefill", model, cut, part, step, dtype, kv_dtype),)
+        return _attentions("prefill", model, cut, part, step, dtype, kv_dtype)
     how, heads = precision(dtype), model.heads / cut.tp
     score = model.qk_nope_head_dim + model.qk_rope_head_dim
     expand = Gemm(
@@ -54,7 +61,7 @@ def decode_operators(
 ) -> tuple[Compute, ...]:
     """Return the attention of single new tokens: it depends on the decodes and their keys alone."""
     if not model.is_latent:
-        return (_attention("decode", model, cut, part, step, dtype, kv_dtype),)
+        return _attentions("decode", model, cut, part, step, dtype, kv_dtype)
     how, heads = precision(dtype), model.heads / cut.tp
     cached = model.kv_lora_rank + model.qk_rope_head_dim
     width = (cached + model.kv_lora_rank) / 2.0
@@ -81,11 +88,58 @@ def decode_operators(
     )
 
 
-def _attention(
+def _attentions(
     phase: str,
     model: LanguageModel,
     cut: Parallelism,
     part: Stage,
+    step: Step,
+    dtype: str,
+    kv_dtype: str,
+) -> tuple[Compute, ...]:
+    """Return the layers that see all tokens, and those that see a window or keep a state."""
+    full = attending_layers(model, part)
+    whole = _attention(phase, model, cut, full, step, dtype, kv_dtype)
+    rest = part.layers - full
+    if not rest:
+        return (whole,)
+    if model.has_states:
+        return (whole, _state_update(phase, model, cut, rest, step))
+    seen = _seen_through(step, float(model.window))
+    local = _attention(phase, model, cut, rest, seen, dtype, kv_dtype)
+    return (whole, replace(local, name=f"{phase}_window_attention"))
+
+
+def _seen_through(step: Step, window: float) -> Step:
+    """Return a step whose queries see no more than a window."""
+    return replace(
+        step,
+        prefill_pairs=np.minimum(step.prefill_pairs, step.prefill_tokens * window),
+        prefill_kv_tokens=np.minimum(
+            step.prefill_kv_tokens, step.prefill_tokens + step.prefills * window
+        ),
+        decode_kv_tokens=np.minimum(step.decode_kv_tokens, step.decodes * window),
+    )
+
+
+def _state_update(
+    phase: str, model: LanguageModel, cut: Parallelism, layers: int, step: Step
+) -> Elementwise:
+    """Return the traffic of states: a decode reads and writes its own, a prompt one per chunk.
+
+    A state is a matrix of `state_head_dim` squared per value head (Yang et al., "Gated delta
+    networks", 2024), kept in fp32; prompts are taken in chunks of 64 tokens.
+    """
+    state = model.state_value_heads * model.state_head_dim**2 / cut.tp
+    chunks = step.prefill_tokens / STATE_CHUNK if phase == "prefill" else step.decodes
+    return Elementwise(name=f"{phase}_state", elements=chunks * state, dtype="fp32", repeat=layers)
+
+
+def _attention(
+    phase: str,
+    model: LanguageModel,
+    cut: Parallelism,
+    layers: int,
     step: Step,
     dtype: str,
     kv_dtype: str,
@@ -104,7 +158,7 @@ def _attention(
         head_dim=float(model.head_dim),
         dtype=precision(dtype).activations,
         kv_dtype=kv_dtype,
-        repeat=part.layers,
+        repeat=layers,
     )
 
 

@@ -1,4 +1,10 @@
-"""A replica is cut across GPUs: heads and widths by tensor parallelism, layers by pipeline."""
+"""A replica is cut across GPUs: heads and widths by tensor parallelism, layers by pipeline.
+
+Under attention data parallelism a stage is several groups of `tp` ranks. Each group attends to
+requests of its own; in the experts' layers the tokens of all groups meet. Experts are dealt whole
+to
+`ep` parts of a stage's ranks, and each expert's width is cut over the ranks of a part.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +21,23 @@ class Parallelism:
 
     tp: int = 1
     pp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
 
     @property
     def gpus(self) -> int:
         """GPUs one replica occupies."""
-        return self.tp * self.pp
+        return self.width * self.pp
+
+    @property
+    def width(self) -> int:
+        """GPUs of one pipeline stage."""
+        return self.tp * self.attention_dp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs over which the width of an expert is cut."""
+        return self.width // self.ep
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,17 @@ def stage_of(model: LanguageModel, cut: Parallelism, stage: int) -> Stage:
     )
 
 
+def attending_layers(model: LanguageModel, part: Stage) -> int:
+    """Return the layers of a stage that see all tokens before.
+
+    >>> from simulators.catalog.model import load_model
+    >>> model = load_model("gpt_oss_120b")
+    >>> attending_layers(model, stage_of(model, Parallelism(), 0))
+    18
+    """
+    return max(1, part.layers // model.attention_every)
+
+
 def kv_heads_per_gpu(model: LanguageModel, cut: Parallelism) -> int:
     """Return the key-value heads on one GPU; where there are fewer heads than GPUs, copies.
 
@@ -78,6 +107,12 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
     """
     if cut.tp < 1 or cut.pp < 1:
         raise Infeasible("no_gpus", f"tp {cut.tp}, pp {cut.pp}")
+    if cut.ep < 1 or cut.attention_dp < 1 or cut.width % cut.ep:
+        raise Infeasible("ep_does_not_divide_gpus", f"ep {cut.ep}, {cut.width} GPUs of a stage")
+    if cut.ep > 1 and (model.experts == 0 or model.experts % cut.ep):
+        raise Infeasible(
+            "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {model.experts} experts"
+        )
     if model.heads % cut.tp:
         raise Infeasible(
             "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"

@@ -1,6 +1,8 @@
 """A feed-forward block widens every token and narrows it again; a mixture does so in its experts.
 
-Tensor parallelism cuts every expert's width, so each GPU holds a slice of all experts.
+Tensor parallelism cuts every expert's width, so each GPU holds a slice of all experts; expert
+parallelism deals out whole experts. `tokens` are those of one group of ranks; where several groups
+attend on their own, the experts see the tokens of all.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ def _mixture(
     model: LanguageModel, cut: Parallelism, tokens: Column, how: Precision, repeat: int
 ) -> tuple[Compute, ...]:
     """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
-    width, up = model.expert_ffn / cut.tp, 2 if model.gated_ffn else 1
-    routed = tokens * model.top_k
+    width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
+    everywhere = tokens * cut.attention_dp
+    routed = everywhere * model.top_k / cut.ep  # rows of this GPU's experts
     return (
         Gemm(
             name="router",
@@ -80,7 +83,7 @@ def _mixture(
             dtype=how.activations,
             repeat=repeat,
         ),
-        _experts("experts_up", model, tokens, up * width, model.hidden, how, repeat),
+        _experts("experts_up", model, cut, everywhere, up * width, model.hidden, how, repeat),
         Elementwise(
             name="experts_activation",
             elements=routed * width,
@@ -88,7 +91,7 @@ def _mixture(
             dtype=how.activations,
             repeat=repeat,
         ),
-        _experts("experts_down", model, tokens, model.hidden, width, how, repeat),
+        _experts("experts_down", model, cut, everywhere, model.hidden, width, how, repeat),
         Elementwise(
             name="weighted_sum",
             elements=tokens * model.hidden,
@@ -102,6 +105,7 @@ def _mixture(
 def _experts(
     name: str,
     model: LanguageModel,
+    cut: Parallelism,
     tokens: Column,
     n: float,
     k: float,
@@ -113,8 +117,9 @@ def _experts(
         tokens=tokens,
         n=n,
         k=k,
-        experts=model.experts,
-        top_k=float(model.top_k),
-        dtype=how.compute,
+        experts=model.experts // cut.ep,
+        top_k=model.top_k / cut.ep,
+        dtype=how.expert_compute or how.compute,
+        weight_dtype=how.expert_weights or how.weights,
         repeat=repeat,
     )

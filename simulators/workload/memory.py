@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.catalog.model import LanguageModel
-from simulators.workload.cut import Parallelism, Stage, kv_heads_per_gpu, stage_of
+from simulators.workload.cut import (
+    Parallelism,
+    Stage,
+    attending_layers,
+    kv_heads_per_gpu,
+    stage_of,
+)
 from simulators.workload.operators import BYTES, Column
 from simulators.workload.precision import Precision, number_bytes, precision
 
@@ -42,6 +48,7 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
     """Return the bytes of weights on each GPU of one pipeline stage."""
     part, how = stage_of(model, cut, stage), precision(dtype)
     split = _linear(model, cut, part) * how.weight_bytes / cut.tp
+    split += _experts(model, part) * how.expert_bytes / cut.width
     split += _tables(model, part, cut) * how.activation_bytes / cut.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
 
@@ -49,16 +56,19 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
 def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) -> float:
     """Return the KV-cache bytes of one token on the fullest GPU of a replica.
 
+    Under attention data parallelism a token is held by one group of ranks; groups are taken to hold
+    equally many. Of layers that see a window, only those that see everything are counted.
+
     >>> from simulators.catalog.model import load_model
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
-    layers = max(stage_of(model, cut, stage).layers for stage in range(cut.pp))
+    layers = max(attending_layers(model, stage_of(model, cut, stage)) for stage in range(cut.pp))
     if model.is_latent:
         numbers = model.kv_lora_rank + model.qk_rope_head_dim
     else:
         numbers = 2 * kv_heads_per_gpu(model, cut) * model.head_dim
-    return layers * numbers * number_bytes(kv_dtype)
+    return layers * numbers * number_bytes(kv_dtype) / cut.attention_dp
 
 
 def activation_bytes(
@@ -78,7 +88,7 @@ def activation_bytes(
     else:
         attention = 2 * (model.heads / cut.tp + kv_heads_per_gpu(model, cut)) * model.head_dim
     wide = 3 if model.gated_ffn else 2
-    routed = model.top_k * (wide * model.expert_ffn / cut.tp + 2 * model.hidden)
+    routed = model.top_k * (wide * model.expert_ffn / cut.width + 2 * model.hidden)
     ffn = max(wide * model.ffn / cut.tp, routed)
     layer = tokens * (2 * model.hidden + max(attention, ffn)) * how.activation_bytes
     logits = logits_rows * (model.vocab / cut.tp) * (how.activation_bytes + BYTES["fp32"])
@@ -92,9 +102,16 @@ def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
         copies = kv_heads_per_gpu(model, cut) * cut.tp - model.kv_heads
         bias = model.biases or model.qkv_biases
         attention += 2 * copies * model.head_dim * (model.hidden + bias)
-    experts = (model.experts + model.shared_experts) * model.expert_parameters
+    shared = model.shared_experts * model.expert_parameters
     dense = model.dense_ffn_parameters - model.biases * model.hidden
-    return part.layers * attention + part.dense_layers * dense + part.expert_layers * experts
+    states = part.layers - attending_layers(model, part) if model.has_states else 0
+    projections = (part.layers - states) * attention + states * model.state_parameters
+    return projections + part.dense_layers * dense + part.expert_layers * shared
+
+
+def _experts(model: LanguageModel, part: Stage) -> int:
+    """Weights of the routed experts of a stage."""
+    return part.expert_layers * model.experts * model.expert_parameters if model.experts else 0
 
 
 def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:

@@ -45,6 +45,7 @@ class GroupedGemm:
     experts: int
     top_k: float
     dtype: str = "fp16"
+    weight_dtype: str = ""  # of the stored weights, if narrower
     repeat: int = 1
 
 

@@ -1,8 +1,12 @@
-"""A precision names how a model is stored and multiplied: `fp8`, `w4a16`, `bf16` ..."""
+"""A precision names how a model is stored and multiplied: `fp8`, `w4a16`, `bf16` ...
+
+Public checkpoints of mixtures often narrow the experts alone: `bf16+fp4` is bf16 everywhere but in
+the routed experts, which are fp4.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulators.core.errors import UnknownNameError
 from simulators.workload.operators import BYTES
@@ -15,11 +19,18 @@ class Precision:
     compute: str  # of the tensor units
     weights: str  # as stored
     activations: str  # of everything else: norms, attention, embedding, LM head, messages
+    expert_compute: str = ""  # of the routed experts, where they differ
+    expert_weights: str = ""
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of one weight of a linear layer."""
         return BYTES[self.weights]
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of one weight of a routed expert."""
+        return BYTES[self.expert_weights or self.weights]
 
     @property
     def activation_bytes(self) -> float:
@@ -48,9 +59,15 @@ def precision(name: str) -> Precision:
     Raises:
         UnknownNameError: there is no such precision.
 
-    >>> precision("w4a16").weight_bytes
-    0.5
+    >>> precision("w4a16").weight_bytes, precision("bf16+fp4").expert_bytes
+    (0.5, 0.5)
     """
+    base, plus, experts = name.partition("+")
+    if plus and base in PRECISIONS and experts in PRECISIONS:
+        narrow = PRECISIONS[experts]
+        return replace(
+            PRECISIONS[base], expert_compute=narrow.compute, expert_weights=narrow.weights
+        )
     if name not in PRECISIONS:
         raise UnknownNameError("dtype", name, PRECISIONS)
     return PRECISIONS[name]

@@ -14,7 +14,13 @@ from __future__ import annotations
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.attention import decode_operators, prefill_operators
-from simulators.workload.cut import Parallelism, Stage, kv_heads_per_gpu, stage_of
+from simulators.workload.cut import (
+    Parallelism,
+    Stage,
+    attending_layers,
+    kv_heads_per_gpu,
+    stage_of,
+)
 from simulators.workload.feed_forward import feed_forward
 from simulators.workload.operators import (
     Collective,
@@ -101,8 +107,22 @@ def collectives(
     """Return the messages that grow with tokens: sums over tensor ranks, hand-over to a stage."""
     size = tokens * model.hidden * precision(dtype).activation_bytes
     messages: list[Collective] = []
+    apart = cut.attention_dp > 1
+    if apart and part.expert_layers:
+        # The experts' ranks gather the tokens of all groups, and each group takes its sums back.
+        messages += [
+            Collective(
+                name=f"experts_{kind}",
+                kind=kind,
+                size_bytes=size * cut.attention_dp,
+                ranks=cut.width,
+                repeat=part.expert_layers,
+            )
+            for kind in ("all_gather", "reduce_scatter")
+        ]
     if cut.tp > 1:
-        sums = 2 * part.layers + part.has_embedding  # the embedding is cut by vocabulary
+        # The embedding is cut by vocabulary.
+        sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
         messages.append(
             Collective(
                 name="tensor_parallel_sum",
@@ -137,18 +157,41 @@ def _projections(
     if model.is_latent:
         return _latent_projections(model, cut, part, tokens, how)
     heads, kv_heads = model.heads / cut.tp, kv_heads_per_gpu(model, cut)
+    layers = attending_layers(model, part) if model.has_states else part.layers
+    states = _state_projections(model, cut, part.layers - layers, tokens, how)
     qkv = (heads + 2 * kv_heads) * model.head_dim
     rotated = 0.0 if model.learned_positions else heads * model.head_dim
     cached = 2 * kv_heads * model.head_dim
     return (
-        _linear("qkv_proj", tokens, qkv, model.hidden, how, part.layers),
+        _linear("qkv_proj", tokens, qkv, model.hidden, how, layers),
         Elementwise(
             name="rotary_cache_write" if rotated else "cache_write",
             elements=tokens * (rotated + cached),
             dtype=how.activations,
-            repeat=part.layers,
+            repeat=layers,
         ),
-        _linear("o_proj", tokens, model.hidden, heads * model.head_dim, how, part.layers),
+        _linear("o_proj", tokens, model.hidden, heads * model.head_dim, how, layers),
+        *states,
+    )
+
+
+def _state_projections(
+    model: LanguageModel, cut: Parallelism, layers: int, tokens: Column, how: Precision
+) -> tuple[Compute, ...]:
+    """Return what surrounds a layer's state: queries, keys, values and their gate; the output."""
+    if not layers:
+        return ()
+    keys = model.state_key_heads * model.state_head_dim / cut.tp
+    values = model.state_value_heads * model.state_head_dim / cut.tp
+    return (
+        _linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, how, layers),
+        Elementwise(
+            name="state_convolution_gate",
+            elements=tokens * (2 * keys + 2 * values),
+            dtype=how.activations,
+            repeat=layers,
+        ),
+        _linear("state_out_proj", tokens, model.hidden, values, how, layers),
     )
 
 

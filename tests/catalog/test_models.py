@@ -27,8 +27,21 @@ PUBLISHED = {
     "mixtral_8x7b": 46.7e9,
     "qwen3_32b": 32.8e9,
     "deepseek_v3": 671e9,
+    "gpt_oss_120b": 116.8e9,
+    "qwen3_235b": 235e9,
+    "qwen3_30b": 30.5e9,
+    "qwen3_5_397b": 397e9,
+    "minimax_m2_5": 229e9,
+    "kimi_k2_5": 1.03e12,
+    "glm_5": 744e9,
 }
-ACTIVE = {"mixtral_8x7b": 12.9e9, "deepseek_v3": 37e9, "llama2_7b": 6.74e9}
+ACTIVE = {
+    "mixtral_8x7b": 12.9e9,
+    "deepseek_v3": 37e9,
+    "llama2_7b": 6.74e9,
+    "qwen3_235b": 22e9,
+    "qwen3_5_397b": 17e9,
+}
 
 
 @pytest.mark.parametrize("name", MODELS.names())
