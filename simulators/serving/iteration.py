@@ -7,8 +7,9 @@ of a mixed iteration is one batch: its weights are read once.
 
 Tables have a fixed number of steps in each octave. Linear layers jump where a tile is full: each
 step keeps both its first and its last number of tokens, so that a jump between steps stays a jump.
-Attention of prefills is kept per token, so that interpolation only meets what bends; unequal
-prompts of one batch count as equal ones with the same number, tokens and pairs.
+Attention of prefills is kept per token, so that interpolation only meets what bends. Unequal
+prompts of one batch read other numbers of keys than equal ones with the same number, tokens and
+pairs: three tables, of fewer, as many and more keys, tell what that costs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from simulators.serving.lookup import (
     LAST_GAPS_S,
     LAST_LAUNCHING_S,
     LAUNCHING_S,
+    LEAST_KEYS,
+    MOST_KEYS,
     PAST_STEPS,
     PREFILL_STEPS,
     RESTING_W,
@@ -91,7 +94,7 @@ def iteration_table(hardware: Hardware) -> IterationTable:
     most = max(MOST_TOKENS, replica.model.max_context)
     tokens, rows = octaves(TOKEN_STEPS, most), octaves(ROW_STEPS, MOST_ROWS)
     decodes, contexts = octaves(DECODE_STEPS, MOST_ROWS), octaves(CONTEXT_STEPS, most)
-    batches, chunks = octaves(PREFILL_STEPS, MOST_PREFILLS), octaves(CHUNK_STEPS, most)
+    batches, chunks = octaves(PREFILL_STEPS, MOST_PREFILLS)[1:], octaves(CHUNK_STEPS, most)
     pasts = octaves(PAST_STEPS, most)
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
@@ -208,14 +211,15 @@ def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Float
 
 
 def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
-    """Return attention of prefills per token, over their number, mean chunk and mean past."""
-    number, chunk = np.maximum(batches, 1.0)[:, None, None], np.maximum(chunks, 1.0)[:, None]
+    """Return attention of prefills per token, over keys, number, mean chunk and mean past."""
+    keys = np.array([LEAST_KEYS, 1.0, MOST_KEYS])[:, None, None, None]
+    number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
     tokens = number * chunk
     step = Step(
         prefills=number,
         prefill_tokens=tokens,
         prefill_pairs=tokens * (pasts + (chunk + 1.0) / 2.0),
-        prefill_kv_tokens=number * (pasts + chunk),
+        prefill_kv_tokens=keys * number * (pasts + chunk),
     )
     table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
     return table

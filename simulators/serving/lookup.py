@@ -16,6 +16,7 @@ from simulators.serving.batch import (
     ENERGY_J,
     LAST_STAGE_S,
     LOGITS_ROWS,
+    PREFILL_KV,
     PREFILL_PAIRS,
     PREFILL_TOKENS,
     PREFILLS,
@@ -31,9 +32,12 @@ from simulators.serving.batch import (
 )
 from simulators.serving.kernel import kernel
 
-TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 4
+TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 8
 PREFILL_STEPS, CHUNK_STEPS, PAST_STEPS = 1, 4, 2
 """Steps per octave: whole numbers up to here are exact, larger ones are interpolated."""
+
+LEAST_KEYS, MOST_KEYS = 1.0 / 3.0, 3.0
+"""Keys that unequal prompts read, over those of equal ones, are tabulated here and at 1."""
 
 COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the replica
 
@@ -203,16 +207,33 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
 
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
 def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Add attention of prefills, as of equal ones; return the seconds of the last stage."""
-    tokens = step[PREFILL_TOKENS]
-    chunk = tokens / step[PREFILLS]
+    """Add attention of prefills; return the seconds of the last stage.
+
+    It is that of equal prompts with the same number, tokens and pairs, between two tables of fewer
+    or more keys than these would read.
+    """
+    tokens, prefills = step[PREFILL_TOKENS], step[PREFILLS]
+    chunk = tokens / prefills
     past = max(0.0, step[PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
     x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
-    z = place(step[PREFILLS], PREFILL_STEPS)
+    z = place(prefills, PREFILL_STEPS) - 1.0
     batch = min(int(z), shape[PREFILL_NODES] - 2)
-    more = z - batch
     rows, columns = shape[CHUNK_NODES], shape[PAST_NODES]
     face = COLUMNS * rows * columns
-    fewer = shape[PREFILL_TABLE] + batch * face
-    add_plane(x, y, tokens * (1.0 - more), fewer, rows, columns, table, price)
-    return add_plane(x, y, tokens * more, fewer + face, rows, columns, table, price)
+    equal = shape[PREFILL_TABLE] + (shape[PREFILL_NODES] + batch) * face
+    unequal, share = equal, 0.0
+    keys = step[PREFILL_KV] / (prefills * (past + chunk)) if prefills > 1.0 else 1.0
+    if keys < 1.0:
+        unequal, share = equal - shape[PREFILL_NODES] * face, (1.0 - keys) / (1.0 - LEAST_KEYS)
+    elif keys > 1.0:
+        unequal, share = equal + shape[PREFILL_NODES] * face, (keys - 1.0) / (MOST_KEYS - 1.0)
+    more = z - batch
+    for weight, start in (
+        ((1.0 - more) * (1.0 - share), equal),
+        (more * (1.0 - share), equal + face),
+        ((1.0 - more) * share, unequal),
+        (more * share, unequal + face),
+    ):
+        if weight != 0.0:
+            add_plane(x, y, weight * tokens, start, rows, columns, table, price)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
