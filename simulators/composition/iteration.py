@@ -29,10 +29,18 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.network import price_collective
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.kernels.energy import IDLE_SHARE, energy_j
-from simulators.kernels.latency import price
+from simulators.kernels.latency import price, roofline_s
+from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.attention import decode_operators, prefill_operators
 from simulators.workload.cut import Parallelism, Stage, check_cut, stage_of
-from simulators.workload.operators import Collective, Column, Compute
+from simulators.workload.operators import (
+    Attention,
+    Collective,
+    Column,
+    Compute,
+    Gemm,
+    GroupedGemm,
+)
 from simulators.workload.step import Step, decode_step
 from simulators.workload.transformer import (
     collectives,
@@ -165,14 +173,15 @@ class _Part:
 def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
     """Return one iteration of any part of the model: some layers, with or without the ends."""
     model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
+    asked, step = step, busiest_group(step, cut.attention_dp)
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
     some = _at_least_one(step)
     tokens, rows = np.maximum(1.0, step.tokens), some.logits_rows
-    linear = _compute(token_operators(model, cut, part, tokens, dtype), replica.gpu)
-    head = _compute(head_operators(model, cut, part, rows, dtype), replica.gpu)
-    prefill = _compute(prefill_operators(model, cut, part, some, dtype, kv), replica.gpu)
-    decode = _compute(decode_operators(model, cut, part, some, dtype, kv), replica.gpu)
+    linear = _compute(token_operators(model, cut, part, tokens, dtype), replica)
+    head = _compute(head_operators(model, cut, part, rows, dtype), replica)
+    prefill = _compute(prefill_operators(model, cut, part, some, dtype, kv), replica)
+    decode = _compute(decode_operators(model, cut, part, some, dtype, kv), replica)
     ends = _messages(logits_collectives(model, cut, part, rows, dtype), replica)
     between = collectives(model, cut, part, tokens, dtype)
     sums = _messages([m for m in between if m.kind != "send_recv"], replica)
@@ -189,33 +198,73 @@ def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
         collective_s=sums.seconds,
         send_recv_s=sends.seconds,
         launch_s=0.0,
-        tokens_j=cut.tp * token_part.joules,
-        prefill_attention_j=cut.tp * prefill.joules,
-        decode_attention_j=cut.tp * decode.joules,
-        waiting_w=cut.tp * _idle_w(replica.gpu),
+        tokens_j=cut.width * token_part.joules,
+        prefill_attention_j=cut.width * prefill.joules,
+        decode_attention_j=cut.width * decode.joules,
+        waiting_w=cut.width * _idle_w(replica.gpu),
         calibrated=all(p.calibrated for p in parts),
         extrapolated=np.logical_or.reduce(np.broadcast_arrays(*[p.extrapolated for p in parts])),
     )
     launch_s = replica.runtime.launch_s(
-        part.layers, step.prefills + step.decodes, without_launch.busy_s, replica.cluster
+        part.layers, asked.prefills + asked.decodes, without_launch.busy_s, replica.cluster
     )
+    launch_s = launch_s + replica.runtime.extra_gaps_s(model, part)
     return dataclasses.replace(without_launch, launch_s=launch_s)
 
 
-def _compute(operators: Sequence[Compute], gpu: Gpu) -> _Part:
+def busiest_group(step: Step, groups: int) -> Step:
+    """Return what the busiest of several groups of ranks attends to, requests shared out evenly.
+
+    >>> [float(busiest_group(decode_step(n, 100.0), 4).decodes) for n in (6.0, 2.0)]
+    [1.5, 1.0]
+    """
+    if groups == 1:
+        return step
+
+    def share(requests: Column) -> Column:
+        return 1.0 / np.clip(requests, 1.0, groups)
+
+    prefills, decodes, rows = share(step.prefills), share(step.decodes), share(step.logits_rows)
+    return Step(
+        prefills=step.prefills * prefills,
+        prefill_tokens=step.prefill_tokens * prefills,
+        prefill_pairs=step.prefill_pairs * prefills,
+        prefill_kv_tokens=step.prefill_kv_tokens * prefills,
+        decodes=step.decodes * decodes,
+        decode_kv_tokens=step.decode_kv_tokens * decodes,
+        logits_rows=step.logits_rows * rows,
+    )
+
+
+def _compute(operators: Sequence[Compute], replica: Replica) -> _Part:
     """Return the time and energy of operators that run in sequence, as often as they repeat."""
+    gpu, runtime = replica.gpu, replica.runtime
+    framework = runtime.framework or DEFAULT_FRAMEWORK
     total = _Part()
     for operator in operators:
         if operator.repeat == 0:
             continue
-        priced = price(operator, gpu)
+        priced = price(operator, gpu, framework=framework)
+        pace = runtime.pace(gpu.architecture, family_of(operator))
+        seconds = pace.alone * priced.latency_s
+        if pace.least:
+            seconds = seconds + pace.least * roofline_s(operator, gpu)
         total += _Part(
-            priced.latency_s * operator.repeat,
-            energy_j(operator, gpu, priced.latency_s) * operator.repeat,
+            seconds * operator.repeat,
+            energy_j(operator, gpu, seconds) * operator.repeat,
             priced.calibrated,
             priced.extrapolated,
         )
     return total
+
+
+def family_of(operator: Compute) -> str:
+    """Return the name under which a runtime knows kernels of a kind."""
+    if isinstance(operator, Attention):
+        return operator.phase
+    if isinstance(operator, Gemm | GroupedGemm):
+        return "gemm" if isinstance(operator, Gemm) else "experts"
+    return "vector"
 
 
 def _messages(messages: Sequence[Collective], replica: Replica) -> _Part:
@@ -225,7 +274,10 @@ def _messages(messages: Sequence[Collective], replica: Replica) -> _Part:
         if message.repeat == 0:
             continue
         span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
-        seconds, measured = price_collective(message, replica.cluster, replica.gpu, span)
+        seconds, measured = price_collective(
+            message, replica.cluster, replica.gpu, span, replica.runtime.library
+        )
+        seconds = seconds * replica.runtime.pace(replica.gpu.architecture, "messages").alone
         total += _Part(seconds * message.repeat, 0.0, measured)
     return total
 

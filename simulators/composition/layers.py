@@ -44,7 +44,7 @@ class Layers:
         Raises:
             Infeasible: the model cannot be cut this way.
         """
-        cut = Parallelism(tp=self.replica.cut.tp, pp=pp)
+        cut = replace(self.replica.cut, pp=pp)
         check_cut(self.replica.model, cut)
         replica, part = self.replica, stage_of(self.replica.model, cut, stage)
         send_s, measured = (0.0, True) if part.has_head else self._send_s(cut)
@@ -60,10 +60,11 @@ class Layers:
         }
         busy_s = sum((sums[name] for name in SECONDS), start=send_s)
         sequences = self.step.prefills + self.step.decodes
+        launch_s = replica.runtime.launch_s(part.layers, sequences, busy_s, replica.cluster)
         return Iteration(
             **sums,
             send_recv_s=send_s,
-            launch_s=replica.runtime.launch_s(part.layers, sequences, busy_s, replica.cluster),
+            launch_s=launch_s + replica.runtime.extra_gaps_s(replica.model, part),
             waiting_w=self.waiting_w,
             calibrated=all(one.calibrated for one, _ in used) and measured,
             extrapolated=_any([one for one, _ in used]),

@@ -78,7 +78,7 @@ def collective_s(collective: Collective, link: Link, fraction: float) -> Column:
 
 
 def price_collective(
-    collective: Collective, cluster: Cluster, gpu: Gpu, span: int
+    collective: Collective, cluster: Cluster, gpu: Gpu, span: int, framework: str = ""
 ) -> tuple[Column, bool]:
     """Return the seconds of a collective on a cluster, and whether its link was measured.
 
@@ -87,8 +87,13 @@ def price_collective(
         cluster: where.
         gpu: whose ports may be narrower than the node's links.
         span: neighbouring GPUs it reaches over; more than a node has means the network.
+        framework: whose all-reduce, where it was measured there.
     """
-    library = _library(gpu.name) if collective.kind in MEASURED and span == collective.ranks else ""
+    library = (
+        _library(gpu.name, framework)
+        if collective.kind in MEASURED and span == collective.ranks
+        else ""
+    )
     if library and span <= cluster.gpus_per_node:
         answer = measured_time(
             gpu=gpu.name,
@@ -104,12 +109,12 @@ def price_collective(
 
 
 @functools.lru_cache(maxsize=256)
-def _library(gpu: str) -> str:
-    """Return whose all-reduce is priced on a GPU: the first of `LIBRARIES` measured there."""
+def _library(gpu: str, framework: str) -> str:
+    """Return whose all-reduce is priced on a GPU: the framework's, else the first measured."""
     if gpu not in NETWORKS.names():
         return ""
     known = {curve["library"] for curve in read_toml(NETWORKS.find(gpu))["curve"]}
-    return next((library for library in LIBRARIES if library in known), "")
+    return next((library for library in (framework, *LIBRARIES) if library in known), "")
 
 
 def sustained(cluster: Cluster, gpu: Gpu, span: int) -> Sustained:

@@ -3,6 +3,10 @@
 A serving engine that replays CUDA graphs pays a gap per layer, and host work per iteration and per
 sequence (scheduling, input preparation, sampling). One that launches every kernel pays as much as
 the host is slower than the GPU: small layers are bound by their launches, large ones hide them.
+
+A framework's runtime also says whose kernels run, and how its kernels fare among others: with their
+weights prefetched and their starts overlapped they are faster than alone, and nearer to what the
+data sheet allows. That is a sum of two shares, of the time alone and of the least possible time.
 """
 
 from __future__ import annotations
@@ -14,13 +18,26 @@ from pathlib import Path
 import numpy as np
 
 from simulators.catalog.cluster import Cluster
+from simulators.catalog.model import LanguageModel
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import Folder
+from simulators.workload.cut import Stage, attending_layers
 from simulators.workload.operators import Column
 
 RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
 DEFAULT = "graphs"
 ANY = "any"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long kernels of a family take within an engine."""
+
+    alone: float = 1.0  # share of what they take alone
+    least: float = 0.0  # share of the least the data sheet allows
+
+
+ALONE = Pace()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +49,25 @@ class Runtime:
     host_s: float  # of one iteration
     sequence_s: float  # of one sequence in an iteration
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
+    framework: str = ""  # whose kernels; empty: the default of the kernels' room
+    library: str = ""  # whose all-reduce; empty: that of the first framework measured
+    mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
+    latent_layer_s: float = 0.0  # and one of latent attention
+    state_layer_s: float = 0.0  # and one that keeps a state
+    paces: Mapping[str, Mapping[str, Pace]] = field(default_factory=dict)  # architecture, family
+
+    def pace(self, architecture: str, family: str) -> Pace:
+        """Return how kernels of a family fare among others on GPUs of an architecture."""
+        return self.paces.get(architecture, {}).get(family, ALONE)
+
+    def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
+        """Return the gaps of a stage's layers of unusual kinds."""
+        states = part.layers - attending_layers(model, part) if model.has_states else 0
+        return (
+            self.mixture_layer_s * part.expert_layers
+            + self.latent_layer_s * model.is_latent * part.layers
+            + self.state_layer_s * states
+        )
 
     def launch_s(self, layers: int, sequences: Column, busy_s: Column, cluster: Cluster) -> Column:
         """Return the seconds that are added to the GPU's own time in one iteration of a stage."""
@@ -54,8 +90,12 @@ def load_runtime(name: str = DEFAULT) -> Runtime:
     {}
     """
     path = RUNTIMES.find(name)
-    numbers = read_calibration(path)["runtime"]
-    return Runtime(name=path.stem, **numbers)
+    content = read_calibration(path)
+    paces = {
+        architecture: {family: Pace(*shares) for family, shares in families.items()}
+        for architecture, families in content.get("paces", {}).items()
+    }
+    return Runtime(name=path.stem, paces=paces, **content["runtime"])
 
 
 def runtime_file(name: str) -> Path:

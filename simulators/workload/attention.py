@@ -123,7 +123,7 @@ def _seen_through(step: Step, window: float) -> Step:
 
 
 def _state_update(
-    phase: str, model: LanguageModel, cut: Parallelism, layers: int, step: Step
+    phase: str, model: LanguageModel, cut: Parallelism, layers: float, step: Step
 ) -> Elementwise:
     """Return the traffic of states: a decode reads and writes its own, a prompt one per chunk.
 
@@ -139,7 +139,7 @@ def _attention(
     phase: str,
     model: LanguageModel,
     cut: Parallelism,
-    layers: int,
+    layers: float,
     step: Step,
     dtype: str,
     kv_dtype: str,

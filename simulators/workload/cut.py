@@ -2,8 +2,7 @@
 
 Under attention data parallelism a stage is several groups of `tp` ranks. Each group attends to
 requests of its own; in the experts' layers the tokens of all groups meet. Experts are dealt whole
-to
-`ep` parts of a stage's ranks, and each expert's width is cut over the ranks of a part.
+to `ep` parts of a stage's ranks, and each expert's width is cut over the ranks of a part.
 """
 
 from __future__ import annotations
@@ -75,15 +74,15 @@ def stage_of(model: LanguageModel, cut: Parallelism, stage: int) -> Stage:
     )
 
 
-def attending_layers(model: LanguageModel, part: Stage) -> int:
-    """Return the layers of a stage that see all tokens before.
+def attending_layers(model: LanguageModel, part: Stage) -> float:
+    """Return the layers of a stage that see all tokens before: an even share of every stage's.
 
     >>> from simulators.catalog.model import load_model
     >>> model = load_model("gpt_oss_120b")
     >>> attending_layers(model, stage_of(model, Parallelism(), 0))
-    18
+    18.0
     """
-    return max(1, part.layers // model.attention_every)
+    return part.layers / model.attention_every if model.attention_every > 1 else part.layers
 
 
 def kv_heads_per_gpu(model: LanguageModel, cut: Parallelism) -> int:

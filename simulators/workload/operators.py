@@ -31,7 +31,7 @@ class Gemm:
     batch: Column = 1.0
     dtype: str = "fp16"  # of the multiplication
     weight_dtype: str = ""  # of the stored weights, if narrower (w4a16 ...)
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class GroupedGemm:
     top_k: float
     dtype: str = "fp16"
     weight_dtype: str = ""  # of the stored weights, if narrower
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Attention:
     head_dim: float
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Norm:
     cols: Column
     kind: str = "rms_norm"  # rms_norm, layer_norm, softmax
     dtype: str = "fp16"
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Elementwise:
     reads: float = 1.0
     writes: float = 1.0
     dtype: str = "fp16"
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Embedding:
     rows: Column
     cols: Column
     dtype: str = "fp16"
-    repeat: int = 1
+    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Collective:
     kind: str  # all_reduce, all_gather, reduce_scatter, all_to_all, send_recv
     size_bytes: Column
     ranks: int
-    repeat: int = 1
+    repeat: float = 1
 
 
 Compute = Gemm | GroupedGemm | Attention | Norm | Elementwise | Embedding

@@ -176,7 +176,7 @@ def _projections(
 
 
 def _state_projections(
-    model: LanguageModel, cut: Parallelism, layers: int, tokens: Column, how: Precision
+    model: LanguageModel, cut: Parallelism, layers: float, tokens: Column, how: Precision
 ) -> tuple[Compute, ...]:
     """Return what surrounds a layer's state: queries, keys, values and their gate; the output."""
     if not layers:
@@ -236,7 +236,7 @@ def _residual_norm(
     )
 
 
-def _linear(name: str, m: Column, n: Column, k: Column, how: Precision, repeat: int) -> Gemm:
+def _linear(name: str, m: Column, n: Column, k: Column, how: Precision, repeat: float) -> Gemm:
     """Return a linear layer over `m` rows."""
     return Gemm(
         name=name, m=m, n=n, k=k, dtype=how.compute, weight_dtype=how.weights, repeat=repeat
