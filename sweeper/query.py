@@ -18,6 +18,9 @@ from simulators.core.contract import Direction
 from simulators.core.errors import UserError, suggestion
 from sweeper.skyline import distinct_front
 
+_AT_ONCE = 1_000_000
+"""Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
+
 
 def pareto_front(
     results: pl.LazyFrame,
@@ -53,27 +56,22 @@ def pareto_front(
     for name in objectives:
         if not (schema[name].is_numeric() or schema[name] in (pl.Boolean, pl.Null)):
             raise UserError(f"objective '{name}' is not a number, but {schema[name]}")
-    chosen = results
     if where is not None:
-        chosen = chosen.filter(condition(where, schema.names()))
-    if "status" in schema:
-        chosen = chosen.filter(pl.col("status").cast(pl.String) == "ok")
+        condition(where, schema.names())
     columns = [*objectives, *(p for p in per if p not in objectives)]
-    try:
-        table = chosen.with_row_index("__row").select("__row", *columns).collect()
-    except pl.exceptions.PolarsError as error:
-        raise UserError(f"where '{where}' cannot be computed: {error}") from error
-    groups = table.partition_by(list(per), maintain_order=True) if per and len(table) else [table]
-    picked = []
-    for group in groups:
-        kept, ties = distinct_front(minimised(group, objectives), compiled=compiled)
-        picked.append(
-            group.select("__row")[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
-        )
-    wanted = pl.concat(picked).sort("__row")
+    numbered = results.with_row_index("__row")
+    rows = results.select(pl.len()).collect().item()
+    found = []
+    for start in range(0, rows or 1, _AT_ONCE):
+        some = qualifying(numbered.slice(start, _AT_ONCE), where=where).select("__row", *columns)
+        try:
+            table = some.collect()
+        except pl.exceptions.PolarsError as error:
+            raise UserError(f"where '{where}' cannot be computed: {error}") from error
+        found.append(_fronts(table, objectives, per, compiled=compiled))
+    wanted = _merged(found, objectives, per, compiled=compiled).sort("__row")
     front = (
-        chosen.with_row_index("__row")
-        .filter(pl.col("__row").is_in(wanted["__row"].implode()))
+        numbered.filter(pl.col("__row").is_in(wanted["__row"].implode()))
         .collect()
         .sort("__row")
         .with_columns(wanted["equivalents"])
@@ -81,6 +79,82 @@ def pareto_front(
     )
     first, better = next(iter(objectives.items()))
     return front.sort([*per, first], descending=[False] * len(per) + [better == "max"])
+
+
+def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFrame:
+    """Return the feasible rows that meet an SQL condition.
+
+    Raises:
+        UserError: `where` is not a condition on columns that are there.
+    """
+    schema = results.collect_schema()
+    chosen = results
+    if where is not None:
+        chosen = chosen.filter(condition(where, schema.names()))
+    if "status" in schema:
+        chosen = chosen.filter(pl.col("status").cast(pl.String) == "ok")
+    return chosen
+
+
+def _fronts(
+    table: pl.DataFrame,
+    objectives: Mapping[str, Direction],
+    per: Sequence[str],
+    *,
+    compiled: bool,
+) -> pl.DataFrame:
+    """Return the rows of `table` on the front of their group, and how many rows equal each."""
+    picked = []
+    for rows in _grouped(table, per):
+        kept, ties = distinct_front(minimised(table[rows], objectives), compiled=compiled)
+        equal = pl.Series("equivalents", ties, dtype=pl.UInt32)
+        picked.append(table[rows][kept].with_columns(equal))
+    return pl.concat(picked)
+
+
+def _merged(
+    found: list[pl.DataFrame],
+    objectives: Mapping[str, Direction],
+    per: Sequence[str],
+    *,
+    compiled: bool,
+) -> pl.DataFrame:
+    """Return the front of the fronts of several tables; what equals one another adds up."""
+    if len(found) == 1:
+        return found[0]
+    together = pl.concat(found)
+    alike = list(dict.fromkeys([*per, *objectives]))
+    totals = together.group_by(alike).agg(pl.col("equivalents").sum())
+    best = _fronts(together.drop("equivalents"), objectives, per, compiled=compiled)
+    return best.drop("equivalents").join(totals, on=alike, how="left", nulls_equal=True)
+
+
+def _grouped(table: pl.DataFrame, per: Sequence[str]) -> list[slice | NDArray[np.int64]]:
+    """Return the rows of each group; all of them where there are no groups."""
+    if not per or table.is_empty():
+        return [slice(None)]
+    numbered = table.select(*per).with_row_index("__at")
+    groups = numbered.group_by(per, maintain_order=True).agg("__at")["__at"]
+    return [rows.to_numpy().astype(np.int64) for rows in groups]
+
+
+def objective_matrix(
+    results: pl.LazyFrame, objectives: Mapping[str, Direction], *, where: str | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the objectives of the qualifying rows, smaller is better, and the rows' numbers.
+
+    Read piece by piece, so that ten million rows need little more memory than their matrix.
+    """
+    numbered = results.with_row_index("__row")
+    rows = results.select(pl.len()).collect().item()
+    matrix, numbers, filled = np.empty((rows, len(objectives))), np.empty(rows, np.int64), 0
+    for start in range(0, rows, _AT_ONCE):
+        good = qualifying(numbered.slice(start, _AT_ONCE), where=where)
+        some = good.select("__row", *objectives).collect()
+        matrix[filled : filled + len(some)] = minimised(some, objectives)
+        numbers[filled : filled + len(some)] = some["__row"].to_numpy()
+        filled += len(some)
+    return matrix[:filled], numbers[:filled]
 
 
 def minimised(

@@ -53,6 +53,13 @@ def distinct_front(values: Matrix, *, compiled: bool = True) -> tuple[Ints, Ints
     return rows[:size][order], ties[:size][order]
 
 
+def dominated(values: Matrix, members: Matrix) -> Mask:
+    """Return which rows some member dominates: no worse anywhere, better somewhere."""
+    alive = np.ones(len(values), bool)
+    _sift(np.ascontiguousarray(values), np.ascontiguousarray(members), alive)
+    return ~alive
+
+
 def warm_up() -> None:
     """Compile the loops, or load them from the cache."""
     for loop in (_window_pass, _sift, _strike, _strike_by_sweep):

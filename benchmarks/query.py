@@ -1,0 +1,104 @@
+"""Questions asked of a million and of ten million stored rows, in CPU-seconds from Parquet."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+
+from benchmarks.sweep_overhead import OBJECTIVES, space
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+from sweeper import skyline
+from sweeper.engines.inline import Inline
+from sweeper.keys import define
+from sweeper.layers import crowding, epsilon_front, rank_layers
+from sweeper.planning import best_per, cheapest
+from sweeper.query import knee, minimised, objective_matrix, pareto_front
+from sweeper.sensitivity import sensitivity
+from sweeper.space import DesignSpace, Span
+from sweeper.store import Store
+from sweeper.uncertainty import probable_front
+from sweeper.work import Task
+
+_ASKED = {1_000_000: 1.0, 10_000_000: 3.0}
+"""CPU-seconds within which a question is to be answered, by stored rows."""
+
+
+def main() -> None:
+    """Print the CPU-seconds of each question."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--values", type=int, nargs="+", default=[1, 10])
+    chosen = parser.parse_args()
+    skyline.warm_up()
+    checks: list[Check] = []
+    for values in chosen.values:
+        with tempfile.TemporaryDirectory() as folder:
+            checks += measure(_space(values), folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    checks.append(Check("peak memory of the process", peak, "GB", 1.0, peak < 1.0))
+    print_checks(checks, as_json=chosen.json)
+
+
+def _space(devices: int) -> DesignSpace:
+    """Return a grid of a million points per device."""
+    whole = space(10)
+    kept = whole.axes["device"][:devices]
+    return DesignSpace(
+        whole.simulator, (type(whole.factors[0])({"device": kept}), *whole.factors[1:])
+    )
+
+
+def measure(grid: DesignSpace, folder: str) -> list[Check]:
+    """Store the grid, ask every question of it, and return what each cost."""
+    store = Store(folder, define(grid))
+    writer = multiprocessing.get_context("spawn").Process(target=_fill, args=(grid, store))
+    writer.start()  # a process of its own, so that the peak below is the questions' alone
+    writer.join()
+    front = pareto_front(store.scan(), OBJECTIVES)
+    values = minimised(front, OBJECTIVES)
+    axes = list(grid.varied)
+    questions: dict[str, Callable[[], object]] = {
+        "front": lambda: pareto_front(store.scan(), OBJECTIVES),
+        "front where": lambda: pareto_front(
+            store.scan(), OBJECTIVES, where="mfu > 0.3 AND m > 128"
+        ),
+        "front per group": lambda: pareto_front(store.scan(), OBJECTIVES, per=["devices"]),
+        "knee": lambda: knee(pareto_front(store.scan(), OBJECTIVES), OBJECTIVES),
+        "epsilon front": lambda: epsilon_front(
+            objective_matrix(store.scan(), OBJECTIVES)[0],
+            [float(x) for x in 0.05 * (values.max(axis=0) - values.min(axis=0) + 1e-12)],
+        ),
+        "cheapest under an SLO": lambda: cheapest(store.scan(), "cost", "latency_s < 0.001"),
+        "iso-device table": lambda: best_per(store.scan(), "devices", "latency_s", "min"),
+        "main effects and Sobol": lambda: sensitivity(store.scan(), "latency_s", axes),
+        "three rank layers": lambda: rank_layers(objective_matrix(store.scan(), OBJECTIVES)[0], 3),
+        "crowding": lambda: crowding(minimised(pareto_front(store.scan(), OBJECTIVES), OBJECTIVES)),
+        "probable front": lambda: probable_front(
+            store.scan(), OBJECTIVES, {"latency_s": 0.1, "cost": 0.1, "mfu": 0.1}
+        ),
+    }
+    limit = _ASKED.get(len(grid))
+    checks = []
+    for name, ask in questions.items():
+        started = time.process_time()
+        ask()
+        used = time.process_time() - started
+        ok = None if limit is None else used <= limit
+        checks.append(Check(f"{name}, {len(grid):,} rows", used, "CPU-s", limit, ok, len(grid)))
+    return checks
+
+
+def _fill(grid: DesignSpace, store: Store) -> None:
+    with Inline().open() as crew:
+        spans = [Span(0, len(grid))]
+        for _ in crew.run(Task(grid, store, OBJECTIVES), spans, len(grid), lambda _: None):
+            pass
+
+
+if __name__ == "__main__":
+    main()
