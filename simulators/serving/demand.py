@@ -10,14 +10,18 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import categories
 from simulators.core.errors import UserError
-from simulators.serving.arrivals import Requests, requests_of
+from simulators.core.jit import Ints
+from simulators.serving.arrivals import Requests, requests_of, stream
 from simulators.serving.modulation import MODULATED, Pattern
 from simulators.serving.point import ServingPoint
 from simulators.serving.sessions import in_sessions
 from simulators.serving.traces import is_trace
 
 EVENT_ONLY = {
-    f.name: f.default for f in fields(ServingPoint) if f.name in ("turns", "seeds", "mixed_step")
+    f.name: f.default
+    for f in fields(ServingPoint)
+    if f.name
+    in ("turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s")
 }
 """Fields, and their only values, of which a steady state knows."""
 
@@ -43,9 +47,9 @@ def requests_for(point: ServingPoint) -> Requests:
     )
     count = asked.arrival_s.size
     if point.prompt_tokens:
-        asked = replace(asked, prompt_tokens=np.full(count, point.prompt_tokens))
+        asked = replace(asked, prompt_tokens=_lengths(point, "prompt_tokens", count))
     if point.output_tokens:
-        asked = replace(asked, output_tokens=np.full(count, point.output_tokens))
+        asked = replace(asked, output_tokens=_lengths(point, "output_tokens", count))
     if point.turns == 1:
         return asked
     if asked.clients or is_trace(point.workload):
@@ -54,6 +58,33 @@ def requests_for(point: ServingPoint) -> Requests:
             "can have them"
         )
     return in_sessions(asked, point.turns, point.think_s)
+
+
+def behind_frontend(asked: Requests, delay_s: float) -> Requests:
+    """Return the requests as the engine sees them, some time after the clients asked.
+
+    Raises:
+        UserError: the time is negative.
+    """
+    if not 0.0 <= delay_s < np.inf:
+        raise UserError(f"frontend_s is {delay_s:g}; it must not be negative")
+    return replace(asked, arrival_s=asked.arrival_s + delay_s) if delay_s else asked
+
+
+def _lengths(point: ServingPoint, name: str, count: int) -> Ints:
+    """Return equal lengths, or lengths drawn evenly below the stated one.
+
+    Raises:
+        UserError: the spread is no share.
+    """
+    most, spread = getattr(point, name), point.length_spread
+    if not 0.0 <= spread < 1.0:
+        raise UserError(f"length_spread is {spread:g}; it must be within 0..1")
+    if spread == 0.0:
+        return np.full(count, most)
+    drawn = stream(point.seed, name).random(count)
+    lengths: Ints = np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64)
+    return lengths
 
 
 def event_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:

@@ -37,18 +37,22 @@ class Deployment:
     peak_flops: float
 
 
+CUT = ("tp", "pp", "ep", "attention_dp")
+"""The fields of a point that say how a replica is cut."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a deployment before any request arrives."""
 
-    gpus: int = fact("GPUs of all replicas", needs=("tp", "pp", "replicas"))
+    gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas"))
     weight_bytes_per_gpu: float = fact(
-        "weights on the fullest GPU", unit="B", needs=("model", "dtype", "tp", "pp")
+        "weights on the fullest GPU", unit="B", needs=("model", "dtype", *CUT)
     )
     kv_bytes_per_token: float = fact(
         "KV cache of one token on the fullest GPU",
         unit="B",
-        needs=("model", "kv_dtype", "tp", "pp"),
+        needs=("model", "kv_dtype", *CUT),
     )
     hbm_bytes: float = fact("memory of one GPU", unit="B", needs=("gpu",))
     model_parameters: float = fact("weights of the model", needs=("model",))
@@ -63,8 +67,9 @@ class _Known(Generic[K]):
 
 
 DEPLOYED = (
-    "model", "gpu", "cluster", "tp", "pp", "replicas", "dtype", "kv_dtype", "runtime", "prices",
-    "usd_per_gpu_hour", "sm_scale", "clock_scale", "bandwidth_scale", "l2_scale",
+    "model", "gpu", "cluster", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "kv_dtype",
+    "runtime", "prices", "usd_per_gpu_hour", "sm_scale", "clock_scale", "bandwidth_scale",
+    "l2_scale",
 )  # fmt: skip
 """The fields of a point that say what stands in the rack, and what it costs."""
 
@@ -77,12 +82,13 @@ def deployment_of(point: ServingPoint) -> Deployment:
         UserError: a name is unknown.
     """
     model, sheet = load_model(point.model), load_gpu(point.gpu)
+    cut = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
     hardware = _hardware(
         _known(model),
         _known(sheet),
         _known(cluster_for(point.cluster, sheet)),
         _known(load_runtime(point.runtime)),
-        Parallelism(tp=point.tp, pp=point.pp),
+        cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
     )
@@ -93,7 +99,7 @@ def deployment_of(point: ServingPoint) -> Deployment:
         usd = prices.usd_per_gpu_hour(sheet) if priced else None
     return Deployment(
         hardware=hardware,
-        gpus=point.tp * point.pp * point.replicas,
+        gpus=cut.gpus * point.replicas,
         usd_per_gpu_hour=usd,
         flops_per_token=2.0 * model.active_parameters,
         peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
@@ -143,7 +149,7 @@ def _known(value: K) -> _Known[K]:
 
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
-    names = ("model", "dtype", "kv_dtype", "tp", "pp")
+    names = ("model", "dtype", "kv_dtype", *CUT)
     columns = [categories(batch, name) for name in names]
     code = np.zeros(batch.num_rows, np.int64)
     for codes, values in columns:
@@ -153,8 +159,10 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
     weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
     gpus, gpu_names = categories(batch, "gpu")
     memory = np.array([load_gpu(str(name)).hbm_bytes for name in gpu_names], np.float64)
-    replicas, tp, pp = (numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp"))
-    arrays = [tp * pp * replicas, weights[row], kv[row], memory[gpus], parameters[row]]
+    replicas, tp, pp, dp = (
+        numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp", "attention_dp")
+    )
+    arrays = [tp * pp * dp * replicas, weights[row], kv[row], memory[gpus], parameters[row]]
     schema = schema_of(Facts)
     return pa.RecordBatch.from_arrays(
         [pa.array(a, f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
@@ -162,10 +170,11 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _facts(
-    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int
+    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int, ep: int, attention_dp: int
 ) -> tuple[float, float, float]:
     """Return weight bytes per GPU, KV bytes per token, and parameters."""
-    model, cut = load_model(model_name), Parallelism(tp=tp, pp=pp)
+    model = load_model(model_name)
+    cut = Parallelism(tp=tp, pp=pp, ep=ep, attention_dp=attention_dp)
     return (
         weight_bytes(model, cut, dtype),
         kv_bytes_per_token(model, cut, kv_dtype),

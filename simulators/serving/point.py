@@ -21,7 +21,11 @@ class ServingPoint:
     cluster: str = choice("the nodes; auto: those the GPU is usually bought in", default="auto")
     tp: int = choice("tensor parallel degree", default=1)
     pp: int = choice("pipeline stages", default=1)
-    replicas: int = choice("copies of the model, each on tp * pp GPUs", default=1)
+    ep: int = choice("parts of a stage's GPUs among which experts are dealt whole", default=1)
+    attention_dp: int = choice(
+        "groups of tp GPUs that attend to requests of their own and share the experts", default=1
+    )
+    replicas: int = choice("copies of the model, each on tp * pp * attention_dp GPUs", default=1)
     scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
     router: str = choice("which replica takes a request", names="router", default="round_robin")
     chunk_size: int = choice("tokens of an iteration, where prompts are chunked", default=512)
@@ -37,6 +41,9 @@ class ServingPoint:
     )  # fmt: skip
     prompt_tokens: int = choice("length of every prompt; 0: as the workload says", default=0)
     output_tokens: int = choice("length of every answer; 0: as the workload says", default=0)
+    length_spread: float = choice(
+        "fixed lengths are drawn evenly from those down to this share less", default=0.0
+    )
     requests: int = choice("requests simulated; of a trace the first, 0 for all", default=500)
     seed: int = choice("of arrivals and lengths", default=0)
     seeds: int = choice(
@@ -48,6 +55,9 @@ class ServingPoint:
     clients: int = choice("of closed arrivals: each asks again when it is answered", default=64)
     think_s: float = choice(
         "how long such a client, or the user of a session, waits before", unit="s", default=0.0
+    )
+    frontend_s: float = choice(
+        "between client and engine: network, tokenizer and HTTP, both ways", unit="s", default=0.0
     )
     turns: int = choice(
         "requests of a session, each after the answer before it, which its prompt repeats",

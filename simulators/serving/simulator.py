@@ -26,7 +26,12 @@ from simulators.serving.analytic import (
     simulate_analytic,
 )
 from simulators.serving.arrivals import Requests
-from simulators.serving.demand import beyond_analytic, event_rows, requests_for
+from simulators.serving.demand import (
+    behind_frontend,
+    beyond_analytic,
+    event_rows,
+    requests_for,
+)
 from simulators.serving.deployment import (
     DEPLOYED,
     Deployment,
@@ -40,6 +45,7 @@ from simulators.serving.loop import run
 from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
 from simulators.serving.point import ADDITIVE, ANALYTIC, MIXED_STEPS, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
+from simulators.serving.replica import ARRIVAL
 from simulators.serving.seeds import averaged
 from simulators.serving.service import Engine, Limits, kv_blocks, serve
 from simulators.serving.traces import is_trace
@@ -198,7 +204,7 @@ def run_of(
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
-    asked = asked or requests_for(point)
+    asked = behind_frontend(asked or requests_for(point), point.frontend_s)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
     tabulated = additive_table if point.mixed_step == ADDITIVE else iteration_table
@@ -212,9 +218,10 @@ def run_of(
         table=table.table,
         log_rows=log_rows,
     )
+    world.times[:, ARRIVAL] -= point.frontend_s  # clients count from when they asked
     bill = Bill(
         gpus=deployment.gpus,
-        gpus_per_stage=point.tp,
+        gpus_per_stage=deployment.hardware.replica.cut.width,
         usd_per_gpu_hour=deployment.usd_per_gpu_hour,
         waiting_w_per_stage=table.waiting_w,
         flops_per_token=deployment.flops_per_token,
@@ -240,6 +247,7 @@ def _limits(
     if not scheduler.chunked:
         short = asked.prompt_tokens[asked.prompt_tokens + asked.output_tokens <= context]
         tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
+    groups = point.attention_dp  # each has seats and a budget of its own
     blocks = kv_blocks(
         deployment.hardware.replica,
         memory_fraction=point.memory_fraction,
@@ -251,9 +259,9 @@ def _limits(
         blocks=blocks,
         block_size=point.block_size,
         watermark=point.watermark,
-        seats=point.max_batch,
-        batch_tokens=point.max_batch_tokens,
-        chunk=point.chunk_size,
+        seats=point.max_batch * groups,
+        batch_tokens=point.max_batch_tokens * groups,
+        chunk=point.chunk_size * groups,
         most_tokens=context,
         stages=point.pp,
         reserves=scheduler.reserves,
@@ -280,6 +288,8 @@ def _check(point: ServingPoint) -> None:
     for name in (
         "tp",
         "pp",
+        "ep",
+        "attention_dp",
         "replicas",
         "chunk_size",
         "max_batch",
