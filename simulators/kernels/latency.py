@@ -63,16 +63,17 @@ class Priced:
 
 
 def price(
-    operator: Kernel, gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK
+    operator: Kernel, gpu: Gpu, level: str | Profile = BEST, framework: str = DEFAULT_FRAMEWORK
 ) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
-    `operator.repeat` is left to the caller. `framework` says whose tensor-core kernels run.
+    `operator.repeat` is left to the caller. `framework` says whose tensor-core kernels run, unless
+    `level` is a profile of one's own.
 
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = profile_of(gpu, level, framework)
+    profile = level if isinstance(level, Profile) else profile_of(gpu, level, framework)
     family = FAMILIES[type(operator)]
     running_s = family.seconds(operator, gpu, profile)
     return _priced(operator, gpu, profile, running_s + family.launch_s(operator, gpu, profile))
