@@ -4,6 +4,7 @@
     runtimes/graphs         gaps and host time of engines that replay CUDA graphs
     runtimes/eager          host time to launch the kernels of a layer, in one process
     runtimes/eager_tp       the same where several processes, one a GPU, run in step
+    clocks                  how far boards slow down under prompts, fitted with eager_tp
 
 Every fit minimises the mean |log(predicted / measured)|: a factor too high weighs as much as a
 factor too low. Whole groups of rows are held out, never single rows; the rule stands in the header
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import load_cluster
+from simulators.composition import clocks
 from simulators.composition.measured import (
     CONCURRENT,
     SPLITWISE,
@@ -33,7 +35,7 @@ from simulators.composition.measured import (
     tinychat,
 )
 from simulators.composition.network import CALIBRATION, collective_s
-from simulators.composition.overhead import RUNTIMES, Runtime
+from simulators.composition.overhead import ANY, RUNTIMES, Runtime
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
@@ -63,6 +65,8 @@ RINGS: dict[str, tuple[Rings, Rings]] = {
 LARGE_BYTES = 2**20
 """Smaller messages were timed with the host's launch in them; they say nothing about the link."""
 
+BOARDS = ("a100_sxm", "h100_sxm")
+"""Whose clocks under prompts are known."""
 
 NEGLIGIBLE_S = 1e-8
 """No wait of a host is shorter than some tens of cycles."""
@@ -72,9 +76,9 @@ def main() -> None:
     """Fit what is named, or everything, from the reference folder."""
     fits: dict[str, Callable[[Path], None]] = {
         "network": fit_network,
+        "eager_tp": fit_eager_tp,
         "graphs": fit_graphs,
         "eager": fit_eager,
-        "eager_tp": fit_eager_tp,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", help=f"any of {', '.join(fits)}")
@@ -155,27 +159,72 @@ def fit_eager(reference: Path) -> None:
 
 
 def fit_eager_tp(reference: Path) -> None:
-    """Fit the host's launching to Llama-2-70B decodes at tp 2 and 8; tp 4 is held out."""
-    cases = splitwise(reference, "token")
-    fitted, tested = _split(cases)
+    """Fit the host's launching to Llama-2-70B decodes at tp 2 and 8; tp 4 is held out.
 
-    def runtime(numbers: Floats) -> Runtime:
+    Then, to single prompts of the same splits, what prompts need more: launches, tokens made of
+    text, and clocks that are lowered while matrix units work.
+    """
+    decodes, held_out_decodes = _split(splitwise(reference, "token"))
+    prompts, held_out_prompts = _split(splitwise(reference, "prompt"))
+
+    def decoding(numbers: Floats) -> Runtime:
         return Runtime(
             name="eager_tp",
             layer_s=numbers[0],
             host_s=0.0,
             sequence_s=numbers[1],
-            launch_layer_s={
-                "dgx_a100": numbers[2],
-                "dgx_h100": numbers[3],
-                "any": float(np.mean(numbers[2:])),
-            },
+            launch_layer_s=_by_host(numbers[2:4]),
+            is_fused=False,
         )
 
     start = np.array([1e-5, 1e-5, 4e-4, 4e-4])
-    numbers = _descend(lambda x: _loss(fitted, runtime(x)), start)
-    split = "token times of Llama-2-70B on DGX A100 and H100: tp 2, 8 fitted; tp 4 held out"
-    _write_runtime(reference, SPLITWISE, runtime(numbers), fitted, tested, split)
+    decode_numbers = _descend(lambda x: _loss(decodes, decoding(x)), start)
+
+    def prompting(numbers: Floats) -> Runtime:
+        return dataclasses.replace(
+            decoding(decode_numbers),
+            prompt_layer_s=_by_host(numbers[0:2]),
+            prompt_token_s={ANY: numbers[2]},
+            prompt_ktoken_s={ANY: numbers[3]},
+        )
+
+    def throttled(numbers: Floats) -> dict[str, float]:
+        return dict(zip(BOARDS, map(float, numbers[4:]), strict=True))
+
+    one_each = _distinct(prompts)
+    start = np.array([6e-4, 6e-4, 1e-5, 6e-6, 0.1, 0.3])
+    numbers = _descend(lambda x: float(_errors(one_each, prompting(x), throttled(x)).mean()), start)
+    runtime, slow = prompting(numbers), throttled(numbers)
+    split = "Llama-2-70B on DGX A100 and H100, token and prompt times: tp 2, 8 fitted, 4 held out"
+    off = np.concatenate(
+        [_errors(held_out_decodes, runtime), _errors(held_out_prompts, runtime, slow)]
+    )
+    rows = len(decodes) + len(prompts)
+    body = _header(reference, SPLITWISE, rows=rows, held_out=off, split=split)
+    write_calibration(_runtime_file(runtime), body + _runtime_body(runtime))
+    split = "prompt times of Llama-2-70B on DGX A100 and H100: tp 2, 8 fitted; tp 4 held out"
+    off = _errors(held_out_prompts, runtime, slow)
+    body = _header(reference, SPLITWISE, rows=len(prompts), held_out=off, split=split)
+    slow["other"] = float(np.mean([*slow.values()]))
+    body += _table("slowdown", slow)
+    write_calibration(clocks.CALIBRATION, body)
+
+
+def _by_host(numbers: Floats) -> dict[str, float]:
+    """Return a number by host, and their mean for any other."""
+    return {"dgx_a100": numbers[0], "dgx_h100": numbers[1], ANY: float(np.mean(numbers))}
+
+
+def _distinct(cases: Sequence[Case]) -> list[Case]:
+    """Return one case for all repeats of a configuration, with their mean time."""
+    repeats: dict[tuple[str, float], list[Case]] = {}
+    for case in cases:
+        key = (case.group, float(case.terms[0].step.prefill_tokens))
+        repeats.setdefault(key, []).append(case)
+    return [
+        dataclasses.replace(same[0], measured_s=float(np.mean([c.measured_s for c in same])))
+        for same in repeats.values()
+    ]
 
 
 def _large_all_reduces(reference: Path) -> dict[str, NDArray[Any]]:
@@ -208,8 +257,17 @@ def _split(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     return [c for c in cases if not c.is_test], [c for c in cases if c.is_test]
 
 
-def _errors(cases: Sequence[Case], runtime: Runtime) -> Floats:
-    return np.array([abs(np.log(c.predicted_s(runtime) / c.measured_s)) for c in cases])
+def _errors(
+    cases: Sequence[Case], runtime: Runtime, slow: Mapping[str, float] | None = None
+) -> Floats:
+    """Return |log error| of each case; `slow` has slowdowns by board, if not the calibrated."""
+    predicted = [
+        case.predicted_s(runtime, throttling=slow[case.replica.gpu.name] if slow else None)
+        for case in cases
+    ]
+    measured = [case.measured_s for case in cases]
+    off: Floats = np.abs(np.log(np.array(predicted) / np.array(measured)))
+    return off
 
 
 def _loss(cases: Sequence[Case], runtime: Runtime) -> float:
@@ -267,14 +325,29 @@ def _write_runtime(
 ) -> None:
     held_out = _errors(tested, runtime)
     body = _header(reference, table, rows=len(fitted), held_out=held_out, split=split)
-    body += "\n[runtime]\n"
+    write_calibration(_runtime_file(runtime), body + _runtime_body(runtime))
+
+
+def _runtime_file(runtime: Runtime) -> Path:
+    return PACKAGE / RUNTIMES.path / f"{runtime.name}.toml"
+
+
+def _runtime_body(runtime: Runtime) -> str:
+    """Return the numbers of a runtime as TOML."""
+    body = "\n[runtime]\n"
+    if not runtime.is_fused:
+        body += "is_fused = false\n"
     body += "".join(
         f"{name} = {getattr(runtime, name):.3g}\n" for name in ("layer_s", "host_s", "sequence_s")
     )
-    if runtime.launch_layer_s:
-        body += "\n[runtime.launch_layer_s]\n"
-        body += "".join(f"{k} = {v:.3g}\n" for k, v in runtime.launch_layer_s.items())
-    write_calibration(PACKAGE / RUNTIMES.path / f"{runtime.name}.toml", body)
+    for name in ("launch_layer_s", "prompt_layer_s", "prompt_token_s", "prompt_ktoken_s"):
+        if numbers := getattr(runtime, name):
+            body += _table(f"runtime.{name}", numbers)
+    return body
+
+
+def _table(name: str, numbers: Mapping[str, float]) -> str:
+    return f"\n[{name}]\n" + "".join(f"{k} = {v:.3g}\n" for k, v in numbers.items())
 
 
 if __name__ == "__main__":

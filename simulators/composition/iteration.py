@@ -21,26 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
-from simulators.catalog.model import LanguageModel
-from simulators.composition.network import price_collective
-from simulators.composition.overhead import Runtime, load_runtime
-from simulators.kernels.energy import IDLE_SHARE, energy_j
-from simulators.kernels.latency import price, roofline_s
-from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
+from simulators.composition.pricing import Flags, Row, compute_rows, message_rows
+from simulators.composition.replica import Replica as Replica
+from simulators.kernels.energy import IDLE_SHARE
 from simulators.workload.attention import decode_operators, prefill_operators
-from simulators.workload.cut import Parallelism, Stage, check_cut, stage_of
-from simulators.workload.operators import (
-    Attention,
-    Collective,
-    Column,
-    Compute,
-    Gemm,
-    GroupedGemm,
-)
+from simulators.workload.cut import Stage, check_cut, stage_of
+from simulators.workload.operators import Column
 from simulators.workload.step import Step, decode_step
 from simulators.workload.transformer import (
     collectives,
@@ -48,21 +36,6 @@ from simulators.workload.transformer import (
     logits_collectives,
     token_operators,
 )
-
-Flags = bool | NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Replica:
-    """A model on the GPUs that hold one copy of it."""
-
-    model: LanguageModel
-    gpu: Gpu
-    cluster: Cluster
-    cut: Parallelism = dataclasses.field(default_factory=Parallelism)
-    dtype: str = "fp16"
-    kv_dtype: str = "fp16"
-    runtime: Runtime = dataclasses.field(default_factory=load_runtime)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,64 +125,77 @@ def slowest_stage(replica: Replica) -> int:
     return int(np.argmax(times))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Seconds and joules of one GPU for a list of operators, and what the prices rest on."""
-
-    seconds: Column = 0.0
-    joules: Column = 0.0
-    calibrated: bool = True
-    extrapolated: Flags = False
-
-    def __add__(self, other: _Part) -> _Part:
-        return _Part(
-            self.seconds + other.seconds,
-            self.joules + other.joules,
-            self.calibrated and other.calibrated,
-            np.logical_or(self.extrapolated, other.extrapolated),
-        )
-
-
 def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
     """Return one iteration of any part of the model: some layers, with or without the ends."""
+    rows = part_rows(replica, step, part)
+    seconds = {name: _total(rows, name, "seconds") for name in PARTS}
+    joules = {name: replica.cut.width * _total(rows, name, "joules") for name in COMPUTED}
+    without_launch = Iteration(
+        **{f"{name}_s": column for name, column in seconds.items()},
+        **{f"{name}_j": column for name, column in joules.items()},
+        launch_s=0.0,
+        waiting_w=replica.cut.width * idle_w(replica.gpu),
+        calibrated=all(row.calibrated for row in rows),
+        extrapolated=np.logical_or.reduce(
+            np.broadcast_arrays(*[row.extrapolated for row in rows], False)
+        ),
+    )
+    waits_s = launch_s(replica, step, part, without_launch.busy_s)
+    return dataclasses.replace(without_launch, launch_s=waits_s)
+
+
+COMPUTED = ("tokens", "prefill_attention", "decode_attention")
+PARTS = (*COMPUTED, "collective", "send_recv")
+
+
+def part_rows(replica: Replica, step: Step, part: Stage) -> list[Row]:
+    """Return the operators and messages of any part of the model, priced one by one."""
     model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
-    asked, step = step, busiest_group(step, cut.attention_dp)
+    step = busiest_group(step, cut.attention_dp)
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
     some = _at_least_one(step)
-    tokens, rows = np.maximum(1.0, step.tokens), some.logits_rows
-    linear = _compute(token_operators(model, cut, part, tokens, dtype), replica)
-    head = _compute(head_operators(model, cut, part, rows, dtype), replica)
-    prefill = _compute(prefill_operators(model, cut, part, some, dtype, kv), replica)
-    decode = _compute(decode_operators(model, cut, part, some, dtype, kv), replica)
-    ends = _messages(logits_collectives(model, cut, part, rows, dtype), replica)
+    tokens, logits = np.maximum(1.0, step.tokens), some.logits_rows
+    linear = token_operators(model, cut, part, tokens, dtype)
+    head = head_operators(model, cut, part, logits, dtype)
+    prefill = prefill_operators(model, cut, part, some, dtype, kv)
+    decode = decode_operators(model, cut, part, some, dtype, kv)
+    ends = logits_collectives(model, cut, part, logits, dtype)
     between = collectives(model, cut, part, tokens, dtype)
-    sums = _messages([m for m in between if m.kind != "send_recv"], replica)
-    sends = _messages([m for m in between if m.kind == "send_recv"], replica)
-    sums, sends = _only(sums, step.tokens), _only(sends, step.tokens)
-    head, ends = _only(head, step.logits_rows), _only(ends, step.logits_rows)
-    token_part = _only(linear, step.tokens) + head
-    prefill, decode = _only(prefill, step.prefill_tokens), _only(decode, step.decodes)
-    parts = (token_part, prefill, decode, ends, sums, sends)
-    without_launch = Iteration(
-        tokens_s=token_part.seconds + ends.seconds,
-        prefill_attention_s=prefill.seconds,
-        decode_attention_s=decode.seconds,
-        collective_s=sums.seconds,
-        send_recv_s=sends.seconds,
-        launch_s=0.0,
-        tokens_j=cut.width * token_part.joules,
-        prefill_attention_j=cut.width * prefill.joules,
-        decode_attention_j=cut.width * decode.joules,
-        waiting_w=cut.width * _idle_w(replica.gpu),
-        calibrated=all(p.calibrated for p in parts),
-        extrapolated=np.logical_or.reduce(np.broadcast_arrays(*[p.extrapolated for p in parts])),
+    sums = [m for m in between if m.kind != "send_recv"]
+    sends = [m for m in between if m.kind == "send_recv"]
+    priced = (
+        (compute_rows(linear, replica, "tokens"), step.tokens),
+        (compute_rows(head, replica, "tokens"), step.logits_rows),
+        (message_rows(ends, replica, "tokens"), step.logits_rows),
+        (compute_rows(prefill, replica, "prefill_attention"), step.prefill_tokens),
+        (compute_rows(decode, replica, "decode_attention"), step.decodes),
+        (message_rows(sums, replica, "collective"), step.tokens),
+        (message_rows(sends, replica, "send_recv"), step.tokens),
     )
-    launch_s = replica.runtime.launch_s(
-        part.layers, asked.prefills + asked.decodes, without_launch.busy_s, replica.cluster
+    return [row.where(present) for rows, present in priced for row in rows]
+
+
+def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
+    """Return the seconds that a stage waits for the host, in which nothing else goes on."""
+    return replica.runtime.launch_s(
+        part.layers,
+        step.prefills + step.decodes,
+        busy_s,
+        replica.cluster,
+        prefills=step.prefills,
+        effects=replica.effects,
+        extra_gaps_s=replica.runtime.extra_gaps_s(replica.model, part),
     )
-    launch_s = launch_s + replica.runtime.extra_gaps_s(model, part)
-    return dataclasses.replace(without_launch, launch_s=launch_s)
+
+
+def _total(rows: Sequence[Row], part: str, column: str) -> Column:
+    """Return the sum of a column over the rows of one part, in their order."""
+    total: Column = 0.0
+    for row in rows:
+        if row.part == part:
+            total = total + getattr(row, column)
+    return total
 
 
 def busiest_group(step: Step, groups: int) -> Step:
@@ -236,65 +222,12 @@ def busiest_group(step: Step, groups: int) -> Step:
     )
 
 
-def _compute(operators: Sequence[Compute], replica: Replica) -> _Part:
-    """Return the time and energy of operators that run in sequence, as often as they repeat."""
-    gpu, runtime = replica.gpu, replica.runtime
-    framework = runtime.framework or DEFAULT_FRAMEWORK
-    total = _Part()
-    for operator in operators:
-        if operator.repeat == 0:
-            continue
-        priced = price(operator, gpu, framework=framework)
-        pace = runtime.pace(gpu.architecture, family_of(operator))
-        seconds = pace.alone * priced.latency_s
-        if pace.least:
-            seconds = seconds + pace.least * roofline_s(operator, gpu)
-        total += _Part(
-            seconds * operator.repeat,
-            energy_j(operator, gpu, seconds) * operator.repeat,
-            priced.calibrated,
-            priced.extrapolated,
-        )
-    return total
-
-
-def family_of(operator: Compute) -> str:
-    """Return the name under which a runtime knows kernels of a kind."""
-    if isinstance(operator, Attention):
-        return operator.phase
-    if isinstance(operator, Gemm | GroupedGemm):
-        return "gemm" if isinstance(operator, Gemm) else "experts"
-    return "vector"
-
-
-def _messages(messages: Sequence[Collective], replica: Replica) -> _Part:
-    """Return the time of messages: among the ranks of a stage, or the slowest hand-over."""
-    total = _Part()
-    for message in messages:
-        if message.repeat == 0:
-            continue
-        span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
-        seconds, measured = price_collective(
-            message, replica.cluster, replica.gpu, span, replica.runtime.library
-        )
-        seconds = seconds * replica.runtime.pace(replica.gpu.architecture, "messages").alone
-        total += _Part(seconds * message.repeat, 0.0, measured)
-    return total
-
-
-def _only(part: _Part, present: Column) -> _Part:
-    """Return the part where there is something to do, and nothing where there is not."""
-    there = np.asarray(present) > 0
-    return dataclasses.replace(
-        part, seconds=np.where(there, part.seconds, 0.0), joules=np.where(there, part.joules, 0.0)
-    )
-
-
 def _at_least_one(step: Step) -> Step:
     """Return the step with every sum at least 1."""
     sums = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return Step(**{name: np.maximum(1.0, value) for name, value in sums.items()})
 
 
-def _idle_w(gpu: Gpu) -> float:
+def idle_w(gpu: Gpu) -> float:
+    """Return the watts of a GPU that waits."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Iteration, Replica, part_iteration
-from simulators.composition.network import price_collective
+from simulators.composition.iteration import Iteration, Replica, launch_s, part_iteration
+from simulators.composition.pricing import message_rows
 from simulators.workload.cut import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.operators import Column
 from simulators.workload.step import Step
@@ -59,12 +59,10 @@ class Layers:
             name: _sum([(getattr(one, name), n) for one, n in used]) for name in SUMS
         }
         busy_s = sum((sums[name] for name in SECONDS), start=send_s)
-        sequences = self.step.prefills + self.step.decodes
-        launch_s = replica.runtime.launch_s(part.layers, sequences, busy_s, replica.cluster)
         return Iteration(
             **sums,
             send_recv_s=send_s,
-            launch_s=launch_s + replica.runtime.extra_gaps_s(replica.model, part),
+            launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
             calibrated=all(one.calibrated for one, _ in used) and measured,
             extrapolated=_any([one for one, _ in used]),
@@ -74,8 +72,8 @@ class Layers:
         """Return the seconds of the message to the next stage; whether its link was measured."""
         replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
         sent = collectives(replica.model, cut, NOTHING, tokens, replica.dtype)[-1]
-        seconds, measured = price_collective(sent, replica.cluster, replica.gpu, cut.gpus)
-        return np.where(self.step.tokens > 0.0, seconds, 0.0), measured
+        [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
+        return row.where(self.step.tokens).seconds, row.calibrated
 
 
 NOTHING = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)

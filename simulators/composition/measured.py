@@ -6,20 +6,26 @@ matched here; rows of models that are not in the catalog are left out.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.iteration import Replica, iteration
+from simulators.composition.clocks import slowdown, throttled_s
+from simulators.composition.effects import EVERYTHING, Effects
+from simulators.composition.iteration import part_rows
 from simulators.composition.overhead import Runtime
-from simulators.workload.cut import Parallelism
+from simulators.composition.replica import Replica
+from simulators.workload.cut import Parallelism, stage_of
+from simulators.workload.operators import Collective
 from simulators.workload.step import Step, decode_step, prefill_step
 
 SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
@@ -72,29 +78,67 @@ class Case:
     terms: tuple[Term, ...]
     measured_s: float
     is_test: bool = True
+    is_tokenised: bool = False  # the host's work on the text is part of what was measured
 
-    def predicted_s(self, runtime: Runtime) -> float:
-        """Return our time for it under a runtime."""
+    def predicted_s(
+        self,
+        runtime: Runtime,
+        effects: Effects = EVERYTHING,
+        throttling: float | None = None,
+    ) -> float:
+        """Return our time for it under a runtime.
+
+        Args:
+            runtime: what launches the kernels.
+            effects: what is counted besides them.
+            throttling: the share of `clocks.slowdown`, if not the calibrated one.
+        """
+        share = slowdown(self.replica.gpu) if throttling is None else throttling
+        fused = runtime.is_fused and effects.fusion
         total = 0.0
-        for term, busy_s in zip(self.terms, self.busy_s, strict=True):
-            sequences = float(term.step.prefills) + float(term.step.decodes)
+        for term, (kernels_s, matrix_s) in zip(self.terms, self._work_s[fused], strict=True):
+            step, cluster = term.step, self.replica.cluster
+            busy_s = kernels_s + share * matrix_s * effects.clocks
+            sequences = float(step.prefills) + float(step.decodes)
             launch_s = runtime.launch_s(
-                self.replica.model.layers, sequences, busy_s, self.replica.cluster
+                self.replica.model.layers,
+                sequences,
+                busy_s,
+                cluster,
+                prefills=step.prefills,
+                effects=effects,
             )
             total += term.times * (busy_s + term.is_launched * float(launch_s))
+            if self.is_tokenised and effects.prompt:
+                total += float(runtime.prompt_s(step.prefill_tokens, step.prefills, cluster))
         return total
 
     @functools.cached_property
-    def busy_s(self) -> tuple[float, ...]:
-        """Kernels and messages of each term's step; the cases have no pipeline."""
-        return tuple(float(iteration(self.replica, term.step).busy_s) for term in self.terms)
+    def _work_s(self) -> dict[bool, tuple[tuple[float, float], ...]]:
+        """Return, fused and not, each term's kernels and messages, and its least matrix time."""
+        return {fused: tuple(self._term_s(term, fused) for term in self.terms) for fused in BOTH}
+
+    def _term_s(self, term: Term, fused: bool) -> tuple[float, float]:
+        effects = Effects(fusion=fused, clocks=False)
+        model, cut = self.replica.model, self.replica.cut
+        replica = dataclasses.replace(self.replica, effects=effects)
+        rows = part_rows(replica, term.step, stage_of(model, cut, 0))
+        matrix_s = sum(
+            float(throttled_s(row.operator, replica.gpu, 1.0)) * row.operator.repeat
+            for row in rows
+            if not isinstance(row.operator, Collective) and np.any(row.seconds)
+        )
+        return sum(float(np.asarray(row.seconds)) for row in rows), matrix_s
+
+
+BOTH = (False, True)
 
 
 def splitwise(reference: Path, phase: str) -> list[Case]:
     """Return prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
 
     Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
-    in some rows; only single prompts are kept. Token times are fitted to, but for tp 4.
+    in some rows; only single prompts are kept. Both are fitted to, but for tp 4.
     """
     cases = []
     for row in _rows(reference / SPLITWISE):
@@ -105,14 +149,17 @@ def splitwise(reference: Path, phase: str) -> list[Case]:
             continue
         context = prompt + row["token_size"] / 2.0
         step = prefill_step(batch, prompt) if phase == "prompt" else decode_step(batch, context)
-        replica = _replica(row["model"], row["hardware"], row["tensor_parallel"], "fp16")
+        replica = _replica(
+            row["model"], row["hardware"], row["tensor_parallel"], "fp16", framework="vllm"
+        )
         cases.append(
             Case(
                 f"{replica.gpu.name} tp{replica.cut.tp}",
                 replica,
                 (Term(step),),
                 row[f"{phase}_time"] * 1e-3,
-                is_test=phase == "prompt" or replica.cut.tp == 4,
+                is_test=replica.cut.tp == 4,
+                is_tokenised=phase == "prompt",
             )
         )
     return cases
@@ -155,7 +202,9 @@ def concurrent(reference: Path, gpu: str) -> list[Case]:
         if prompts * prompt > MIXED_TOKENS:
             continue
         dtype = {"fp8": "fp8", "fp4": "fp4"}.get(row["precision"] or "", "bf16")
-        replica = _replica(row["model"], gpu, row["tp_size"], dtype)
+        # The recipes of narrow checkpoints store keys and values in 8 bits (InferenceX, 70b_*.sh).
+        kv_dtype = "bf16" if dtype == "bf16" else "fp8"
+        replica = _replica(row["model"], gpu, row["tp_size"], dtype, kv_dtype, row["framework"])
         terms = (
             Term(decode_step(clients, prompt + output / 2.0)),
             Term(prefill_step(1.0, prompt), prompts, is_launched=False),
@@ -192,7 +241,9 @@ def static_batches(reference: Path, version: str) -> list[Case]:
     return cases
 
 
-def _replica(model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16") -> Replica:
+def _replica(
+    model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16", framework: str = ""
+) -> Replica:
     board = load_gpu(NAMES.get(gpu, gpu))
     return Replica(
         model=load_model(NAMES[model]),
@@ -202,6 +253,7 @@ def _replica(model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16") 
         dtype=dtype,
         kv_dtype=kv_dtype,
         runtime=NO_RUNTIME,
+        framework=framework,
     )
 
 

@@ -82,6 +82,10 @@ def price_collective(
 ) -> tuple[Column, bool]:
     """Return the seconds of a collective on a cluster, and whether its link was measured.
 
+    GPUs with ports of their own are wired alike wherever they are sold, so a curve measured on one
+    node holds for all. Boards without them are as far apart as their host's slots, so the cluster's
+    own link is priced: of two measured L40S servers one sums four times as fast as the other.
+
     Args:
         collective: what is exchanged.
         cluster: where.
@@ -89,11 +93,9 @@ def price_collective(
         span: neighbouring GPUs it reaches over; more than a node has means the network.
         framework: whose all-reduce, where it was measured there.
     """
-    library = (
-        _library(gpu.name, framework)
-        if collective.kind in MEASURED and span == collective.ranks
-        else ""
-    )
+    library = ""
+    if collective.kind in MEASURED and span == collective.ranks and gpu.link_bytes_per_s:
+        library = _library(gpu.name, framework)
     if library and span <= cluster.gpus_per_node:
         answer = measured_time(
             gpu=gpu.name,

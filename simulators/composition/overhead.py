@@ -19,6 +19,7 @@ import numpy as np
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.model import LanguageModel
+from simulators.composition.effects import EVERYTHING, Effects
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import Folder
 from simulators.workload.cut import Stage, attending_layers
@@ -54,6 +55,10 @@ class Runtime:
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
     latent_layer_s: float = 0.0  # and one of latent attention
     state_layer_s: float = 0.0  # and one that keeps a state
+    is_fused: bool = True  # what stands between products runs as one kernel
+    prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
+    prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
+    prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
     paces: Mapping[str, Mapping[str, Pace]] = field(default_factory=dict)  # architecture, family
 
     def pace(self, architecture: str, family: str) -> Pace:
@@ -69,15 +74,51 @@ class Runtime:
             + self.state_layer_s * states
         )
 
-    def launch_s(self, layers: int, sequences: Column, busy_s: Column, cluster: Cluster) -> Column:
-        """Return the seconds that are added to the GPU's own time in one iteration of a stage."""
-        gaps = layers * self.layer_s + self.host_s + self.sequence_s * sequences
-        launching = layers * self.launching_s(cluster)
-        return gaps + np.maximum(0.0, launching - busy_s) if launching else gaps + 0.0 * busy_s
+    def launch_s(
+        self,
+        layers: int,
+        sequences: Column,
+        busy_s: Column,
+        cluster: Cluster,
+        *,
+        prefills: Column = 0.0,
+        effects: Effects = EVERYTHING,
+        extra_gaps_s: float = 0.0,
+    ) -> Column:
+        """Return the seconds that are added to the GPU's own time in one iteration of a stage.
+
+        All layers launch alike, so either the host or the GPU sets the pace of all of them: an
+        iteration takes the longer of both.
+        """
+        waits_s = (self.host_s + self.sequence_s * sequences) * effects.synchronisation
+        if not effects.launch:
+            return waits_s + 0.0 * busy_s
+        waits_s = waits_s + layers * self.layer_s + extra_gaps_s
+        launching: Column = layers * self.launching_s(cluster)
+        if of_prompts := layers * self.prompt_launching_s(cluster):
+            launching = np.where(np.asarray(prefills) > 0.0, of_prompts, launching)
+        elif not launching:
+            return waits_s + 0.0 * busy_s
+        return waits_s + np.maximum(0.0, launching - busy_s)
+
+    def prompt_s(self, tokens: Column, prompts: Column, cluster: Cluster) -> Column:
+        """Return the host's time to turn prompts of equal length into tokens.
+
+        Time per token grows with the prompt: until 2024 the fast tokenizer of the Llama models
+        replaced spaces in quadratic time (huggingface/tokenizers, issue 1449).
+        """
+        host = cluster.name if cluster.name in self.prompt_token_s else ANY
+        thousands = tokens / np.maximum(prompts, 1.0) / 1000.0
+        more_s = self.prompt_ktoken_s.get(host, 0.0) * thousands
+        return tokens * (self.prompt_token_s.get(host, 0.0) + more_s)
 
     def launching_s(self, cluster: Cluster) -> float:
         """Return the host's time to launch one layer; 0 where a graph is replayed."""
         return self.launch_layer_s.get(cluster.name, self.launch_layer_s.get(ANY, 0.0))
+
+    def prompt_launching_s(self, cluster: Cluster) -> float:
+        """Return the same where prompts are among the batch; 0 where that makes no difference."""
+        return self.prompt_layer_s.get(cluster.name, self.prompt_layer_s.get(ANY, 0.0))
 
 
 def load_runtime(name: str = DEFAULT) -> Runtime:

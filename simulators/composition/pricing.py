@@ -1,0 +1,153 @@
+"""What each operator and message of a stage takes among the others, and what that rests on.
+
+A kernel among others differs from one timed alone. Products that quantise their activations first
+were timed with that; in an engine the norm or activation before them writes the narrow numbers.
+Engines have paces of their own (`overhead.py`), and boards lower their clocks (`clocks.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.composition.clocks import slowdown, throttled_s
+from simulators.composition.fusion import unfused
+from simulators.composition.network import price_collective
+from simulators.composition.replica import Replica
+from simulators.kernels.energy import energy_j
+from simulators.kernels.gemm import tensor_rates_of
+from simulators.kernels.latency import Priced, price, roofline_s
+from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.tensor import PLAIN
+from simulators.workload.operators import (
+    Attention,
+    Collective,
+    Column,
+    Compute,
+    Gemm,
+    GroupedGemm,
+    Operator,
+)
+
+Flags = bool | NDArray[np.bool_]
+
+NARROW = ("fp8", "fp8_block", "fp4", "int8")
+"""Formats of multiplication whose activations are quantised from 16 bits."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator or message of a stage: all its repetitions on one GPU."""
+
+    operator: Operator
+    part: str  # of an iteration: tokens, prefill_attention, decode_attention, collective, send_recv
+    seconds: Column
+    joules: Column
+    lo_s: Column  # the 90 % interval
+    hi_s: Column
+    calibrated: bool
+    extrapolated: Flags
+
+    def where(self, present: Column) -> Row:
+        """Return the row where there is something to do, and nothing where there is not."""
+        there = np.asarray(present) > 0
+        return dataclasses.replace(
+            self,
+            seconds=np.where(there, self.seconds, 0.0),
+            joules=np.where(there, self.joules, 0.0),
+            lo_s=np.where(there, self.lo_s, 0.0),
+            hi_s=np.where(there, self.hi_s, 0.0),
+        )
+
+
+def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
+    """Return the prices of operators that run in sequence, as often as they repeat."""
+    if not (replica.effects.fusion and replica.runtime.is_fused):
+        operators = unfused(operators, replica.model)
+    return [_compute_row(operator, replica, part) for operator in operators if operator.repeat]
+
+
+def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
+    """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
+    pace = replica.runtime.pace(replica.gpu.architecture, "messages").alone
+    rows = []
+    for message in messages:
+        if message.repeat == 0:
+            continue
+        span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
+        once_s, measured = price_collective(
+            message, replica.cluster, replica.gpu, span, replica.library
+        )
+        hidden = replica.overlap if message.kind == "all_reduce" else 0.0
+        seconds = once_s * (pace * (1.0 - hidden) * message.repeat)
+        wide = MESSAGE_BAND if measured else UNMEASURED_BAND
+        rows.append(
+            Row(message, part, seconds, 0.0, seconds / wide, seconds * wide, measured, False)
+        )
+    return rows
+
+
+MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
+"""Nine of ten messages are within these factors: those of measured links, and of others."""
+
+
+def family_of(operator: Compute) -> str:
+    """Return the name under which a runtime knows kernels of a kind."""
+    if isinstance(operator, Attention):
+        return operator.phase
+    if isinstance(operator, Gemm | GroupedGemm):
+        return "gemm" if isinstance(operator, Gemm) else "experts"
+    return "vector"
+
+
+def quantising_s(operator: Compute, gpu: Gpu, framework: str) -> float:
+    """Return what a measured product spends on quantising its activations before it starts.
+
+    It is what the product starts later than one of 16-bit numbers by the same framework.
+    """
+    if not isinstance(operator, Gemm) or operator.dtype not in NARROW:
+        return 0.0
+    profile = profile_of(gpu, BEST, framework)
+    rates, plain = tensor_rates_of(operator, gpu, profile), profile.tensor.get(PLAIN)
+    if rates is None or plain is None or rates.kind == PLAIN:
+        return 0.0
+    return max(0.0, rates.start_s - plain.start_s)
+
+
+def _compute_row(operator: Compute, replica: Replica, part: str) -> Row:
+    gpu, repeat = replica.gpu, operator.repeat
+    alone = price(operator, gpu, framework=replica.library)
+    seconds = _among_others(operator, replica, alone)
+    ratio = seconds / alone.latency_s
+    return Row(
+        operator,
+        part,
+        seconds * repeat,
+        energy_j(operator, gpu, seconds) * repeat,
+        alone.lo_s * (ratio * repeat),
+        alone.hi_s * (ratio * repeat),
+        alone.calibrated,
+        alone.extrapolated,
+    )
+
+
+def _among_others(operator: Compute, replica: Replica, alone: Priced) -> NDArray[np.float64]:
+    """Return the seconds of one launch among those of the rest of the model."""
+    gpu, effects = replica.gpu, replica.effects
+    pace = replica.runtime.pace(gpu.architecture, family_of(operator))
+    seconds = alone.latency_s
+    if effects.fusion and replica.runtime.is_fused:
+        quantised_s = quantising_s(operator, gpu, replica.library)
+        if quantised_s:
+            seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
+    seconds = pace.alone * seconds
+    if pace.least:
+        seconds = seconds + pace.least * roofline_s(operator, gpu)
+    if effects.clocks and (share := slowdown(gpu)):
+        seconds = seconds + throttled_s(operator, gpu, share)
+    return np.asarray(seconds, np.float64)
