@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.events import LINK_EVENTS
 from simulators.collectives.plan import plan_of
 from simulators.collectives.simulator import SIMULATOR, CollectivePoint
 from simulators.collectives.single import simulate
+from simulators.collectives.world import LINK_EVENTS
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 

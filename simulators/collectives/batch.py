@@ -24,7 +24,9 @@ from simulators.collectives.plan import Plan, busbw_factor, op_of, plan_of, whol
 from simulators.core.contract import categories, numbers
 from simulators.core.errors import UnknownNameError, UserError
 
-FIDELITIES = ("analytic", "event", "measured")
+EVENTFUL = ("event", "flow")
+"""Fidelities of the event loop: links that serve in turn, links that are shared."""
+FIDELITIES = ("analytic", *EVENTFUL, "measured")
 ORDERS = ("bandwidth_aware", "baseline")
 MAX_CHUNKS = 1 << 16
 WORDS = ("collective", "topology", "algorithm", "fidelity", "order", "gpu", "library", "dtype")

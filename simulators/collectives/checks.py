@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.collectives.events import FINISH_NS
 from simulators.collectives.fit import (
     NCCL,
     NVLINK,
@@ -24,6 +23,7 @@ from simulators.collectives.parity import ASTRA_SIM, GIB, Runs, analytic_ns, eve
 from simulators.collectives.plan import Plan, op_of, plan_of
 from simulators.collectives.regression import learn
 from simulators.collectives.single import simulate
+from simulators.collectives.world import FINISH_NS
 from simulators.core.calibration import provenance_of, read_calibration, sha256_of
 from simulators.core.contract import Check
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulators.collectives.topology import Dimension
 from simulators.core.errors import UserError
-from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, void
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 DONE: Final = 1e-12
 """Bytes of a flow over its size below which it has ended: rounding, not data."""
@@ -52,11 +52,13 @@ def flow_times(flows: Sequence[Flow], link_bytes_per_s: Sequence[float]) -> Floa
         if not flow.size_bytes > 0.0:
             raise UserError(f"flow {i} has {flow.size_bytes:g} bytes; it needs some")
     ends = np.zeros(len(flows))
+    routes = np.full((len(flows), max((len(f.links) for f in flows), default=1)), -1, np.int64)
+    for route, flow in zip(routes, flows, strict=True):
+        route[: len(flow.links)] = flow.links
     share_links(
         np.array([f.size_bytes for f in flows], np.float64),
         np.array([f.start_s for f in flows], np.float64),
-        np.concatenate(([0], np.cumsum([len(f.links) for f in flows]))).astype(np.int64),
-        np.array([link for f in flows for link in f.links], np.int64),
+        routes,
         rates,
         ends,
     )
@@ -85,64 +87,113 @@ def all_to_all_flows(dimension: Dimension, size_bytes: float) -> tuple[list[Flow
     return flows, rates
 
 
-@kernel(void(array(f8), array(i8), array(i8), array(f8), array(f8), array(i8)))
+@kernel(
+    void(
+        array(i8), i8, matrix(i8), array(f8), matrix(f8), array(f8), array(i8), array(i8),
+    ),
+    borrows=True,
+)  # fmt: skip
 def fair_rates(
-    left: Floats, first: Ints, links: Ints, capacity: Floats, rate: Floats, is_on: Ints
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    capacity: Floats,
+    shares: Floats,
+    room: Floats,
+    load: Ints,
+    used: Ints,
 ) -> None:
-    """Write the max-min fair rate of every flow that is on: fill the tightest link, and repeat."""
-    room = capacity.copy()
-    count = np.zeros(capacity.size, np.int64)
-    open_flows = 0
-    rate[:] = 0.0
-    pending = is_on.copy()
-    for f in range(left.size):
-        if pending[f]:
-            open_flows += 1
-            for k in range(first[f], first[f + 1]):
-                count[links[k]] += 1
-    while open_flows > 0:
-        tightest, share = -1, np.inf
-        for link in range(capacity.size):
-            if count[link] > 0 and room[link] / count[link] < share:
-                tightest, share = link, room[link] / count[link]
-        for f in range(left.size):
-            if not pending[f]:
+    """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
+
+    Args:
+        flying: which flows share.
+        count: how many of them.
+        routes: per flow the links it crosses, filled up with -1; one crossed twice counts twice.
+        capacity: per link.
+        shares: per flow: bytes left, rate; the rate is filled in.
+        room: scratch, per link.
+        load: scratch, per link; zeros, and left as zeros.
+        used: scratch, per link.
+    """
+    links = 0
+    for i in range(count):
+        shares[flying[i], 1] = 0.0
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            if load[link] == 0:
+                used[links], room[link] = link, capacity[link]
+                links += 1
+            load[link] += 1
+    pending = count
+    while pending > 0:
+        tightest = np.inf
+        for k in range(links):
+            if load[used[k]] > 0:
+                tightest = min(tightest, room[used[k]] / load[used[k]])
+        for i in range(count):
+            flow = flying[i]
+            if shares[flow, 1] > 0.0:
                 continue
-            crosses = False
-            for k in range(first[f], first[f + 1]):
-                crosses = crosses or links[k] == tightest
-            if crosses:
-                rate[f], pending[f] = share, 0
-                open_flows -= 1
-                for k in range(first[f], first[f + 1]):
-                    room[links[k]] = max(0.0, room[links[k]] - share)
-                    count[links[k]] -= 1
+            is_held = False
+            for link in routes[flow]:
+                if link >= 0 and room[link] <= tightest * load[link] * (1.0 + DONE):
+                    is_held = True
+            if is_held:
+                shares[flow, 1] = tightest
+                pending -= 1
+        _fill(flying, count, routes, shares, capacity, room, load)
 
 
-@kernel(void(array(f8), array(f8), array(i8), array(i8), array(f8), array(f8)))
+@kernel(void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), borrows=True)
+def _fill(
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    shares: Floats,
+    capacity: Floats,
+    room: Floats,
+    load: Ints,
+) -> None:
+    """Write what every link has left for the flows that have no rate yet, and how many they are."""
+    for i in range(count):
+        for link in routes[flying[i]]:
+            if link >= 0:
+                room[link], load[link] = capacity[link], 0
+    for i in range(count):
+        rate = shares[flying[i], 1]
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            room[link] -= rate
+            load[link] += int(rate == 0.0)
+
+
+@kernel(void(array(f8), array(f8), matrix(i8), array(f8), array(f8)))
 def share_links(
-    size: Floats, start_s: Floats, first: Ints, links: Ints, capacity: Floats, end_s: Floats
+    size: Floats, start_s: Floats, routes: Ints, capacity: Floats, end_s: Floats
 ) -> None:
     """Write when every flow ends: between two changes all rates stand still."""
-    left, rate = size.copy(), np.zeros(size.size)
-    is_on = np.zeros(size.size, np.int64)
+    shares = np.zeros((size.size, 2))
+    shares[:, 0] = size
+    room, load = np.zeros(capacity.size), np.zeros(capacity.size, np.int64)
+    used, flying = np.zeros(capacity.size, np.int64), np.zeros(size.size, np.int64)
     now, ended = 0.0, 0
     while ended < size.size:
-        following = np.inf
+        following, count = np.inf, 0
         for f in range(size.size):
-            if is_on[f] == 0 and left[f] > 0.0:
-                if start_s[f] <= now:
-                    is_on[f] = 1
-                else:
-                    following = min(following, start_s[f])
-        fair_rates(left, first, links, capacity, rate, is_on)
-        for f in range(size.size):
-            if is_on[f]:
-                following = min(following, now + left[f] / rate[f])
-        for f in range(size.size):
-            if is_on[f]:
-                left[f] -= rate[f] * (following - now)
-                if left[f] <= DONE * size[f]:
-                    left[f], is_on[f], end_s[f] = 0.0, 0, following
-                    ended += 1
+            if shares[f, 0] > 0.0 and start_s[f] <= now:
+                flying[count] = f
+                count += 1
+            elif shares[f, 0] > 0.0:
+                following = min(following, start_s[f])
+        fair_rates(flying, count, routes, capacity, shares, room, load, used)
+        for i in range(count):
+            following = min(following, now + shares[flying[i], 0] / shares[flying[i], 1])
+        for i in range(count):
+            f = flying[i]
+            shares[f, 0] -= shares[f, 1] * (following - now)
+            if shares[f, 0] <= DONE * size[f]:
+                shares[f, 0], end_s[f] = 0.0, following
+                ended += 1
         now = following

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.events import FINISH_NS
 from simulators.collectives.plan import Plan, plan_for
 from simulators.collectives.single import simulate
 from simulators.collectives.topology import Dimension, Topology
+from simulators.collectives.world import FINISH_NS
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}

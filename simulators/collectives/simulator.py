@@ -1,9 +1,9 @@
 """One collective on one network: seconds, bandwidths, what is on the wires.
 
-Three fidelities stand behind one interface. `measured` is what NCCL, or a framework's own
+Several fidelities stand behind one interface. `measured` is what NCCL, or a framework's own
 all-reduce, was measured to take inside a node; `analytic` and `event` are models of an algorithm on
-a topology, without and with contention, equal to ASTRA-sim's to the nanosecond. Only the first
-claims to predict hardware.
+a topology, without and with contention, equal to ASTRA-sim's to the nanosecond; in `flow` messages
+share links max-min fairly. Only the first claims to predict hardware.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.analytic import OP, collectives_ns
-from simulators.collectives.batch import ORDERS, Rows
-from simulators.collectives.events import BUSIEST_NS, FINISH_NS, LINK_EVENTS, UNFINISHED
+from simulators.collectives.analytic import BASELINE, OP, collectives_ns
+from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
 from simulators.collectives.hierarchy import measured_s
 from simulators.collectives.measured import GROWTH, NETWORKS
-from simulators.collectives.plan import NS
+from simulators.collectives.plan import NS, Plan
 from simulators.collectives.single import has_event_model, simulate
 from simulators.collectives.topology import file_behind
 from simulators.collectives.traffic import BUSY_NS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
+from simulators.collectives.world import BUSIEST_NS, FINISH_NS, LINK_EVENTS, UNFINISHED
 from simulators.core.contract import choice, metric, outcome
 from simulators.core.errors import Infeasible
 
@@ -68,7 +68,11 @@ class CollectivePoint:
     local_memory_bytes_per_s: float = choice(
         "memory that reductions use", unit="B/s", default=3.35e12
     )
-    fidelity: str = choice("measured, analytic or event", default="measured")
+    fidelity: str = choice(
+        "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
+        "flow (messages share links fairly)",
+        default="measured",
+    )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
     dtype: str = choice("precision of the numbers, when measured", default="fp16")
@@ -101,7 +105,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 1
+    version: int = 2
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
@@ -115,7 +119,8 @@ class Collectives:
         out["utilisation"] = seen[:, BUSY_NS]
         flags = np.zeros((2, batch.num_rows), bool)
         _analytic(rows, reasons, out)
-        _event(rows, reasons, out)
+        for fidelity in EVENTFUL:
+            _event(rows, fidelity, reasons, out)
         _measured(rows, reasons, out, flags)
         size = rows.size_bytes.astype(np.float64)
         ranks = rows.ranks
@@ -149,7 +154,7 @@ class Collectives:
 
     def warm_up(self) -> None:
         """Compile the models."""
-        for fidelity in ("analytic", "event"):
+        for fidelity in ("analytic", "event", "flow"):
             point = {"collective": "all_reduce", "size_bytes": 1024, "fidelity": fidelity}
             columns = {
                 f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)
@@ -173,26 +178,38 @@ def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
     _write(out, where[~impossible], taken[~impossible] / NS)
 
 
-def _event(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
+def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> None:
     """Time the rows that ask for events, each distinct one once."""
-    where = np.flatnonzero(rows.is_word("fidelity", "event") & (reasons == ""))
+    where = np.flatnonzero(rows.is_word("fidelity", fidelity) & (reasons == ""))
     done: dict[bytes, NDArray[np.int64] | str] = {}
     for i in where:
         plan, request = rows.plans[rows.plan[i]], rows.requests[i]
         memory = float(rows.memory_bytes_per_s[i])
         key = request.tobytes() + np.float64(memory).tobytes()
         if key not in done:
-            if not has_event_model(plan, int(request[OP])):
+            if not has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
                 done[key] = _why_not(rows, int(i))
             else:
-                report = simulate(plan, request, memory)
-                done[key] = report if not report[UNFINISHED] else _gave_up(report)
+                done[key] = _simulated(plan, request, memory, is_fair=fidelity == "flow")
         found = done[key]
         if isinstance(found, str):
             reasons[i] = found
             continue
         _write(out, np.array([i]), np.array([found[FINISH_NS] / NS]))
         out["utilisation"][i] = float(found[BUSIEST_NS])
+
+
+def _simulated(
+    plan: Plan, request: NDArray[np.int64], memory_bytes_per_s: float, *, is_fair: bool
+) -> NDArray[np.int64] | str:
+    """Return a run's report, or why there is none."""
+    try:
+        report = simulate(plan, request, memory_bytes_per_s, is_fair=is_fair)
+    except Infeasible as verdict:
+        return str(verdict)
+    if report[UNFINISHED]:
+        return f"too_many_events: gave up after {report[LINK_EVENTS]:,} link events"
+    return report
 
 
 def _measured(rows: Rows, reasons: NDArray[Any], out: Columns, flags: NDArray[np.bool_]) -> None:
@@ -237,10 +254,7 @@ def _why_not(rows: Rows, row: int) -> str:
     plan = rows.plans[rows.plan[row]]
     words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)
     return "no_such_algorithm: {} cannot do {} on {}; ".format(*words) + (
-        "halving_doubling and double_binary_tree need powers of two, in_network a switch; a double "
-        "binary tree only reduces, and has no event model"
+        "halving_doubling and double_binary_tree need powers of two and do no all_to_all, "
+        "in_network needs a switch; a double binary tree does an all_reduce of the outermost "
+        "dimension, or of each in the baseline order"
     )
-
-
-def _gave_up(report: NDArray[np.int64]) -> str:
-    return f"too_many_events: gave up after {report[LINK_EVENTS]:,} link events"

@@ -13,6 +13,7 @@ from simulators.collectives.algorithms import (
     ALL_TO_ALL,
     BROADCAST,
     DIRECT,
+    DOUBLE_BINARY_TREE,
     HALVING_DOUBLING,
     IMPOSSIBLE,
     IN_NETWORK,
@@ -26,7 +27,9 @@ from simulators.core.jit import i8, kernel
 
 @kernel(i8(i8, i8, i8))
 def sends(algorithm: int, op: int, ranks: int) -> int:
-    """Return the messages each rank sends, or IMPOSSIBLE."""
+    """Return the messages each rank sends, or IMPOSSIBLE; in a tree, those of the busiest edge."""
+    if algorithm == DOUBLE_BINARY_TREE:
+        return 2 if op == ALL_REDUCE and log2(ranks) >= 0 else IMPOSSIBLE
     if algorithm == IN_NETWORK:
         return IMPOSSIBLE if op == ALL_TO_ALL else 1
     if algorithm == HALVING_DOUBLING:
@@ -34,8 +37,6 @@ def sends(algorithm: int, op: int, ranks: int) -> int:
         if steps < 0 or op == ALL_TO_ALL:
             return IMPOSSIBLE
         return 1 if op == SEND_RECV else steps * (2 if op == ALL_REDUCE else 1)
-    if algorithm != RING and algorithm != DIRECT:
-        return IMPOSSIBLE
     if op == SEND_RECV:
         return 1
     if algorithm == RING and op == ALL_TO_ALL:
@@ -90,6 +91,8 @@ def message_of(algorithm: int, op: int, ranks: int, payload: int, step: int) -> 
         if op in (BROADCAST, SEND_RECV):
             return payload
         return payload >> (step + 1) if step < steps else payload >> max(1, 2 * steps - step)
+    if algorithm == DOUBLE_BINARY_TREE:
+        return payload
     if op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL):
         return payload // ranks
     return payload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulators.collectives.algorithms import ALL_REDUCE, DOUBLE_BINARY_TREE
+from simulators.collectives.algorithms import ALL_REDUCE
 from simulators.collectives.analytic import (
     ALGORITHM,
     BASELINE,
@@ -19,6 +19,7 @@ from simulators.collectives.analytic import (
 )
 from simulators.collectives.phases import MAX_DIMENSIONS, MAX_PHASES, lay_out, split
 from simulators.collectives.steps import message_of, offset_of, sends
+from simulators.collectives.trees import NO_TREE, child, children, shape_of
 from simulators.collectives.wires import RING_BLOCK, hops
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
@@ -50,10 +51,16 @@ def traffic(
             d = dimension[p]
             algorithm, block, n = network[d, ALGORITHM], network[d, BLOCK], network[d, RANKS]
             count = sends(algorithm, ops[p], n)
-            if algorithm == DOUBLE_BINARY_TREE and ops[p] == ALL_REDUCE:
-                sent = 2.0 * payload[p] * (n - 1) / n
-                out[i, MESSAGES] += cut[1] * everyone * 2.0 * (n - 1) / n
-                crossed = sent * hops(block, n, network[d, LEAF], 1)
+            if shape_of(algorithm, ops[p]) != NO_TREE:
+                both_ways = 2.0 if ops[p] == ALL_REDUCE else 1.0
+                sent = both_ways * payload[p] * (n - 1) / n
+                out[i, MESSAGES] += cut[1] * everyone * both_ways * (n - 1) / n
+                crossed = 0.0
+                for position in range(n):
+                    for turn in range(children(shape_of(algorithm, ops[p]), n, position)):
+                        to = child(shape_of(algorithm, ops[p]), n, position, turn)
+                        crossed += hops(block, n, network[d, LEAF], abs(to - position))
+                crossed *= both_ways * payload[p] / n
             else:
                 sent, crossed, distinct = 0.0, 0.0, min(count, 2 * n)
                 for step in range(distinct):

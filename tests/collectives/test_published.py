@@ -8,9 +8,9 @@ import pytest
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
 from simulators.collectives.checks import PUBLISHED_NS
-from simulators.collectives.events import FINISH_NS
 from simulators.collectives.plan import plan_of
 from simulators.collectives.single import simulate
+from simulators.collectives.world import FINISH_NS
 
 # The same configuration without contention.
 UNAWARE_NS = {

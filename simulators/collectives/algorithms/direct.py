@@ -82,13 +82,14 @@ def phase_ns(
             return endpoint_ns + exchange_ns + reduce_ns
         return endpoint_ns + exchange_ns
     one_by_one_ns = 0
+    charged = (-(-(ranks - 1) // window) + 1) // 2
     for offset in range(1, ranks):
         if (offset - 1) % window == 0:
             one_by_one_ns += endpoint_ns + delay_ns(
                 block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
             )  # fmt: skip
     if op == ALL_REDUCE:
-        return endpoint_ns + 2 * one_by_one_ns + ranks // 2 * reduce_ns
+        return endpoint_ns + 2 * one_by_one_ns + charged * reduce_ns
     if op == REDUCE_SCATTER:
-        return endpoint_ns + one_by_one_ns + ranks // 2 * reduce_ns
+        return endpoint_ns + one_by_one_ns + charged * reduce_ns
     return endpoint_ns + one_by_one_ns

@@ -13,7 +13,6 @@ from simulators.collectives.algorithms import (
     IMPOSSIBLE,
     PHASE,
     REDUCE_SCATTER,
-    SEND_RECV,
 )
 from simulators.collectives.wires import FAT_TREE_BLOCK, SWITCH_BLOCK, delay_ns
 from simulators.core.jit import kernel
@@ -33,7 +32,10 @@ def phase_ns(
     endpoint_ns: int,
     memory_bytes_per_s: float,  # noqa: ARG001 - one signature for all algorithms
 ) -> int:
-    """Return the time of a phase on a switch: the busier direction of a port decides."""
+    """Return the time of a phase on a switch: the busier direction of a port decides.
+
+    A leaf switch of a fat tree adds up what its ports send, so its uplinks carry no more than one.
+    """
     if (block != SWITCH_BLOCK and block != FAT_TREE_BLOCK) or op == ALL_TO_ALL:
         return IMPOSSIBLE
     moved = payload
@@ -41,7 +43,6 @@ def phase_ns(
         moved = payload * (ranks - 1)
     if op == REDUCE_SCATTER:
         moved = payload - payload // ranks
-    offset = 1 if op == SEND_RECV else ranks // 2
     return 2 * endpoint_ns + delay_ns(
-        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, moved
+        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, 1, moved
     )  # fmt: skip
