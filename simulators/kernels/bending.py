@@ -63,6 +63,7 @@ def fit_bend(
     alpha: float,
     trees: int,
     depth: int,
+    lean: float = 0.0,
 ) -> Correction:
     """Return trees that carry `seconds ** alpha` to what was measured.
 
@@ -73,6 +74,7 @@ def fit_bend(
         alpha: slope left to the formula, so that trees can bend downwards too.
         trees: how many.
         depth: of each.
+        lean: towards the smaller of two values that one shape was measured at, as in `boosted`.
     """
     log_t = np.log(seconds)
     target = np.log(measured_s) - alpha * log_t
@@ -83,6 +85,7 @@ def fit_bend(
         np.ones(seconds.size),
         trees=trees,
         depth=depth,
+        lean=lean,
     )
     return Correction(
         alpha=alpha,

@@ -1,10 +1,13 @@
-"""A kernel draws idle power plus what its arithmetic and its memory traffic add, up to the limit.
+"""A kernel draws what an awake board draws, and energy per FLOP and per byte on top, to a limit.
 
-    watts = idle + (tdp - idle) * min(1, compute share + memory share)
+    want  = idle + (tdp - idle) * (awake + compute f + memory g)
+    watts = (want^-8 + (limit tdp)^-8)^(-1/8)
 
-A share is achieved over peak rate, weighted: a kernel at the full compute rate or at the full
-memory bandwidth draws `COMPUTE_SHARE` or `MEMORY_SHARE` of the room between idle and the board's
-limit.
+`f` and `g` are achieved over peak rate, of arithmetic in its format and of device memory. `awake`
+is what clocks, caches and leakage add as soon as anything runs; `compute` belongs to a format, and
+attention, whose exponentials run beside its products, has factors of its own. Above the limit the
+board lowers its clock, so the time grows and not the draw. Numbers were fitted to H200 and B200
+(`power_fit.py`); boards of their architecture borrow them, others follow stated choices.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.draw import Draw, draw_of
 from simulators.kernels.latency import Kernel, flops, moved_bytes
-from simulators.workload.operators import Elementwise, Embedding, Norm
+from simulators.workload.operators import Attention, Elementwise, Embedding, Norm
 
 COMPUTE_SHARE = 1.0
 """Boards are designed so that the matrix units at full rate reach the power limit."""
 
-MEMORY_SHARE = 0.55
-"""HBM and its path take about half of a board's dynamic power in streaming kernels."""
-
 IDLE_SHARE = 0.15
 """Idle part of the board's limit where a data sheet does not state it."""
+
+ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
+"""Formats nobody measured, by the one whose multipliers they use."""
+
+SHARPNESS = 8.0
+"""Of the edge where the limit takes over: within 1 % of either side at a tenth from it."""
 
 Floats = NDArray[np.float64]
 
@@ -34,11 +41,29 @@ def energy_j(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
 
 
 def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the mean watts of the board, between idle and its limit."""
+    """Return the mean watts of the board while such launches follow each other, at most its limit.
+
+    Raises:
+        UserError: a calibration is unreadable.
+    """
+    return drawn_w(draw_of(gpu), operator, gpu, latency_s)
+
+
+def drawn_w(draw: Draw, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
+    """Return the watts by given numbers."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
-    compute = (
-        COMPUTE_SHARE * flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
-    )
-    memory = MEMORY_SHARE * moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
-    idle_w = IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
-    return idle_w + (gpu.tdp_w - idle_w) * np.minimum(1.0, compute + memory)
+    share = draw.compute.get(ALIKE.get(dtype, dtype), COMPUTE_SHARE)
+    if isinstance(operator, Attention):
+        share *= draw.factor.get(operator.phase, 1.0)
+    f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
+    g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
+    idle_w = resting_w(gpu)
+    activity = draw.awake + share * np.minimum(f, 1.0) + draw.memory * np.minimum(g, 1.0)
+    want_w = idle_w + (gpu.tdp_w - idle_w) * activity
+    limit_w = draw.limit * gpu.tdp_w
+    return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+
+
+def resting_w(gpu: Gpu) -> float:
+    """Return the watts of a board at rest, by its data sheet or as a part of its limit."""
+    return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w

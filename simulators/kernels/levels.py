@@ -27,6 +27,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
 from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched, widest_of
 from simulators.kernels.correction import correction_from
+from simulators.kernels.draw import power_files
 from simulators.kernels.frameworks import fused_files
 from simulators.kernels.profile import (
     GemmRates,
@@ -92,7 +93,7 @@ def files_behind(gpu: Gpu, level: str) -> tuple[Path, ...]:
     names += [board.name for board in boards()] if level != "full" else []
     files = (calibration_file(name) for name in dict.fromkeys(names))
     found = tuple(file for file in files if file is not None)
-    return found + tensor_files(places()) + fused_files()
+    return found + tensor_files(places()) + fused_files() + power_files()
 
 
 def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) -> Profile:
