@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -33,17 +34,20 @@ class Requests:
     output_tokens: Ints
     draws: Floats  # two uniform numbers per request, for routers that toss coins
     clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
+    patience_s: Floats | float = inf  # how long after its arrival a request's client gives up
     session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
 
     def take(self, which: Ints) -> Requests:
         """Return some of the requests."""
-        return Requests(
-            self.arrival_s[which],
-            self.prompt_tokens[which],
-            self.output_tokens[which],
-            self.draws[which],
-            self.clients,
-            None if self.session is None else self.session[which],
+        patience_s = self.patience_s
+        return replace(
+            self,
+            patience_s=patience_s if isinstance(patience_s, float) else patience_s[which],
+            arrival_s=self.arrival_s[which],
+            prompt_tokens=self.prompt_tokens[which],
+            output_tokens=self.output_tokens[which],
+            draws=self.draws[which],
+            session=None if self.session is None else self.session[which],
         )
 
 

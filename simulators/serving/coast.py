@@ -47,10 +47,11 @@ from simulators.serving.world import (
     BUSY_S,
     GAPS_S,
     JOULES,
-    LEFT,
     LOGGED,
     LONGEST_S,
     MADE,
+    NEXT_LEAVE,
+    REPEATS,
     STALL_S,
     WORLD,
     World,
@@ -92,7 +93,7 @@ def stop_coasting(world: World, replica: int) -> int:
     """Have the scheduler asked at the end of every batch in flight; return the batches' places."""
     stages = world.limits[STAGES]
     for slot in range(replica * stages, (replica + 1) * stages):
-        world.rounds[slot, LEFT] = 0
+        world.rounds[slot, REPEATS] = 0
     return stages  # type: ignore[no-any-return]
 
 
@@ -101,7 +102,7 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
     """Repeat the batch that ends first, while that is before `until` and it may be repeated.
 
     Returns 1 if the batch that now ends first must end for good: it has been repeated as often as
-    it may, or could find no free block.
+    it may, could find no free block, or a client has given up.
     """
     pool, gauge = world.pool[replica], world.gauge[replica]
     ends, stages, places = world.ends[replica], world.stages[replica], world.places[replica]
@@ -113,9 +114,9 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
             return 0
         rounds, paces = world.rounds[slot], world.paces[slot]
         new_blocks = world.crossings[slot, (rounds[MADE] + 1) % block]
-        if rounds[LEFT] == 0 or pool[FREE] - new_blocks < 1:
+        if rounds[REPEATS] == 0 or pool[FREE] - new_blocks < 1 or now >= gauge[NEXT_LEAVE]:
             return 1
-        rounds[LEFT] -= 1
+        rounds[REPEATS] -= 1
         rounds[MADE] += 1
         tick(pool, gauge, now)
         pool[FREE] -= new_blocks

@@ -21,8 +21,11 @@ EVENT_ONLY = {
     f.name: f.default
     for f in fields(ServingPoint)
     if f.name
-    in ("turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s")
-}
+    in (
+        "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s",
+        "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
+    )
+}  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""
 
 
@@ -45,6 +48,8 @@ def requests_for(point: ServingPoint) -> Requests:
             period_s=point.period_s,
         ),
     )
+    if point.patience_s is not None:
+        asked = replace(asked, patience_s=float(point.patience_s))
     count = asked.arrival_s.size
     if point.prompt_tokens:
         asked = replace(asked, prompt_tokens=_lengths(point, "prompt_tokens", count))

@@ -66,7 +66,7 @@ class IterationTable:
 
     shape: Ints
     table: Floats
-    waiting_w: float  # of all GPUs of one stage
+    waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
     calibrated: bool
     extrapolated: bool
 

@@ -2,7 +2,8 @@
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the
-request that arrived last is restarted: it gives its blocks back and later recomputes its context.
+request that arrived last is preempted: it gives its blocks back and later recomputes its context;
+or, where the host has room, they are moved there, and back before anybody else is admitted.
 """
 
 from __future__ import annotations
@@ -12,17 +13,25 @@ from simulators.serving.kernel import kernel
 from simulators.serving.replica import (
     BATCH,
     BATCH_SEATS,
+    BELOW,
     BLOCK,
     BLOCKS,
     DONE,
     FREE,
     HOLDERS,
+    HOST,
+    HOSTED,
     IDLE,
+    MOVED,
     OUTPUT,
     PARITY,
     PROMPT,
     RESTARTED,
     RESTARTS,
+    SEATS,
+    SWAPPED,
+    SWAPS,
+    TOP,
     WATERMARK,
     return_waiting,
     seat,
@@ -76,13 +85,72 @@ def restart(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) ->
     return return_waiting(pool, waiting, who)
 
 
+@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
+def preempt(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+    """Take the blocks of a running request: to the host if it has room, else to be recomputed.
+
+    Returns how often requests of the replica have been preempted.
+    """
+    blocks = request[who, BLOCKS]
+    if limits[HOST] - pool[HOSTED] < blocks:
+        restart(limits, pool, request, waiting, who)
+        return preemptions(pool)
+    pool[FREE] += blocks
+    pool[HOLDERS] -= 1
+    request[who, BELOW] = pool[TOP]
+    pool[TOP] = who
+    pool[SWAPPED] += 1
+    pool[SWAPS] += 1
+    pool[HOSTED] += blocks
+    pool[MOVED] += blocks
+    return preemptions(pool)
+
+
+@kernel(i8(*arrays(i8, 1)))
+def preemptions(pool: Ints) -> int:
+    """Return how often requests of a replica have been preempted, one way or the other."""
+    return pool[RESTARTED] + pool[SWAPS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
+def swap_in(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> int:
+    """Bring requests back from the host while they fit; return how many are still there."""
+    while pool[SWAPPED] > 0 and pool[HOLDERS] < limits[SEATS]:
+        who = pool[TOP]
+        blocks = request[who, BLOCKS]
+        if not fits(limits, pool, blocks):
+            break
+        pool[TOP] = request[who, BELOW]
+        pool[SWAPPED] -= 1
+        pool[HOSTED] -= blocks
+        pool[MOVED] += blocks
+        allocate(pool, request, who, blocks)
+        idle[pool[IDLE]] = who
+        pool[IDLE] += 1
+    return pool[SWAPPED]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
+def drop_swapped(pool: Ints, request: Ints, who: int, above: int) -> int:
+    """Forget a request that is on the host, where `above` lies above it; return its blocks."""
+    if above < 0:
+        pool[TOP] = request[who, BELOW]
+    else:
+        request[above, BELOW] = request[who, BELOW]
+    blocks = request[who, BLOCKS]
+    pool[SWAPPED] -= 1
+    pool[HOSTED] -= blocks
+    request[who, BLOCKS] = 0
+    return blocks  # type: ignore[no-any-return]
+
+
 @kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 4)))
 def seat_decodes(
     limits: Ints, pool: Ints, request: Ints, waiting: Ints, idle: Ints, batch: Ints, tokens: Ints
 ) -> int:
     """Give one token to each idle request that decodes, in the order of `idle`.
 
-    Without a free block the last of those still idle is restarted, and if that is the request
+    Without a free block the last of those still idle is preempted, and if that is the request
     itself, itself. Returns how many partly prefilled requests now lead `idle`; those that found no
     seat follow them.
     """
@@ -96,9 +164,9 @@ def seat_decodes(
             continue
         while pool[FREE] < 1 and head < count:
             count -= 1
-            restart(limits, pool, request, waiting, idle[count])
+            preempt(limits, pool, request, waiting, idle[count])
         if pool[FREE] < 1:
-            restart(limits, pool, request, waiting, who)
+            preempt(limits, pool, request, waiting, who)
             continue
         if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
             request[who, BLOCKS] += 1

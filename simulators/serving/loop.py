@@ -20,10 +20,11 @@ from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.batch import DECODE_KV, PRICE, TOKENS, measure
 from simulators.serving.coast import coast, prepare_to_coast, run_stages, stop_coasting
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import blocks_for, release
+from simulators.serving.kv_cache import blocks_for, drop_swapped, release, swap_in
 from simulators.serving.replica import (
     ARRIVAL,
     BATCH,
+    BELOW,
     BLOCK,
     BLOCKS,
     COMPLETED,
@@ -36,8 +37,12 @@ from simulators.serving.replica import (
     IDLE,
     LAST_END,
     LAST_TOKEN,
+    LEAVES,
+    LEFT,
     LONGEST_GAP,
     MOST_USED,
+    MOVE_NS,
+    MOVED,
     NEXT,
     NOBODY,
     OLDEST,
@@ -51,22 +56,27 @@ from simulators.serving.replica import (
     STAGES,
     STALLED,
     SUCCESSOR,
+    SWAPPED,
+    TOP,
     TOTAL,
     UNROUTED,
     WAITING,
+    pop_waiting,
     push_waiting,
+    sort_by_arrival,
 )
 from simulators.serving.world import (
     ARRIVED,
     FIRST_END,
     GAPS_S,
-    LEFT,
     LISTED,
     LOGGED,
     LONGEST_S,
     MADE,
+    NEXT_LEAVE,
     QUEUED,
     RELEASED,
+    REPEATS,
     RUNNING,
     STALL_S,
     TOUCHED,
@@ -84,7 +94,7 @@ from simulators.serving.world import (
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), WORLD))
 def run(schedule: Any, route: Any, price: Any, world: World) -> int:
-    """Run until nothing happens any more; return how many requests have not been completed.
+    """Run until nothing happens any more; return how many requests neither ended nor left.
 
     Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
     batch is not a number.
@@ -115,7 +125,7 @@ def run(schedule: Any, route: Any, price: Any, world: World) -> int:
             advance(schedule, price, world, replica, until, closed)
     left = 0
     for who in range(world.times.shape[0]):
-        if world.times[who, COMPLETED] < 0.0:
+        if world.times[who, COMPLETED] < 0.0 and world.times[who, LEFT] < 0.0:
             left += 1
     return left
 
@@ -141,7 +151,7 @@ def arrive(route: Any, world: World, now: float) -> int:
     """Route all requests that arrive now, in order; return how many have arrived so far."""
     pool, load, clock = world.pool, world.load, world.clock
     for r in range(pool.shape[0]):
-        load[QUEUED, r] = pool[r, WAITING]
+        load[QUEUED, r] = pool[r, WAITING] + pool[r, SWAPPED]
         load[RUNNING, r] = pool[r, HOLDERS]
         load[TOUCHED, r] = 0
     rank = clock[ARRIVED]
@@ -152,6 +162,10 @@ def arrive(route: Any, world: World, now: float) -> int:
         replica = route(clock[ARRIVED], load[QUEUED], load[RUNNING], world.draws[who])
         world.request[who, REPLICA] = replica
         world.request[who, RANK] = rank
+        gauge = world.gauge[replica]
+        tick(pool[replica], gauge, now)
+        world.times[who, LEAVES] += now
+        gauge[NEXT_LEAVE] = min(gauge[NEXT_LEAVE], world.times[who, LEAVES])
         push_waiting(pool[replica], world.waiting[replica], who)
         load[QUEUED, replica] += 1
         load[TOUCHED, replica] = 1
@@ -168,10 +182,15 @@ def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> i
     pool, stages = world.pool[replica], world.limits[STAGES]
     if pool[FLIGHT] < stages:
         tick(pool, world.gauge[replica], now)
+        if now >= world.gauge[replica, NEXT_LEAVE]:
+            dismiss(world, replica, now)
     while pool[FLIGHT] < stages:
         place = world.places[replica, (pool[OLDEST] + pool[FLIGHT]) % stages]
         slot = replica * stages + place
         pool[BATCH] = 0
+        if pool[SWAPPED] > 0:
+            swap_in(world.limits, pool, world.request, world.idle[replica])
+            sort_by_arrival(world.request, world.idle[replica], pool[IDLE])
         holds = schedule(
             now, world.limits, pool, world.request, world.times, world.waiting[replica],
             world.idle[replica], world.batch[slot], world.tokens[slot],
@@ -184,26 +203,32 @@ def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> i
         world.sizes[slot] = pool[BATCH]
         world.ends[replica, place] = launch(price, world, replica, slot, now)
         world.rounds[slot, MADE] = 0
-        world.rounds[slot, LEFT] = prepare_to_coast(world, slot, holds) if holds > 1 else 0
-    if stages > 1 and pool[WAITING] + pool[IDLE] > 0:
+        world.rounds[slot, REPEATS] = prepare_to_coast(world, slot, holds) if holds > 1 else 0
+    if stages > 1 and pool[WAITING] + pool[IDLE] + pool[SWAPPED] > 0:
         stop_coasting(world, replica)
     return pool[FLIGHT]  # type: ignore[no-any-return]
 
 
 @kernel(f8(pointer(PRICE), WORLD, i8, i8, f8))
 def launch(price: Any, world: World, replica: int, slot: int, now: float) -> float:
-    """Send a new batch through the stages and return when it ends."""
+    """Send a new batch through the stages and return when it ends.
+
+    It waits until blocks have been moved to the host and back.
+    """
     members, size, times = world.batch[slot], world.sizes[slot], world.times
+    pool = world.pool[replica]
+    ready = now + 1e-9 * (pool[MOVED] * world.limits[MOVE_NS])
+    pool[MOVED] = 0
     measure(world.request, members, world.tokens[slot], size, world.step[slot])
     price(world.step[slot], world.shape, world.table, world.price[slot])
-    start = max(now, world.stages[replica, 0])
+    start = max(ready, world.stages[replica, 0])
     paces = world.paces[slot]
     paces[STALL_S] = 0.0
     step, priced = world.step[slot], world.price[slot]
     end = run_stages(
-        priced, step[DECODE_KV], world.stages[replica], paces, world.gauge[replica], now
+        priced, step[DECODE_KV], world.stages[replica], paces, world.gauge[replica], ready
     )
-    bubbles = paces[STALL_S] - (start - now)
+    bubbles = paces[STALL_S] - (start - ready)
     for i in range(size):
         who = members[i]
         if times[who, SCHEDULED] < 0.0:
@@ -212,7 +237,7 @@ def launch(price: Any, world: World, replica: int, slot: int, now: float) -> flo
             times[who, STALLED] += start - times[who, LAST_END]
         times[who, STALLED] += bubbles
     paces[FIRST_END], paces[LONGEST_S], paces[STALL_S] = end, 0.0, 0.0
-    count(world.pool[replica], size, int(step[TOKENS]))
+    count(pool, size, int(step[TOKENS]))
     if world.clock[LOGGED] < world.log.shape[0]:
         log(world.log, world.clock, step, replica, now, end)
     return end
@@ -284,6 +309,56 @@ def finish(world: World, replica: int, slot: int, now: float) -> int:
             pool[IDLE] += 1
     pool[ELAPSED] += rounds + 1
     return size  # type: ignore[no-any-return]
+
+
+@kernel(i8(WORLD, i8, f8))
+def dismiss(world: World, replica: int, now: float) -> int:
+    """Let go of the requests whose clients have given up, but for those in a batch; count them."""
+    pool, request, times = world.pool[replica], world.request, world.times
+    waiting, idle, limits = world.waiting[replica], world.idle[replica], world.limits
+    gone, next_leave = 0, inf
+    for _ in range(pool[WAITING]):
+        who = pop_waiting(pool, waiting)
+        if times[who, LEAVES] > now:
+            push_waiting(pool, waiting, who)
+            next_leave = min(next_leave, times[who, LEAVES])
+        else:
+            gone += let_go(world, who, now)
+    kept = 0
+    for i in range(pool[IDLE]):
+        who = idle[i]
+        if times[who, LEAVES] > now:
+            idle[kept] = who
+            kept += 1
+            next_leave = min(next_leave, times[who, LEAVES])
+        else:
+            release(pool, request, who)
+            gone += let_go(world, who, now)
+    pool[IDLE] = kept
+    who, above = pool[TOP], NOBODY
+    for _ in range(pool[SWAPPED]):
+        if times[who, LEAVES] > now:
+            above = who
+            next_leave = min(next_leave, times[who, LEAVES])
+        else:
+            drop_swapped(pool, request, who, above)
+            gone += let_go(world, who, now)
+        who = request[who, BELOW]
+    for place in range(pool[FLIGHT]):
+        stage = world.places[replica, (pool[OLDEST] + place) % limits[STAGES]]
+        slot = replica * limits[STAGES] + stage
+        for i in range(world.sizes[slot]):
+            next_leave = min(next_leave, times[world.batch[slot, i], LEAVES])
+    world.gauge[replica, NEXT_LEAVE] = next_leave
+    return gone
+
+
+@kernel(i8(WORLD, i8, f8))
+def let_go(world: World, who: int, now: float) -> int:
+    """Note that a request has left; return 1."""
+    world.times[who, LEFT] = now
+    release_successor(world, who, now)
+    return 1
 
 
 @kernel(i8(WORLD, i8, f8))

@@ -91,9 +91,20 @@ class OpTable:
 
 
 def op_table(
-    op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats, *, layers: int, grouped: bool, tp: int
+    op: NDArray[np.str_],
+    a: Ints,
+    b: Ints,
+    ms: Floats,
+    *,
+    layers: int,
+    grouped: bool,
+    tp: int,
+    launch_ms: float = LAUNCH_MS,
 ) -> OpTable:
     """Return the price table of a stage of `layers` layers.
+
+    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
+    sampling, the host.
 
     Args:
         op: per row the operator; `a`, `b` and `ms` as in the reference set's op tables.
@@ -103,6 +114,7 @@ def op_table(
         layers: of one pipeline stage.
         grouped: whether heads share keys and values.
         tp: tensor parallel degree.
+        launch_ms: host time added to each all-reduce.
 
     Raises:
         UserError: an operator is missing.
@@ -113,12 +125,13 @@ def op_table(
         raise UserError(f"the op table lacks {', '.join(missing)}")
     layer = np.sum([_by_tokens(rows, name) for name in ONCE], axis=0)
     if tp > 1:
-        layer = layer + 2.0 * (_by_tokens(rows, "all_reduce") + LAUNCH_MS)
+        layer = layer + 2.0 * (_by_tokens(rows, "all_reduce") + launch_ms)
     sends = _by_tokens(rows, "send_recv") if "send_recv" in rows else np.zeros(layer.size)
+    ends = _by_tokens(rows, "iteration") if "iteration" in rows else np.zeros(layer.size)
     saves = _by_tokens(rows, "attn_kv_cache_save") * layers
     decode = _grid(*rows["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
     prefill = _grid(*rows["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
-    parts = [layer * layers, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
+    parts = [layer * layers + ends, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
     sides = (layer.size, saves.size, *decode.shape, *prefill.shape)
     shape = np.array([*starts[:5], *sides, grouped], np.int64)

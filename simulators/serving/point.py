@@ -9,6 +9,7 @@ from simulators.core.contract import choice
 from simulators.serving.arrivals import KNOWN
 
 MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
+PREEMPTIONS = RECOMPUTE, SWAP = "recompute", "swap"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 
 
@@ -59,6 +60,12 @@ class ServingPoint:
     frontend_s: float = choice(
         "between client and engine: network, tokenizer and HTTP, both ways", unit="s", default=0.0
     )
+    patience_s: float | None = choice(
+        "how long after its arrival an unfinished request is given up by its client; null: never",
+        unit="s", default=None,
+    )  # fmt: skip
+    warmup: int = choice("requests left out of latencies and rates, the first", default=0)
+    cooldown: int = choice("requests left out of latencies and rates, the last", default=0)
     turns: int = choice(
         "requests of a session, each after the answer before it, which its prompt repeats",
         default=1,
@@ -72,9 +79,18 @@ class ServingPoint:
         "prefills and decodes of one iteration: as one batch, or additive, each reading the "
         "weights", default=BATCH,
     )  # fmt: skip
+    iteration_table: str = choice(
+        "path of operator times of one's own; empty: iterations are priced by composition",
+        default="",
+    )
     block_size: int = choice("tokens per KV block", default=16)
     memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
     watermark: float = choice("share of KV blocks kept free at admission", default=0.01)
+    preemption: str = choice(
+        "what becomes of a running request without memory: recompute, or swap to the host",
+        default=RECOMPUTE,
+    )
+    swap_bytes: float = choice("host memory per GPU for swapped requests", unit="B", default=4e9)
     dtype: str = choice("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice("how kernels are launched: graphs, eager ...", default="graphs")

@@ -10,10 +10,11 @@ from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
 from simulators.serving.kernel import kernel
 
 # One row of `request`: what a request still asks for and what it holds.
-PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA = range(8)
-REQUEST_COLUMNS = 8
+PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW = range(9)
+REQUEST_COLUMNS = 9
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
-arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end."""
+arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
+the request under this one on the stack of those moved to the host."""
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
@@ -23,8 +24,13 @@ UNROUTED, UNBORN = -1, -2
 
 # One row of `times`, in seconds; negative until it happens. ARRIVAL of a released request holds the
 # think time until its predecessor ends.
-ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP = range(8)
-TIME_COLUMNS = 8
+(
+    ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
+    LEFT,
+) = range(10)  # fmt: skip
+TIME_COLUMNS = 10
+"""LEAVES is when the client gives up, until its arrival how long it has patience for; LEFT is when
+the engine let the request go."""
 
 # `limits`: what the operator of the service has set, equal for all replicas.
 (
@@ -38,8 +44,10 @@ TIME_COLUMNS = 8
     STAGES,  # pipeline stages, each a server with a queue
     PARITY,  # 1: count and restart as VIDUR does
     PATIENCE,  # decode iterations between looks at the queue, for policies that wait
-) = range(10)
-LIMITS = 10
+    HOST,  # blocks the host holds for preempted requests; 0: these are restarted
+    MOVE_NS,  # nanoseconds to move a block to or from the host
+) = range(12)
+LIMITS = 12
 
 # One row of `pool`: a replica's counters.
 (
@@ -59,8 +67,13 @@ LIMITS = 10
     TOKENS_SEEN,  # tokens summed over iterations
     RESTARTED,  # restarts
     MOST_USED,  # blocks, at most
-) = range(16)
-POOL_COLUMNS = 16
+    SWAPPED,  # requests whose blocks are on the host
+    TOP,  # the last of them to go there, and the first to return
+    HOSTED,  # their blocks
+    MOVED,  # blocks moved since the last batch was formed
+    SWAPS,  # times a request was moved to the host
+) = range(21)
+POOL_COLUMNS = 21
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""

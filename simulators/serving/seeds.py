@@ -17,7 +17,8 @@ WITH_INTERVAL = ("ttft_p99_s", "tpot_p99_s", "e2e_p99_s")
 """Metrics whose 95 % half-width is the column `<metric>_ci`."""
 
 COUNTED = (
-    "restarts", "stalled_requests", "completed_requests", "rejected_requests", "iterations",
+    "restarts", "swaps", "stalled_requests", "completed_requests", "rejected_requests",
+    "cancelled_requests", "iterations",
 )  # fmt: skip
 """Metrics that count events: of all runs together."""
 

@@ -19,7 +19,9 @@ from simulators.serving.replica import (
     BATCH_TOKENS,
     BLOCK,
     CHUNK,
+    HOST,
     LIMITS,
+    MOVE_NS,
     NEXT,
     NOBODY,
     PARITY,
@@ -50,6 +52,8 @@ class Limits:
     stages: int = 1
     reserves: bool = False
     parity: bool = False
+    host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
+    move_s: float = 0.0  # to move a block there or back
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
     def vector(self) -> Ints:
@@ -66,6 +70,7 @@ class Limits:
         if self.reserves:
             limits[BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[RESERVED]))
         limits[BATCH_TOKENS], limits[CHUNK] = self.batch_tokens, self.chunk
+        limits[HOST], limits[MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[STAGES], limits[PARITY], limits[PATIENCE] = self.stages, self.parity, self.patience
         return limits
 
@@ -122,6 +127,18 @@ def kv_blocks(
     return blocks
 
 
+def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple[int, float]:
+    """Return the blocks that the host holds for a GPU, and the seconds to move one there or back.
+
+    Raises:
+        UserError: nobody has said how fast the GPU's link to its host is.
+    """
+    if replica.gpu.pcie_bytes_per_s <= 0.0:
+        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
+    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s
+
+
 def serve(
     engine: Engine,
     limits: Limits,
@@ -160,6 +177,7 @@ def serve(
         draws=requests.draws,
         shape=shape,
         table=table,
+        patience_s=requests.patience_s,
         log_rows=log_rows,
     )
     schedule, route, price = engine.scheduler.schedule, engine.route, engine.price

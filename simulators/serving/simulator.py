@@ -39,15 +39,16 @@ from simulators.serving.deployment import (
     deployment_of,
     describe,
 )
-from simulators.serving.iteration import additive_table, iteration_table
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
-from simulators.serving.metrics import Bill, ServingMetrics, metrics_of
-from simulators.serving.point import ADDITIVE, ANALYTIC, MIXED_STEPS, ServingPoint
+from simulators.serving.metrics import ServingMetrics
+from simulators.serving.point import ANALYTIC, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
+from simulators.serving.pricing import prices_of
 from simulators.serving.replica import ARRIVAL
 from simulators.serving.seeds import averaged
-from simulators.serving.service import Engine, Limits, kv_blocks, serve
+from simulators.serving.service import Engine, Limits, kv_blocks, serve, swap_space
+from simulators.serving.summary import Bill, Window, metrics_of
 from simulators.serving.traces import is_trace
 from simulators.serving.world import World
 
@@ -86,6 +87,8 @@ class Serving:
         if name in ("scheduler", "router"):
             file = policy_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
+        if name == "iteration_table":
+            return (Path(text),) if text else ()
         if name == "prices":
             return (PRICES.find(text),)
         return COMPOSITION.reads(name, value)
@@ -173,10 +176,13 @@ class Run:
     asked: Requests  # those let in
     rejected: int
     bill: Bill
+    window: Window
 
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard."""
-        return metrics_of(self.world, self.asked.output_tokens, self.rejected, self.bill)
+        return metrics_of(
+            self.world, self.asked.output_tokens, self.rejected, self.bill, self.window
+        )
 
 
 def run_of(
@@ -207,10 +213,9 @@ def run_of(
     asked = behind_frontend(asked or requests_for(point), point.frontend_s)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
-    tabulated = additive_table if point.mixed_step == ADDITIVE else iteration_table
-    table = tabulated(deployment.hardware)
+    table, price = prices_of(point, deployment.hardware)
     world = serve(
-        Engine(scheduler, shelf.router(point.router), table_price),
+        Engine(scheduler, shelf.router(point.router), price),
         limits,
         let_in,
         replicas=point.replicas,
@@ -231,7 +236,7 @@ def run_of(
         calibrated=table.calibrated,
         extrapolated=table.extrapolated,
     )
-    return Run(world, let_in, rejected, bill)
+    return Run(world, let_in, rejected, bill, Window(point.warmup, point.cooldown))
 
 
 def _limits(
@@ -255,6 +260,11 @@ def _limits(
         tokens=tokens,
         rows=point.max_batch,
     )
+    host_blocks, move_s = 0, 0.0
+    if point.preemption == SWAP:
+        host_blocks, move_s = swap_space(
+            deployment.hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
+        )
     return Limits(
         blocks=blocks,
         block_size=point.block_size,
@@ -265,6 +275,8 @@ def _limits(
         most_tokens=context,
         stages=point.pp,
         reserves=scheduler.reserves,
+        host_blocks=host_blocks,
+        move_s=move_s,
     )
 
 
@@ -302,11 +314,22 @@ def _check(point: ServingPoint) -> None:
         raise UserError(f"memory_fraction is {point.memory_fraction:g}; it must be within 0..1")
     if not 0.0 <= point.watermark < 1.0:
         raise UserError(f"watermark is {point.watermark:g}; it must be within 0..1")
-    for name in ("max_context", "prompt_tokens", "output_tokens"):
+    for name in (
+        "max_context",
+        "prompt_tokens",
+        "output_tokens",
+        "warmup",
+        "cooldown",
+        "swap_bytes",
+    ):
         if getattr(point, name) < 0:
-            raise UserError(f"{name} is {getattr(point, name)}; it must not be negative")
+            raise UserError(f"{name} is {getattr(point, name):g}; it must not be negative")
     if point.mixed_step not in MIXED_STEPS:
         raise UnknownNameError("mixed_step", point.mixed_step, MIXED_STEPS)
+    if point.preemption not in PREEMPTIONS:
+        raise UnknownNameError("preemption", point.preemption, PREEMPTIONS)
+    if point.patience_s is not None and not point.patience_s > 0.0:
+        raise UserError(f"patience_s is {point.patience_s:g}; it must be positive")
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"

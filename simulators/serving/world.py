@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from math import frexp, ldexp
+from math import frexp, inf, ldexp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,9 @@ from simulators.serving.replica import (
     BATCHED,
     BLOCK,
     FREE,
+    HOLDERS,
     ITERATIONS,
+    LEAVES,
     LONGEST_GAP,
     OUTPUT,
     POOL_COLUMNS,
@@ -35,24 +37,28 @@ from simulators.serving.replica import (
     STAGES,
     STALLED,
     SUCCESSOR,
+    SWAPPED,
     TIME_COLUMNS,
     TOKENS_SEEN,
     TOTAL,
     UNBORN,
     UNROUTED,
+    WAITING,
 )
 
 # One row of `gauge`: a replica's sums over time.
 (
     BLOCK_SECONDS,  # blocks in use, integrated
-    KV_CLOCK,  # until when
+    CLOCK_S,  # until when
     BUSY_S,  # seconds of work, summed over stages
     JOULES,
     GAPS_S,  # gaps between tokens, summed over requests
-) = range(5)
-GAUGE_COLUMNS = 5
+    INSIDE_SECONDS,  # requests that wait or run, integrated
+    NEXT_LEAVE,  # no client gives up before
+) = range(7)
+GAUGE_COLUMNS = 7
 
-LEFT, MADE = range(2)
+REPEATS, MADE = range(2)
 """One row of `rounds`: how often a batch in flight may still be repeated, and how often it was."""
 
 FIRST_END, LONGEST_S, STALL_S, BIN_LOW_S, BIN_HIGH_S, BIN = range(6)
@@ -133,6 +139,7 @@ def new_world(
     draws: Floats,
     shape: Ints,
     table: Floats,
+    patience_s: Floats | float = inf,
     log_rows: int = 0,
 ) -> World:
     """Return the state before the first arrival.
@@ -149,6 +156,7 @@ def new_world(
         draws: two uniform numbers per request.
         shape: of the price table.
         table: what the price kernel reads.
+        patience_s: per request, how long after its arrival the client gives up.
         log_rows: batches to log.
     """
     count, stages, seats = arrival_s.size, int(limits[STAGES]), int(limits[SEATS]) + 1
@@ -157,6 +165,9 @@ def new_world(
     request[:, SUCCESSOR], request[:, REPLICA] = successor, np.where(unborn, UNBORN, UNROUTED)
     times = np.full((count, TIME_COLUMNS), -1.0)
     times[:, ARRIVAL], times[:, STALLED], times[:, LONGEST_GAP] = arrival_s, 0.0, 0.0
+    times[:, LEAVES] = patience_s
+    gauge = np.zeros((replicas, GAUGE_COLUMNS))
+    gauge[:, NEXT_LEAVE] = inf
     pool = np.zeros((replicas, POOL_COLUMNS), np.int64)
     pool[:, TOTAL] = pool[:, FREE] = blocks
     clock = np.zeros(CLOCK_COLUMNS, np.int64)
@@ -168,7 +179,7 @@ def new_world(
         request=request,
         times=times,
         pool=pool,
-        gauge=np.zeros((replicas, GAUGE_COLUMNS)),
+        gauge=gauge,
         load=np.zeros((3, replicas), np.int64),
         waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
         idle=np.empty((replicas, seats), np.int64),
@@ -224,9 +235,11 @@ def gap_edges_s() -> Floats:
 
 @kernel(f8(*arrays(i8, 1), *arrays(f8, 1), f8))
 def tick(pool: Ints, gauge: Floats, now: float) -> float:
-    """Bring the time integral of a replica's blocks in use up to now and return it."""
-    gauge[BLOCK_SECONDS] += (pool[TOTAL] - pool[FREE]) * (now - gauge[KV_CLOCK])
-    gauge[KV_CLOCK] = now
+    """Bring a replica's time integrals up to now; return that of its blocks in use."""
+    passed_s = now - gauge[CLOCK_S]
+    gauge[BLOCK_SECONDS] += (pool[TOTAL] - pool[FREE]) * passed_s
+    gauge[INSIDE_SECONDS] += (pool[WAITING] + pool[HOLDERS] + pool[SWAPPED]) * passed_s
+    gauge[CLOCK_S] = now
     return gauge[BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simulators.serving.arrivals import stream
-from simulators.serving.metrics import backlog_grows
 from simulators.serving.replica import ARRIVAL, COMPLETED, SCHEDULED
+from simulators.serving.summary import backlog_grows
 from tests.serving.cases import asked, limits, run
 
 COUNT = 400_000

@@ -8,22 +8,9 @@ of those that ended early for ever; here each gives back its own.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.admission import admit_reserving
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate
-from simulators.serving.replica import (
-    BATCH,
-    BATCH_SEATS,
-    FOREVER,
-    FREE,
-    HEAD,
-    IDLE,
-    PROMPT,
-    RESERVED,
-    SCHEDULE,
-    WAITING,
-    pop_waiting,
-    seat,
-)
+from simulators.serving.replica import FOREVER, IDLE, SCHEDULE, seat
 
 RESERVES = True
 
@@ -46,11 +33,5 @@ def schedule(
             seat(pool, batch, tokens, idle[i], 1)
         pool[IDLE] = 0
         return FOREVER
-    while (
-        pool[WAITING] > 0 and pool[BATCH] < limits[BATCH_SEATS] and pool[FREE] >= limits[RESERVED]
-    ):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, limits[RESERVED])
-        seat(pool, batch, tokens, who, prompt)
+    admit_reserving(limits, pool, request, waiting, batch, tokens)
     return 1

@@ -8,26 +8,22 @@ moment. Prompts are looked at when nothing runs, or every few decode iterations.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints, arrays, i8, matrix
+from simulators.serving.admission import may_admit
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, seat_decodes
+from simulators.serving.kv_cache import allocate, preemptions, seat_decodes
 from simulators.serving.replica import (
     BATCH,
-    BATCH_SEATS,
     BATCH_TOKENS,
     DONE,
     ELAPSED,
     HEAD,
-    HOLDERS,
     IDLE,
     MEMO,
     OUTPUT,
     PATIENCE,
     PROMPT,
-    RESTARTED,
     SCHEDULE,
-    SEATS,
     TOTAL,
-    WAITING,
     pop_waiting,
     seat,
 )
@@ -61,9 +57,9 @@ def schedule(
         if admit(limits, pool, request, waiting, idle, batch, tokens) > 0:
             return 1
     pool[MEMO] += 1
-    restarts = pool[RESTARTED]
+    preempted = preemptions(pool)
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    if pool[IDLE] > 0 or pool[RESTARTED] > restarts:
+    if pool[IDLE] > 0 or preemptions(pool) > preempted:
         return 1
     return limits[PATIENCE] - pool[MEMO] + 1  # type: ignore[no-any-return]
 
@@ -74,7 +70,7 @@ def admit(
 ) -> int:
     """Take prompts from the queue while all would run to their end; return how many."""
     total = 0
-    while pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS] and pool[BATCH] < limits[BATCH_SEATS]:
+    while may_admit(limits, pool):
         who = waiting[pool[HEAD]]
         prompt = request[who, PROMPT]
         total += prompt

@@ -7,22 +7,9 @@ iteration-level scheduling. Without paging a request reserves what it might ever
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.admission import admit_reserving
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate
-from simulators.serving.replica import (
-    BATCH,
-    BATCH_SEATS,
-    FOREVER,
-    FREE,
-    HEAD,
-    IDLE,
-    PROMPT,
-    RESERVED,
-    SCHEDULE,
-    WAITING,
-    pop_waiting,
-    seat,
-)
+from simulators.serving.replica import BATCH, BATCH_SEATS, FOREVER, IDLE, SCHEDULE, seat
 
 RESERVES = True
 
@@ -46,11 +33,5 @@ def schedule(
     for i in range(seated, pool[IDLE]):
         idle[i - seated] = idle[i]
     pool[IDLE] -= seated
-    while (
-        pool[WAITING] > 0 and pool[BATCH] < limits[BATCH_SEATS] and pool[FREE] >= limits[RESERVED]
-    ):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, limits[RESERVED])
-        seat(pool, batch, tokens, who, prompt)
+    admit_reserving(limits, pool, request, waiting, batch, tokens)
     return FOREVER if pool[BATCH] == seated and pool[IDLE] == 0 else 1

@@ -7,23 +7,17 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.admission import admit_chunks
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, fits, seat_decodes
+from simulators.serving.kv_cache import seat_decodes
 from simulators.serving.replica import (
     BATCH,
-    BATCH_SEATS,
-    BLOCK,
     CHUNK,
     DONE,
     FOREVER,
-    HEAD,
-    HOLDERS,
     IDLE,
     PROMPT,
     SCHEDULE,
-    SEATS,
-    WAITING,
-    pop_waiting,
     seat,
     sort_by_arrival,
 )
@@ -61,19 +55,5 @@ def schedule(
         idle[skipped + i - partial] = idle[i]
     pool[IDLE] -= partial - skipped
     sort_by_arrival(request, idle, pool[IDLE])
-    while (
-        pool[WAITING] > 0
-        and left > 0
-        and pool[HOLDERS] < limits[SEATS]
-        and pool[BATCH] < limits[BATCH_SEATS]
-    ):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        blocks = blocks_for(prompt, limits[BLOCK])
-        if not fits(limits, pool, blocks):
-            break
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, blocks)
-        granted = min(prompt, left)
-        seat(pool, batch, tokens, who, granted)
-        left -= granted
+    admit_chunks(limits, pool, request, waiting, batch, tokens, left, True)
     return FOREVER if pool[BATCH] == decodes and pool[IDLE] == 0 else 1

@@ -8,23 +8,19 @@ are generating.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.admission import may_admit
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, fits, seat_decodes
+from simulators.serving.kv_cache import allocate, blocks_for, fits, preemptions, seat_decodes
 from simulators.serving.replica import (
     BATCH,
-    BATCH_SEATS,
     BATCH_TOKENS,
     BLOCK,
     FOREVER,
     HEAD,
-    HOLDERS,
     IDLE,
     PARITY,
     PROMPT,
-    RESTARTED,
     SCHEDULE,
-    SEATS,
-    WAITING,
     pop_waiting,
     seat,
     sort_by_arrival,
@@ -49,7 +45,7 @@ def schedule(
     prompt were padded to the longest.
     """
     longest, total = 0, 0
-    while pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS] and pool[BATCH] < limits[BATCH_SEATS]:
+    while may_admit(limits, pool):
         prompt = request[waiting[pool[HEAD]], PROMPT]
         longest, total = max(longest, prompt), total + prompt
         counted = (pool[BATCH] + 1) * longest if limits[PARITY] == 1 else total
@@ -64,7 +60,7 @@ def schedule(
     if pool[BATCH] > 0:
         return 1
     sort_by_arrival(request, idle, pool[IDLE])
-    restarts = pool[RESTARTED]
+    preempted = preemptions(pool)
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    # What a restart has freed may let a prompt in at the next look at the queue.
-    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts else 1
+    # What a preempted request has freed may let a prompt in at the next look at the queue.
+    return FOREVER if pool[IDLE] == 0 and preemptions(pool) == preempted else 1

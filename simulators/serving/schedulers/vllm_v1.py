@@ -2,15 +2,16 @@
 
 vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
 `max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
-Without a free block the request admitted last is restarted, and then nobody is admitted in this
+Without a free block the request admitted last is preempted, and then nobody is admitted in this
 iteration.
 """
 
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.admission import admit_chunks
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, fits, restart
+from simulators.serving.kv_cache import blocks_for, preempt, preemptions
 from simulators.serving.replica import (
     BATCH,
     BATCH_SEATS,
@@ -20,17 +21,11 @@ from simulators.serving.replica import (
     DONE,
     FOREVER,
     FREE,
-    HEAD,
-    HOLDERS,
     IDLE,
     MEMO,
     PROMPT,
     RANK,
-    RESTARTED,
     SCHEDULE,
-    SEATS,
-    WAITING,
-    pop_waiting,
     seat,
     sort_by_arrival,
 )
@@ -54,7 +49,7 @@ def schedule(
 
     `MEMO` counts admissions; a request's rank becomes the number of its own.
     """
-    left, prefills, restarts = limits[CHUNK], 0, pool[RESTARTED]
+    left, prefills, preempted = limits[CHUNK], 0, preemptions(pool)
     sort_by_arrival(request, idle, pool[IDLE])
     head, count = 0, pool[IDLE]
     while head < count and left > 0 and pool[BATCH] < limits[BATCH_SEATS]:
@@ -66,9 +61,9 @@ def schedule(
         needed = blocks_for(kept, limits[BLOCK]) - request[who, BLOCKS]
         while pool[FREE] < needed and head < count:
             count -= 1
-            restart(limits, pool, request, waiting, idle[count])
+            preempt(limits, pool, request, waiting, idle[count])
         if pool[FREE] < needed:
-            restart(limits, pool, request, waiting, who)
+            preempt(limits, pool, request, waiting, who)
             continue
         request[who, BLOCKS] += max(needed, 0)
         pool[FREE] -= max(needed, 0)
@@ -78,23 +73,12 @@ def schedule(
     for i in range(head, count):
         idle[i - head] = idle[i]
     pool[IDLE] = count - head
-    if pool[RESTARTED] > restarts:
+    if preemptions(pool) > preempted:
         return 1
-    while (
-        pool[WAITING] > 0
-        and left > 0
-        and pool[HOLDERS] < limits[SEATS]
-        and pool[BATCH] < limits[BATCH_SEATS]
-    ):
-        granted = min(request[waiting[pool[HEAD]], PROMPT], left)
-        blocks = blocks_for(granted, limits[BLOCK])
-        if not fits(limits, pool, blocks):
-            break
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, blocks)
-        request[who, RANK] = pool[MEMO]
+    first = pool[BATCH]
+    admit_chunks(limits, pool, request, waiting, batch, tokens, left, False)
+    for i in range(first, pool[BATCH]):
+        request[batch[i], RANK] = pool[MEMO]
         pool[MEMO] += 1
-        seat(pool, batch, tokens, who, granted)
-        left -= granted
-        prefills += 1
+    prefills += pool[BATCH] - first
     return FOREVER if prefills == 0 and pool[IDLE] == 0 else 1
