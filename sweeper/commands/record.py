@@ -73,6 +73,7 @@ class Answered:
     store: Store
     objectives: Mapping[str, Direction]
     where: str | None
+    folder: Path
 
 
 def latest(name: str, outputs: str) -> Answered:
@@ -97,6 +98,7 @@ def latest(name: str, outputs: str) -> Answered:
         store=Store(f"{outputs}/{name}", stored),
         objectives=config.objectives(written, space),
         where=config.where(written, space),
+        folder=runs[-1].parent,
     )
 
 

@@ -11,6 +11,7 @@ from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
 from simulators.core.report import as_markdown, print_checks
+from sweeper import evidence
 from sweeper.commands.flags import flags
 
 
@@ -25,7 +26,11 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument("--rows", choices=("test", "all"), default="test")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        help="also write the table as Markdown, and what reports say of accuracy",
+    )
     chosen = parser.parse_args(words)
     for room in chosen.rooms:
         if room not in rooms():
@@ -35,6 +40,8 @@ def main(words: list[str]) -> int:
     print_checks(checks, as_json=chosen.json)
     if chosen.write:
         _write(Path(chosen.write), by_room, chosen.rows)
+        if chosen.rows == "test":
+            evidence.write(by_room)
     return 1 if any(check.ok is False for check in checks) else 0
 
 
