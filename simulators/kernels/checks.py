@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import provenance_of, read_calibration, sha256_of
 from simulators.core.contract import Check
-from simulators.kernels import checks_attention, checks_power
+from simulators.kernels import checks_attention, checks_power, checks_side
 from simulators.kernels.bands import WIDEST, interval_s
 from simulators.kernels.checks_tensor import tensor_checks
 from simulators.kernels.fit import SEEDS, few_shot_exercise
@@ -102,7 +102,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
         found.append(Check("kernels: rows", None, note="fitted to: held-out rows only are shown"))
     found += _full(measured, everything) + _zero_shot(measured) + _few_shot(measured)
     found += tensor_checks(reference, rows) + checks_attention.checks(reference, rows)
-    return found + checks_power.checks(reference, rows)
+    return found + checks_side.checks(reference, rows) + checks_power.checks(reference, rows)
 
 
 def _fitted_tables(reference: Path) -> bool:

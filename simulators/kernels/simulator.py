@@ -22,6 +22,14 @@ from simulators.kernels.convolution import Convolution
 from simulators.kernels.energy import power_w
 from simulators.kernels.latency import Kernel, Priced, flops, moved_bytes, price, price_call
 from simulators.kernels.levels import BEST, boards, files_behind
+from simulators.kernels.side import (
+    CausalConvolution,
+    EncoderAttention,
+    Quantisation,
+    Side,
+    StateUpdate,
+)
+from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.operators import (
     BYTES,
     Attention,
@@ -46,13 +54,25 @@ ROW_KINDS = {
     "layer_norm": "layer_norm",
     "ln": "layer_norm",
     "rms_norm": "rms_norm",
+    "sampling": "softmax",
 }
+"""Operators that reduce rows; drawing a token takes a pass over its logits, as a softmax does."""
+
+PRODUCTS = ("gemm", "linear", "bmm", "lm_head")
+STATES = (
+    "state_convolution_prefill", "state_convolution_decode", "state_update_prefill",
+    "state_update_decode",
+)  # fmt: skip
+SCANS = {"quantise": False, "quantise_scan": True}
+SIDES = (*STATES, *SCANS, "encoder_attention")
+"""Kernels of `side.py`; requests are `batch`, tokens of each `new_tokens`, channels `cols`."""
+
 OPS = (
-    "gemm", "linear", "bmm", "grouped_gemm", "conv", "attention_prefill", "attention_decode",
-    "embedding", *ROW_KINDS, *POINTWISE,
+    *PRODUCTS, "grouped_gemm", "conv", "attention_prefill", "attention_decode", "embedding",
+    *SIDES, *ROW_KINDS, *POINTWISE,
 )  # fmt: skip
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-NAMES = ("gpu", "op", "dtype", "weight_dtype", "information")
+NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 
 
 @dataclass(frozen=True)
@@ -84,6 +104,10 @@ class KernelPoint:
     padding: int = choice("zeros around a convolution's images", default=0)
     information: str = choice(
         "level of information: zero_shot, few_shot, full, or best of what there is", default=BEST
+    )
+    framework: str = choice(
+        "whose kernels run: trtllm, vllm or sglang; another's stand in where it has none",
+        default=DEFAULT_FRAMEWORK,
     )
     isolated: bool = choice("timed alone from the host, dispatch included", default=False)
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
@@ -212,6 +236,12 @@ def _positive(op: str, sizes: Columns) -> NDArray[np.bool_]:
         "bmm": ("batch", "m", "n", "k"),
         "gemm": ("batch", "m", "n", "k"),
         "linear": ("m", "n", "k"),
+        "lm_head": ("m", "n", "k"),
+        "state_convolution_prefill": ("batch", "new_tokens", "cols"),
+        "state_convolution_decode": ("batch", "cols"),
+        "state_update_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
+        "state_update_decode": ("batch", "heads", "kv_heads", "head_dim"),
+        "encoder_attention": ("batch", "new_tokens", "heads", "head_dim"),
         "grouped_gemm": ("m", "n", "k", "experts", "top_k"),
         "conv": ("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride"),
         "attention_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
@@ -226,8 +256,11 @@ def _price_group(
 ) -> tuple[dict[str, NDArray[np.float64]], Priced]:
     """Return the metrics of rows that share GPU, operator and precision."""
     operator = operator_of(group, {name: np.maximum(size, 1.0) for name, size in sizes.items()})
-    timed = price_call if group["isolated"] else price
-    priced = timed(operator, gpu, str(group["information"]))
+    level = str(group["information"])
+    if group["isolated"]:
+        priced = price_call(operator, gpu, level)
+    else:
+        priced = price(operator, gpu, level, str(group["framework"]))
     latency_s, lo_s, hi_s = priced.latency_s, priced.lo_s, priced.hi_s
     watts = power_w(operator, gpu, latency_s)
     work = flops(operator)
@@ -249,8 +282,8 @@ def _price_group(
 def operator_of(group: dict[str, Any], sizes: Columns) -> Kernel:
     """Return the operator that rows with these common fields and sizes ask for."""
     op, dtype = group["op"], group["dtype"]
-    if op in ("gemm", "bmm", "linear"):
-        batch = np.ones_like(sizes["m"]) if op == "linear" else sizes["batch"]
+    if op in PRODUCTS:
+        batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
         return Gemm(
             name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=dtype,
             weight_dtype=group["weight_dtype"] or "",
@@ -269,6 +302,8 @@ def operator_of(group: dict[str, Any], sizes: Columns) -> Kernel:
         )  # fmt: skip
     if op in ("attention_prefill", "attention_decode"):
         return _attention_of(group, sizes)
+    if op in SIDES:
+        return _side_of(group, sizes)
     if op == "embedding":
         return Embedding(name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=dtype)
     if op in ROW_KINDS:
@@ -276,6 +311,31 @@ def operator_of(group: dict[str, Any], sizes: Columns) -> Kernel:
         return Norm(name=op, rows=sizes["rows"], cols=sizes["cols"], kind=kind, dtype=dtype)
     elements = sizes["rows"] * sizes["cols"]
     return Elementwise(name=op, elements=elements, reads=POINTWISE[op], dtype=dtype)
+
+
+def _side_of(group: dict[str, Any], sizes: Columns) -> Side:
+    op, dtype = str(group["op"]), str(group["dtype"])
+    if op in SCANS:
+        return Quantisation(
+            name=op, rows=sizes["rows"], cols=sizes["cols"], scan=SCANS[op], dtype=dtype
+        )
+    phase = op.rpartition("_")[2]
+    requests = sizes["batch"]
+    tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
+    if op.startswith("state_convolution"):
+        return CausalConvolution(
+            name=op, phase=phase, requests=requests, tokens=tokens, channels=sizes["cols"],
+            dtype=dtype,
+        )  # fmt: skip
+    heads, head_dim = max(1.0, group["heads"]), max(1.0, group["head_dim"])
+    if op == "encoder_attention":
+        return EncoderAttention(
+            name=op, requests=requests, tokens=tokens, heads=heads, head_dim=head_dim, dtype=dtype
+        )
+    return StateUpdate(
+        name=op, phase=phase, requests=requests, tokens=tokens, value_heads=heads,
+        key_heads=max(1.0, group["kv_heads"]), key_dim=head_dim, value_dim=head_dim, dtype=dtype,
+    )  # fmt: skip
 
 
 def _attention_of(group: dict[str, Any], sizes: Columns) -> Attention:

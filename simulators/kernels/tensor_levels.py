@@ -15,6 +15,7 @@ from pathlib import Path
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.bands import LEAST_KNOWN, WIDEST, stretched
+from simulators.kernels.frameworks import FRAMEWORKS as KNOWN
 from simulators.kernels.tensor import MEASURED, PLAIN, TensorRates, tensor_rates_from
 
 FOLDER = "tensor"
@@ -80,10 +81,10 @@ def tensor_rates(
     Empty where no relative was measured.
 
     Raises:
-        UnknownNameError: no framework of that name was measured.
+        UnknownNameError: nothing was measured of a framework of that name.
     """
-    if framework not in FRAMEWORKS:
-        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    if framework not in KNOWN:
+        raise UnknownNameError("framework", framework, KNOWN)
     lenders = _lenders(boards, name, architecture, own=own)
     found = {}
     for kind in MEASURED:

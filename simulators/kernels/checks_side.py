@@ -1,0 +1,81 @@
+"""How far side kernels are from measured ones whose shapes nothing was fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import load_gpu
+from simulators.core.calibration import provenance_of, read_calibration, sha256_of
+from simulators.core.contract import Check
+from simulators.kernels.frameworks import SIDE_FOLDER
+from simulators.kernels.latency import price
+from simulators.kernels.measured_fused import FOLDER as MEASURED
+from simulators.kernels.side_fit import BANDED
+from simulators.kernels.side_rows import GPUS, SideRows, read_side_rows, side_tables
+
+Floats = NDArray[np.float64]
+
+COVERAGE_BAR = (85.0, 95.0)
+"""Bands come from half of the held-out shapes; the other half falls inside about as often."""
+
+
+def checks(reference: Path, rows: str) -> list[Check]:
+    """Return errors by board, framework and kernel, and how often intervals hold.
+
+    Args:
+        reference: a folder laid out like the reference data.
+        rows: `test` for held-out shapes, `all` for every row of a folder nothing was fitted to.
+    """
+    tables = side_tables(reference)
+    if not tables:
+        return [Check("kernels: side kernels", None, note=f"their tables in {MEASURED} are absent")]
+    fitted = {
+        digest
+        for file in SIDE_FOLDER.glob("*.toml")
+        for digest in provenance_of(read_calibration(file), file).sha256
+    }
+    whole = rows == "all" and not fitted & {sha256_of(table) for table in tables}
+    found: list[Check] = []
+    inside: list[NDArray[np.bool_]] = []
+    for gpu in GPUS:
+        parts = [p if whole else p.where(p.held_out) for p in read_side_rows(reference, gpu)]
+        for name in dict.fromkeys(f"{part.framework} {part.kernel}" for part in parts):
+            mine = [part for part in parts if f"{part.framework} {part.kernel}" == name]
+            found += _kernel_check(f"{gpu} {name}", mine, inside, whole)
+    return [*found, *_coverage(inside)]
+
+
+def _kernel_check(
+    name: str, parts: Sequence[SideRows], inside: list[NDArray[np.bool_]], whole: bool
+) -> list[Check]:
+    """Check one kernel that has numbers of its own, and note which rows its interval holds."""
+    misses = []
+    for part in parts:
+        if not len(part):
+            continue
+        priced = price(part.operator, load_gpu(part.gpu), framework=part.framework)
+        if not priced.calibrated:
+            return []
+        misses.append(priced.latency_s / part.seconds - 1.0)
+        holds = (priced.lo_s <= part.seconds) & (part.seconds <= priced.hi_s)
+        inside.append(holds if whole else holds[part.place >= BANDED])
+    if not misses:
+        return []
+    error = 100.0 * np.concatenate(misses)
+    note = f"median {np.median(np.abs(error)):.1f}, bias {np.mean(error):+.1f}"
+    value = float(np.mean(np.abs(error)))
+    return [Check(f"{name} MAPE", value, "%", rows=error.size, note=note)]
+
+
+def _coverage(inside: Sequence[NDArray[np.bool_]]) -> list[Check]:
+    if not inside:
+        return []
+    low, high = COVERAGE_BAR
+    held = np.concatenate(inside)
+    value = 100.0 * float(np.mean(held))
+    note = f"asked for {low:g} to {high:g} %"
+    return [Check("side kernel coverage", value, "%", low, low <= value <= high, held.size, note)]
