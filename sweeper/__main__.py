@@ -19,7 +19,9 @@ from simulators.core.errors import UnknownNameError, UserError, suggestion
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-COMMANDS = ("list", "show", "plan", "pareto", "report", "validate", "doctor")
+COMMANDS = (
+    "list", "show", "plan", "pareto", "report", "export", "validate", "doctor",
+)  # fmt: skip
 
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
@@ -28,6 +30,7 @@ python -m sweeper show NAME [KEY]               what a space, gpu ... is; or one
 python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes
 python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --csv FILE --json]
 python -m sweeper report NAME                   one HTML page: the answer, the front, what matters
+python -m sweeper export NAME KEY               the command or manifest that deploys a design
 python -m sweeper validate [ROOM ...]           accuracy against measured data
 python -m sweeper doctor                        load every fact and calibration, run every simulator
 

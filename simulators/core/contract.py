@@ -158,6 +158,27 @@ class Explains(Protocol):
         ...
 
 
+@runtime_checkable
+class Deploys(Protocol):
+    """A simulator whose designs can be started: it writes the command or the manifest."""
+
+    targets: tuple[str, ...]  # what it can be written for: engines, orchestrators
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the text that deploys a design.
+
+        Args:
+            point: values of the point's fields; those left out have their defaults.
+            target: one of `targets`, or empty for the one the design itself implies.
+            name: what a comment in the text calls the design.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: it cannot be deployed so; says why.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Check:
     """One line of `sweeper validate` or of a benchmark: what was measured and what was asked.

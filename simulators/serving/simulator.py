@@ -8,8 +8,10 @@ requests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,7 @@ from simulators.serving.deployment import (
     deployment_of,
     describe,
 )
+from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import ServingMetrics
@@ -62,6 +65,7 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
+    targets: tuple[str, ...] = TARGETS
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -102,6 +106,11 @@ class Serving:
         for scheduler in USUAL_SCHEDULERS:
             _ = load_scheduler(scheduler).schedule.compiled
         _ = load_router(USUAL_ROUTER).compiled
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the command or manifest that deploys a design."""
+        known = [f.name for f in fields(ServingPoint) if f.name in point]
+        return deployment(ServingPoint(**{n: point[n] for n in known}), target, name)
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""

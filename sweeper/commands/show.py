@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-
-import polars as pl
+from typing import Any
 
 from simulators.core.contract import Describes, default_of, load_simulator, schema_of
 from simulators.core.errors import UnknownNameError, UserError
@@ -13,7 +12,6 @@ from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import config, places
 from sweeper.commands.flags import flags
 from sweeper.commands.spaces import about, read_space
-from sweeper.keys import SHOWN, keys
 from sweeper.space import DesignSpace
 from sweeper.units import human
 
@@ -115,30 +113,19 @@ def _fields(kind: type) -> None:
 
 
 def _design(name: str, prefix: str, outputs: str) -> int:
+    from sweeper.commands.designs import design
     from sweeper.commands.record import latest
 
     last = latest(name, outputs)
-    rows = last.store.scan().collect()
-    named = keys(last.store.definition, rows)
-    found = rows.filter(named.str.starts_with(prefix.lower()))
-    if len(found) != 1:
-        what = (
-            "no design has a key that begins with"
-            if found.is_empty()
-            else "several keys begin with"
-        )
-        near = ", ".join(
-            named.filter(named.str.starts_with(prefix[:2].lower()))[:5].str.head(SHOWN)
-        )
-        raise UserError(f"{what} '{prefix}'" + (f"\nNear it: {near}" if near else ""))
-    _print_design(found, last.space, last.objectives)
+    _, row = design(last, prefix)
+    _print_design(row, last.space, last.objectives)
     return 0
 
 
-def _print_design(found: pl.DataFrame, space: DesignSpace, objectives: object) -> None:
+def _print_design(row: dict[str, Any], space: DesignSpace, objectives: object) -> None:
     from sweeper.commands.summary import units_of
 
-    units, row = units_of(space), found.row(0, named=True)
+    units = units_of(space)
     for title, names in (
         ("design", [*space.varied, *space.derived]),
         ("fixed", [n for n in space.axes if n not in space.varied]),

@@ -1,0 +1,43 @@
+"""The deployment of a design: a command line or a manifest, ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulators.core.contract import Deploys, load_simulator
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from sweeper.commands.designs import design
+from sweeper.commands.flags import flags
+from sweeper.commands.record import latest
+from sweeper.keys import SHOWN
+
+
+def main(words: list[str]) -> int:
+    """Print the deployment, or write it to a file."""
+    parser = flags("export", "the deployment of one design of a sweep")
+    parser.add_argument("name", help="a space that has been run")
+    parser.add_argument("key", help="the first digits of a design's key, or `knee`")
+    parser.add_argument("--target", default="", help="engine or orchestrator; else as designed")
+    parser.add_argument("--file", metavar="FILE", help="write it there")
+    parser.add_argument("--outputs", default="outputs")
+    chosen = parser.parse_args(words)
+    last = latest(chosen.name, chosen.outputs)
+    key, row = design(last, chosen.key)
+    simulator = load_simulator(last.space.simulator)
+    if not isinstance(simulator, Deploys):
+        raise UserError(f"designs of the simulator '{simulator.name}' are not deployments")
+    if chosen.target and chosen.target not in simulator.targets:
+        raise UnknownNameError("target", chosen.target, simulator.targets)
+    try:
+        text = simulator.deployment(row, chosen.target, f"{chosen.name} {key[:SHOWN]}")
+    except Infeasible as verdict:
+        raise UserError(f"this design cannot exist: {verdict}") from verdict
+    if chosen.file:
+        try:
+            Path(chosen.file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{chosen.file}: {error.strerror}") from error
+        print(f"written to {chosen.file}")
+    else:
+        print(text, end="")
+    return 0
