@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.composition.bands import Doubts, doubts_of
 from simulators.composition.pricing import Flags, Row, compute_rows, message_rows
 from simulators.composition.replica import Replica as Replica
-from simulators.kernels.energy import IDLE_SHARE
+from simulators.kernels.energy import resting_w
 from simulators.workload.attention import decode_operators, prefill_operators
 from simulators.workload.cut import Stage, check_cut, stage_of
 from simulators.workload.operators import Column
@@ -54,6 +54,7 @@ class Iteration:
     waiting_w: float  # of all GPUs of the stage during messages and launches
     calibrated: bool
     extrapolated: Flags
+    doubts: Doubts = dataclasses.field(default_factory=dict)  # of kernels and messages, by family
 
     @property
     def busy_s(self) -> Column:
@@ -134,11 +135,12 @@ def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
         **{f"{name}_s": column for name, column in seconds.items()},
         **{f"{name}_j": column for name, column in joules.items()},
         launch_s=0.0,
-        waiting_w=replica.cut.width * idle_w(replica.gpu),
+        waiting_w=replica.cut.width * resting_w(replica.gpu),
         calibrated=all(row.calibrated for row in rows),
         extrapolated=np.logical_or.reduce(
             np.broadcast_arrays(*[row.extrapolated for row in rows], False)
         ),
+        doubts=doubts_of(rows),
     )
     waits_s = launch_s(replica, step, part, without_launch.busy_s)
     return dataclasses.replace(without_launch, launch_s=waits_s)
@@ -226,8 +228,3 @@ def _at_least_one(step: Step) -> Step:
     """Return the step with every sum at least 1."""
     sums = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return Step(**{name: np.maximum(1.0, value) for name, value in sums.items()})
-
-
-def idle_w(gpu: Gpu) -> float:
-    """Return the watts of a GPU that waits."""
-    return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w

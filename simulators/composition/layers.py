@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.composition.bands import doubts_of, together
 from simulators.composition.iteration import Iteration, Replica, launch_s, part_iteration
-from simulators.composition.pricing import message_rows
+from simulators.composition.pricing import Row, message_rows
 from simulators.workload.cut import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.operators import Column
 from simulators.workload.step import Step
@@ -47,7 +48,8 @@ class Layers:
         cut = replace(self.replica.cut, pp=pp)
         check_cut(self.replica.model, cut)
         replica, part = self.replica, stage_of(self.replica.model, cut, stage)
-        send_s, measured = (0.0, True) if part.has_head else self._send_s(cut)
+        sent = None if part.has_head else self._send(cut)
+        send_s: Column = 0.0 if sent is None else sent.seconds
         counts = {
             DENSE: part.dense_layers,
             EXPERTS: part.expert_layers,
@@ -59,21 +61,25 @@ class Layers:
             name: _sum([(getattr(one, name), n) for one, n in used]) for name in SUMS
         }
         busy_s = sum((sums[name] for name in SECONDS), start=send_s)
+        doubts = [
+            {family: doubt.times(n) for family, doubt in one.doubts.items()} for one, n in used
+        ]
         return Iteration(
             **sums,
             send_recv_s=send_s,
             launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
-            calibrated=all(one.calibrated for one, _ in used) and measured,
+            calibrated=all(one.calibrated for one, _ in used) and (sent is None or sent.calibrated),
             extrapolated=_any([one for one, _ in used]),
+            doubts=together([*doubts, *([] if sent is None else [doubts_of([sent])])]),
         )
 
-    def _send_s(self, cut: Parallelism) -> tuple[Column, bool]:
-        """Return the seconds of the message to the next stage; whether its link was measured."""
+    def _send(self, cut: Parallelism) -> Row:
+        """Return the message to the next stage, priced."""
         replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
         sent = collectives(replica.model, cut, NOTHING, tokens, replica.dtype)[-1]
         [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
-        return row.where(self.step.tokens).seconds, row.calibrated
+        return row.where(self.step.tokens)
 
 
 NOTHING = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)

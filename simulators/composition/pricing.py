@@ -19,7 +19,7 @@ from simulators.composition.clocks import slowdown, throttled_s
 from simulators.composition.fusion import unfused
 from simulators.composition.network import price_collective
 from simulators.composition.replica import Replica
-from simulators.kernels.energy import energy_j
+from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.gemm import tensor_rates_of
 from simulators.kernels.latency import Priced, price, roofline_s
 from simulators.kernels.levels import BEST, profile_of
@@ -87,7 +87,16 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         seconds = once_s * (pace * (1.0 - hidden) * message.repeat)
         wide = MESSAGE_BAND if measured else UNMEASURED_BAND
         rows.append(
-            Row(message, part, seconds, 0.0, seconds / wide, seconds * wide, measured, False)
+            Row(
+                message,
+                part,
+                seconds,
+                seconds * resting_w(replica.gpu),  # ring kernels leave most SMs idle
+                seconds / wide,
+                seconds * wide,
+                measured,
+                False,
+            )
         )
     return rows
 

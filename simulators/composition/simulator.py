@@ -6,8 +6,8 @@ do to each other is the serving simulator's question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,25 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
+from simulators.composition import bands, clocks, network
+from simulators.composition.bands import interval_s, together
+from simulators.composition.effects import NAMES as EFFECTS
+from simulators.composition.effects import NOTHING, effects_without
+from simulators.composition.explain import explained
 from simulators.composition.iteration import Iteration, Replica, pipeline_iterations
-from simulators.composition.network import CALIBRATION
+from simulators.composition.network import LIBRARIES
 from simulators.composition.overhead import DEFAULT, load_runtime, runtime_file
-from simulators.core.contract import categories, choice, fact, metric, numbers, outcome, schema_of
+from simulators.core.contract import (
+    Contribution,
+    categories,
+    choice,
+    default_of,
+    fact,
+    metric,
+    numbers,
+    outcome,
+    schema_of,
+)
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.kernels.latency import flops
@@ -36,7 +51,8 @@ from simulators.workload.transformer import forward
 Columns = dict[str, NDArray[np.float64]]
 
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-WORDS = ("model", "gpu", "cluster", "dtype", "kv_dtype", "runtime")
+WORDS = ("model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without")
+NUMBERS = ("tp", "pp", "overlap", *SCALES)
 PHASES = ("prefill", "decode")
 GB = 1e9
 
@@ -56,6 +72,13 @@ class CompositionPoint:
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice("how kernels are launched: graphs, eager, eager_tp", default=DEFAULT)
+    framework: str = choice(
+        "whose kernels and messages: trtllm, vllm, sglang; auto: the runtime's", default=AUTO
+    )
+    overlap: float = choice("share of the sums over tensor ranks hidden by products", default=0.0)
+    without: str = choice(
+        f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
+    )
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
     clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
     bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
@@ -77,6 +100,11 @@ class CompositionMetrics:
     collective_s: float = metric("sums over tensor ranks", unit="s")
     send_recv_s: float = metric("messages between pipeline stages", unit="s")
     launch_s: float = metric("gaps between kernels and host work that shows", unit="s")
+    prompt_s: float = metric("the host's time to turn text into tokens", unit="s")
+    latency_s_lo: float = metric("lower end of its 90 % interval", unit="s")
+    latency_s_hi: float = metric("upper end of its 90 % interval", unit="s")
+    energy_j_lo: float = metric("lower end of its 90 % interval", unit="J")
+    energy_j_hi: float = metric("upper end of its 90 % interval", unit="J")
     weight_bytes: float = metric("weights on the fullest GPU", unit="B")
     kv_bytes: float = metric("KV cache of the batch on the fullest GPU", unit="B")
     activation_bytes: float = metric("workspace on the fullest GPU", unit="B")
@@ -96,7 +124,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 1
+    version: int = 2
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -133,7 +161,8 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            return (CALIBRATION, *KERNELS.reads("", value))
+            fitted = (network.CALIBRATION, clocks.CALIBRATION, bands.CALIBRATION)
+            return (*fitted, *KERNELS.reads("", value))
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
@@ -144,6 +173,22 @@ class Composition:
         if name == "runtime":
             return (runtime_file(str(value)),)
         return ()
+
+    def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
+        """Return where the time, the energy and the memory of a design go, row by row.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        batch = _batch_of(point)
+        [(where, group)] = _groups(batch)
+        replica, step = _replica(group), _step(batch, where)
+        if reason := _does_not_fit(replica, _memory(replica, step, batch, where))[0]:
+            name, _, words = reason.partition(": ")
+            raise Infeasible(name, words)
+        prompt_s = float(_prompt_s(replica, step)[0])
+        return explained(replica, step, str(categories(batch, "phase")[1][0]), prompt_s)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""
@@ -172,7 +217,7 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
     """Return row numbers and common fields of rows that have the same replica."""
     named = {name: categories(batch, name) for name in WORDS}
     keys = [codes.astype(np.float64) for codes, _ in named.values()]
-    keys += [numbers(batch, name).astype(np.float64) for name in ("tp", "pp", *SCALES)]
+    keys += [numbers(batch, name).astype(np.float64) for name in NUMBERS]
     distinct, member = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
     order = np.argsort(member.reshape(-1), kind="stable")
     ends = np.cumsum(np.bincount(member.reshape(-1), minlength=len(distinct)))
@@ -180,7 +225,7 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
     for key, where in zip(distinct, np.split(order, ends[:-1]), strict=True):
         words = zip(named.items(), key, strict=False)
         group: dict[str, Any] = {name: values[int(code)] for (name, (_, values)), code in words}
-        group |= dict(zip(("tp", "pp", *SCALES), map(float, key[len(named) :]), strict=True))
+        group |= dict(zip(NUMBERS, map(float, key[len(named) :]), strict=True))
         groups.append((where, group))
     return groups
 
@@ -190,10 +235,15 @@ def _replica(group: dict[str, Any]) -> Replica:
 
     Raises:
         Infeasible: the model cannot be cut this way, or the GPU lacks units for its precision.
+        UserError: a word nothing answers to, or a share that is none.
     """
     gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in SCALES})
     model, how = load_model(group["model"]), precision(group["dtype"])
     cut = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
+    if group["framework"] not in (AUTO, *LIBRARIES):
+        raise UnknownNameError("framework", str(group["framework"]), (AUTO, *LIBRARIES))
+    if not 0.0 <= group["overlap"] <= 1.0:
+        raise UserError(f"overlap is {group['overlap']:g}; it is a share, from 0 to 1")
     check_cut(model, cut)
     for dtype in (how.compute, how.activations):
         if dtype not in gpu.peak_flops:
@@ -209,6 +259,9 @@ def _replica(group: dict[str, Any]) -> Replica:
         dtype=group["dtype"],
         kv_dtype=group["kv_dtype"],
         runtime=load_runtime(group["runtime"]),
+        framework="" if group["framework"] == AUTO else group["framework"],
+        overlap=group["overlap"],
+        effects=effects_without(group["without"]),
     )
 
 
@@ -276,11 +329,13 @@ def _needs(needed: float, has: float) -> str:
 
 def _pass(replica: Replica, step: Step, stages: tuple[Iteration, ...]) -> Columns:
     """Return the metrics of a batch that passes all stages."""
-    latency_s = _total([stage.latency_s for stage in stages])
+    prompt_s = _prompt_s(replica, step)
+    latency_s = _total([stage.latency_s for stage in stages]) + prompt_s
     # While one stage works, the others wait.
     energy_j = _total(
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
+    lo_s, hi_s = interval_s(latency_s, together([stage.doubts for stage in stages]))
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     parts = {
@@ -291,13 +346,48 @@ def _pass(replica: Replica, step: Step, stages: tuple[Iteration, ...]) -> Column
     columns = {
         name: _total([getattr(stage, part) for stage in stages]) for name, part in parts.items()
     }
+    below, above = (np.hypot(1.0 - lo_s / latency_s, WATTS), np.hypot(hi_s / latency_s - 1, WATTS))
     return columns | {
         "latency_s": latency_s,
+        "latency_s_lo": lo_s,
+        "latency_s_hi": hi_s,
+        "prompt_s": prompt_s,
         "tokens_per_s": tokens / latency_s,
         "energy_j": energy_j,
+        "energy_j_lo": energy_j * np.maximum(0.0, 1.0 - below),
+        "energy_j_hi": energy_j * (1.0 + above),
         "energy_per_token_j": energy_j / tokens,
         "mfu": _useful_flops(replica, step) / (peak * latency_s),
     }
+
+
+WATTS = 0.25
+"""Nine of ten mean watts of kernels are within this share (the kernels' page has their errors)."""
+
+
+def _prompt_s(replica: Replica, step: Step) -> NDArray[np.float64]:
+    """Return the host's time to tokenise the prompts of each row."""
+    prompts, tokens = np.asarray(step.prefills), np.asarray(step.prefill_tokens)
+    prompt_s = replica.runtime.prompt_s(tokens, prompts, replica.cluster)
+    return np.asarray(prompt_s * replica.effects.prompt, np.float64)
+
+
+def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of one point, fields left out with their defaults.
+
+    Raises:
+        UnknownNameError: a field the point type does not have.
+        UserError: a field without a default is missing.
+    """
+    known = {f.name: default_of(f) for f in fields(CompositionPoint)}
+    for name in point:
+        if name not in known:
+            raise UnknownNameError("input", name, tuple(known))
+    values = known | dict(point)
+    if missing := [name for name, value in values.items() if value is MISSING]:
+        raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
+    schema = schema_of(CompositionPoint)
+    return pa.RecordBatch.from_pylist([values], schema=schema)
 
 
 def _total(columns: Sequence[Column]) -> NDArray[np.float64]:

@@ -73,7 +73,7 @@ def test_parts_sum_to_the_latency() -> None:
     rows = evaluate(*POINTS).drop_nulls("latency_s")
     parts = [
         "linear_s", "prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s",
-        "launch_s",
+        "launch_s", "prompt_s",
     ]  # fmt: skip
     total = rows.select(pl.sum_horizontal(parts)).to_series().to_numpy()
     assert total == pytest.approx(rows["latency_s"].to_numpy(), rel=1e-12)

@@ -1,0 +1,173 @@
+"""Where the time, the energy and the memory of one pass go, operator by operator.
+
+The rows are those that `iteration.py` adds up, so their sum is the pass. Waiting has rows of its
+own: for links, for the host, for other stages of a pipeline.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.composition.effects import Effects
+from simulators.composition.iteration import Iteration, part_iteration, part_rows
+from simulators.composition.pricing import Row
+from simulators.composition.replica import Replica
+from simulators.core.contract import Contribution
+from simulators.kernels.latency import flops, moved_bytes
+from simulators.workload.cut import Stage, check_cut, stage_of
+from simulators.workload.memory import activation_bytes, kv_bytes_per_token, stage_weights
+from simulators.workload.operators import BYTES, Collective, Column, Gemm, GroupedGemm
+from simulators.workload.step import Step
+
+LATENT = 0.3
+"""Below this share of either rate a kernel is bound by neither, but by its start and its tail."""
+
+
+def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list[Contribution]:
+    """Return what each operator, message and wait of one pass takes on all GPUs of the replica.
+
+    Times are those of a stage, which all its GPUs take; energies are those of all its GPUs;
+    `memory_bytes` is what one GPU of a stage keeps.
+
+    Args:
+        replica: what runs, and where.
+        step: one batch, its sums plain numbers.
+        phase: what its rows are called.
+        prompt_s: the host's time to turn text into tokens.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    check_cut(replica.model, replica.cut)
+    parts = [stage_of(replica.model, replica.cut, i) for i in range(replica.cut.pp)]
+    stages = [part_iteration(replica, step, part) for part in parts]
+    whole_s = sum(_number(stage.latency_s) for stage in stages) + prompt_s
+    rows = []
+    for i, (part, stage) in enumerate(zip(parts, stages, strict=True)):
+        name = phase if replica.cut.pp == 1 else f"{phase}, stage {i + 1}"
+        rows += _stage(replica, step, part, stage, name)
+        rows += _memory(replica, step, part, i, name)
+        if others_s := whole_s - _number(stage.latency_s):
+            note = "while other stages work, or the host prepares the prompt"
+            rows.append(
+                Contribution(
+                    phase=name, name="idle", energy_j=others_s * stage.waiting_w, note=note
+                )
+            )
+    if prompt_s:
+        rows.append(Contribution(phase=phase, name="tokenise", time_s=prompt_s, bound="host"))
+    return rows
+
+
+def _stage(
+    replica: Replica, step: Step, part: Stage, stage: Iteration, phase: str
+) -> list[Contribution]:
+    """Return the operators, messages and waits of one stage."""
+    rows = [
+        _contribution(row, replica, phase)
+        for row in part_rows(replica, step, part)
+        if np.any(row.seconds)
+    ]
+    waits_s = _number(stage.launch_s)
+    without_launch = Effects(launch=False, synchronisation=replica.effects.synchronisation)
+    host_s = _number(replica.runtime.launch_s(
+        part.layers,
+        step.prefills + step.decodes,
+        stage.busy_s,
+        replica.cluster,
+        effects=without_launch,
+    ))  # fmt: skip
+    for name, seconds in (("launch gaps", waits_s - host_s), ("host between iterations", host_s)):
+        if seconds:
+            rows.append(
+                Contribution(
+                    phase=phase,
+                    name=name,
+                    time_s=seconds,
+                    energy_j=seconds * stage.waiting_w,
+                    bound="host",
+                )
+            )
+    return rows
+
+
+def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
+    """Return a priced row of one GPU as a contribution of all GPUs of its stage."""
+    operator, seconds = row.operator, _number(row.seconds)
+    width = replica.cut.width
+    if isinstance(operator, Collective):
+        moved = _number(operator.size_bytes) * operator.repeat
+        return Contribution(
+            phase=phase,
+            name=operator.name,
+            count=operator.repeat,
+            time_s=seconds,
+            energy_j=width * _number(row.joules),
+            moved_bytes=moved * width,
+            bound="link",
+            level="measured" if row.calibrated else "unmodelled",
+        )
+    work, moved = (_number(f(operator)) * operator.repeat for f in (flops, moved_bytes))
+    return Contribution(
+        phase=phase,
+        name=operator.name,
+        count=operator.repeat,
+        time_s=seconds,
+        energy_j=width * _number(row.joules),
+        memory_bytes=_weights(operator),
+        flops=width * work,
+        moved_bytes=width * moved,
+        bound=_bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica),
+        level=_level(row),
+    )
+
+
+def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Replica) -> str:
+    """Return which rate of the data sheet a kernel comes nearest to, if to any."""
+    gpu = replica.gpu
+    compute = work / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * seconds)
+    memory = moved / (gpu.hbm_bytes_per_s * seconds)
+    if max(compute, memory) < LATENT:
+        return "latency"
+    return "compute" if compute > memory else "memory"
+
+
+def _level(row: Row) -> str:
+    if not row.calibrated:
+        return "unmodelled"
+    return "extrapolated" if np.any(row.extrapolated) else "fitted"
+
+
+def _weights(operator: object) -> float:
+    """Return the bytes of the weights that an operator multiplies by, on one GPU."""
+    if isinstance(operator, Gemm):
+        count = _number(operator.n) * _number(operator.k) * _number(operator.batch)
+    elif isinstance(operator, GroupedGemm):
+        count = _number(operator.n) * _number(operator.k) * operator.experts
+    else:
+        return 0.0
+    return count * BYTES[operator.weight_dtype or operator.dtype] * operator.repeat
+
+
+def _memory(
+    replica: Replica, step: Step, part: Stage, stage: int, phase: str
+) -> list[Contribution]:
+    """Return what a GPU of a stage keeps besides the weights of its products."""
+    model, cut = replica.model, replica.cut
+    products = sum(
+        _weights(row.operator) for row in part_rows(replica, step, part) if np.any(row.seconds)
+    )
+    rest = stage_weights(model, cut, replica.dtype, stage).total - products
+    keys = _number(step.prefill_kv_tokens) + _number(step.decode_kv_tokens)
+    kept = {
+        "other weights": rest,
+        "KV cache": keys * kv_bytes_per_token(model, cut, replica.kv_dtype),
+        "workspace": _number(
+            activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
+        ),
+    }
+    return [Contribution(phase=phase, name=name, memory_bytes=size) for name, size in kept.items()]
+
+
+def _number(column: Column) -> float:
+    return float(np.asarray(column).reshape(-1)[0])

@@ -1,0 +1,116 @@
+"""What lies between kernels can be left out, and then is gone and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.effects import EVERYTHING, effects_without
+from simulators.composition.fusion import unfused
+from simulators.composition.iteration import Replica, iteration
+from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.pricing import quantising_s
+from simulators.core.errors import UnknownNameError
+from simulators.kernels.latency import moved_bytes
+from simulators.workload.cut import Parallelism, stage_of
+from simulators.workload.operators import Gemm
+from simulators.workload.step import decode_step, prefill_step
+from simulators.workload.transformer import token_operators
+from tests.composition.test_iteration import replica, seconds
+
+
+def without(design: Replica, effect: str) -> Replica:
+    return dataclasses.replace(design, effects=effects_without(effect))
+
+
+def test_an_unknown_effect_is_said_in_the_users_words() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'fusion'"):
+        effects_without("fussion")
+
+
+@pytest.mark.parametrize("effect", ["launch", "synchronisation", "clocks"])
+@pytest.mark.parametrize("runtime", ["graphs", "eager", "eager_tp"])
+def test_less_to_wait_for_takes_no_longer(effect: str, runtime: str) -> None:
+    design = dataclasses.replace(replica(tp=2), runtime=load_runtime(runtime))
+    for step in (decode_step(1.0, 64.0), prefill_step(4.0, 2000.0)):
+        assert seconds(iteration(without(design, effect), step)) <= seconds(iteration(design, step))
+
+
+def test_fusion_saves_traffic_and_quantising() -> None:
+    for dtype in ("bf16", "fp8"):
+        design = dataclasses.replace(replica("llama2_7b"), dtype=dtype)
+        step = decode_step(64.0, 512.0)
+        fused, apart = (iteration(one, step) for one in (design, without(design, "fusion")))
+        assert seconds(fused) < seconds(apart)
+        assert seconds(fused, "decode_attention_s") == seconds(apart, "decode_attention_s")
+
+
+def test_unfused_steps_move_what_lies_between_them_twice() -> None:
+    model, cut = load_model("llama2_70b"), Parallelism(tp=4)
+    fused = token_operators(model, cut, stage_of(model, cut, 0), 100.0, "bf16")
+    apart = unfused(fused, model)
+    assert len(apart) > len(fused)
+    moved = [sum(float(moved_bytes(o)) * o.repeat for o in one) for one in (fused, apart)]
+    assert moved[1] > moved[0]
+    products = [[o for o in one if isinstance(o, Gemm)] for one in (fused, apart)]
+    assert products[0] == products[1]
+
+
+def test_a_framework_that_quantises_in_its_call_is_not_paid_for_it_twice() -> None:
+    # TensorRT-LLM's fp8 call starts 12 us after an empty one, its 16-bit call 3 us (kernels' page).
+    gpu = load_gpu("h100_sxm")
+    narrow = Gemm(name="x", m=8.0, n=8192.0, k=8192.0, dtype="fp8")
+    wide = dataclasses.replace(narrow, dtype="bf16")
+    assert 5e-6 < quantising_s(narrow, gpu, "trtllm") < 15e-6
+    assert quantising_s(wide, gpu, "trtllm") == 0.0
+
+
+@given(
+    busy=st.lists(st.floats(0.0, 1e-3), min_size=1, max_size=12),
+    launch_s=st.floats(1e-7, 1e-4),
+    layers=st.integers(1, 40),
+)
+@settings(deadline=None, max_examples=100)
+def test_the_slower_of_host_and_gpu_sets_the_pace(
+    busy: list[float], launch_s: float, layers: int
+) -> None:
+    # A host launches kernels one after another; each runs when it is launched and the GPU is free.
+    host_s = gpu_s = 0.0
+    for kernel_s in busy * layers:
+        host_s += launch_s
+        gpu_s = max(host_s, gpu_s) + kernel_s
+    runtime = Runtime(
+        name="x",
+        layer_s=0.0,
+        host_s=0.0,
+        sequence_s=0.0,
+        launch_layer_s={"any": launch_s * len(busy)},
+    )
+    busy_s = sum(busy) * layers
+    cluster = replica().cluster
+    ours_s = busy_s + float(np.asarray(runtime.launch_s(layers, 1.0, busy_s, cluster)))
+    # No later than one layer, which the host launches before the first or the GPU runs after the
+    # last one.
+    one_layer_s = sum(busy) + launch_s * len(busy)
+    assert ours_s <= gpu_s * (1 + 1e-9)
+    assert gpu_s <= ours_s + one_layer_s * (1 + 1e-9)
+
+
+def test_hidden_sums_are_not_waited_for() -> None:
+    step = decode_step(64.0, 1024.0)
+    shown = replica("llama2_70b", tp=8)
+    half = dataclasses.replace(shown, overlap=0.5)
+    one, other = (iteration(design, step) for design in (shown, half))
+    assert seconds(other, "collective_s") == pytest.approx(0.5 * seconds(one, "collective_s"))
+    assert seconds(other, "tokens_s") == seconds(one, "tokens_s")
+
+
+def test_everything_is_counted_by_default() -> None:
+    assert all(dataclasses.astuple(EVERYTHING))
+    assert effects_without("nothing") == EVERYTHING

@@ -1,0 +1,87 @@
+"""An explanation adds up to what it explains, and names what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.composition.simulator import SIMULATOR
+from simulators.core.contract import LEVELS, Contribution, Explains
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from tests.composition.test_simulator import evaluate
+
+designs = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["llama2_7b", "mixtral_8x7b", "gpt2", "deepseek_v3"]),
+        "gpu": st.sampled_from(["h100_sxm", "b200_sxm", "a100_sxm"]),
+        "tp": st.sampled_from([1, 4]),
+        "pp": st.sampled_from([1, 2, 3]),
+        "phase": st.sampled_from(["prefill", "decode"]),
+        "batch": st.integers(1, 64),
+        "context": st.integers(1, 4096),
+        "runtime": st.sampled_from(["graphs", "eager", "eager_tp"]),
+        "overlap": st.sampled_from([0.0, 0.5]),
+        "without": st.sampled_from(["nothing", "launch", "fusion+clocks", "synchronisation"]),
+    }
+)
+
+
+def total(rows: Sequence[Contribution], field: str) -> float:
+    return sum(float(getattr(row, field)) for row in rows)
+
+
+def test_composition_explains() -> None:
+    assert isinstance(SIMULATOR, Explains)
+
+
+@settings(deadline=None, max_examples=60)
+@given(point=designs)
+def test_contributions_add_up_to_the_pass(point: dict[str, Any]) -> None:
+    [answer] = evaluate(point).iter_rows(named=True)
+    if answer["status"] != "ok":
+        return
+    rows = SIMULATOR.explain(point)
+    assert total(rows, "time_s") == pytest.approx(answer["latency_s"], rel=1e-12)
+    assert total(rows, "energy_j") == pytest.approx(answer["energy_j"], rel=1e-9)
+    assert all(row.level in LEVELS for row in rows)
+    assert min(row.time_s for row in rows) >= 0.0
+    needed = answer["weight_bytes"] + answer["kv_bytes"] + answer["activation_bytes"]
+    stages = {row.phase for row in rows if row.memory_bytes}
+    fullest = max(total([r for r in rows if r.phase == one], "memory_bytes") for one in stages)
+    # A pipeline's largest weights and largest cache may lie on different stages.
+    assert fullest <= needed * (1 + 1e-12)
+    if point["pp"] == 1:
+        assert fullest == pytest.approx(needed, rel=1e-12)
+
+
+def test_a_decode_is_bound_by_memory_and_a_prompt_by_arithmetic() -> None:
+    base = {"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8}
+    for phase, context, bound in (("decode", 1024, "memory"), ("prefill", 4096, "compute")):
+        rows = SIMULATOR.explain(base | {"phase": phase, "context": context, "batch": 4})
+        by_time = sorted(rows, key=lambda row: row.time_s)
+        assert by_time[-1].name == "ffn_up"
+        assert by_time[-1].bound == bound
+
+
+def test_unmeasured_boards_and_stretched_ones_are_told_apart() -> None:
+    base = {"model": "llama2_7b", "batch": 8}
+    known = SIMULATOR.explain(base | {"gpu": "h100_sxm", "dtype": "bf16"})
+    unknown = SIMULATOR.explain(base | {"gpu": "rtx_4090", "dtype": "bf16"})
+    levels = {row.name: row.level for row in known}
+    assert levels["ffn_up"] == "fitted"
+    assert {row.name: row.level for row in unknown}["ffn_up"] == "unmodelled"
+    what_if = SIMULATOR.explain(base | {"gpu": "h100_sxm", "dtype": "bf16", "sm_scale": 2.0})
+    assert {row.name: row.level for row in what_if}["ffn_up"] == "extrapolated"
+
+
+def test_what_cannot_be_explained_is_said_in_the_users_words() -> None:
+    with pytest.raises(UserError, match="gpu missing"):
+        SIMULATOR.explain({"model": "gpt2"})
+    with pytest.raises(UnknownNameError, match="did you mean 'tp'"):
+        SIMULATOR.explain({"model": "gpt2", "gpu": "t4", "tq": 2})
+    with pytest.raises(Infeasible, match=r"weights_exceed_hbm: needs 138.0 GB, has 85.9 GB"):
+        SIMULATOR.explain({"model": "llama2_70b", "gpu": "h100_sxm"})
