@@ -48,10 +48,12 @@ def write_chakra(path: Path, operators: Sequence[Operator]) -> None:
     """Write one rank's operators as a Chakra trace; durations are whole microseconds there.
 
     Raises:
-        UserError: a duration is not a whole number of microseconds.
+        UserError: a duration is not a whole number of microseconds, or not all ranks take part.
     """
     out = bytearray(_prefixed(_text(1, "0.0.4")))
     for o in operators:
+        if o.group:
+            raise UserError(f"operator {o.id} is of ranks {list(o.group)}; a trace is of all ranks")
         if o.duration_ns % NS_PER_US:
             raise UserError(f"operator {o.id} takes {o.duration_ns} ns; a trace holds microseconds")
         kind = {"compute": _COMP, "send": _SEND, "recv": _RECV, "collective": _COLL}[o.kind]

@@ -162,7 +162,7 @@ def _uplink(world: World, rank: int, to: int, d: int) -> int:
     return owner
 
 
-@kernel(void(WORLD, i8, i8), borrows=True)
+@kernel(void(WORLD, i8, i8))
 def _share(world: World, m: int, now: int) -> None:
     """Let a message flow over all its links."""
     message = world.messages[m]
@@ -179,7 +179,7 @@ def _share(world: World, m: int, now: int) -> None:
     world.clock[FLYING], world.clock[STALE] = flying + 1, 1
 
 
-@kernel(boolean(WORLD, f8), borrows=True)
+@kernel(boolean(WORLD, f8))
 def flow(world: World, until_ns: float) -> bool:
     """Let messages flow until a moment, or until the first of them have left; say whether any."""
     count, shares, clock = world.clock[FLYING], world.shares, world.clock

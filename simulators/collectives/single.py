@@ -36,13 +36,23 @@ from simulators.collectives.steps import in_flight, message_of, offset_of, reduc
 from simulators.collectives.trees import NO_TREE, STAR, shape_of
 from simulators.collectives.wires import FAT_TREE_BLOCK, RING_BLOCK, SWITCH_BLOCK, log2
 from simulators.collectives.world import (
+    ALGORITHM_OF,
+    AXIS_OF,
     BUSIEST_NS,
     BUSY_OF,
+    CHARGED_OF,
     COUNTERS,
     FACTS,
     FIELDS,
+    FLIGHT_OF,
+    IS_STEADY,
+    IS_UNIFORM,
     MESSAGE_FIELDS,
     NO_ROOM,
+    OP_OF,
+    RANKS_OF,
+    SENDS_OF,
+    SHAPE_OF,
     SPARES,
     UNFINISHED,
     World,
@@ -282,12 +292,14 @@ def tabulate(whole: Ints, phase: Ints, facts: Ints, bytes_of: Ints, offsets: Int
     for p in range(phase.shape[0]):
         d, op = phase[p, 0], phase[p, 1]
         ranks, algorithm, window = whole[d, RANKS], whole[d, ALGORITHM], whole[d, WINDOW]
-        facts[p, :] = (
-            algorithm, op, ranks, window, d, sends(algorithm, op, ranks),
-            reducing(algorithm, op, ranks, window), in_flight(algorithm, op, ranks, window),
-            int(algorithm != HALVING_DOUBLING),
-            int(algorithm != HALVING_DOUBLING and algorithm != DIRECT), shape_of(algorithm, op),
-        )  # fmt: skip
+        facts[p, ALGORITHM_OF], facts[p, OP_OF], facts[p, AXIS_OF] = algorithm, op, d
+        facts[p, RANKS_OF] = ranks
+        facts[p, SENDS_OF] = sends(algorithm, op, ranks)
+        facts[p, CHARGED_OF] = reducing(algorithm, op, ranks, window)
+        facts[p, FLIGHT_OF] = in_flight(algorithm, op, ranks, window)
+        facts[p, IS_UNIFORM] = int(algorithm != HALVING_DOUBLING)
+        facts[p, IS_STEADY] = int(algorithm != HALVING_DOUBLING and algorithm != DIRECT)
+        facts[p, SHAPE_OF] = shape_of(algorithm, op)
         for step in range(bytes_of.shape[1]):
             bytes_of[p, step] = message_of(algorithm, op, ranks, phase[p, 2], step)
             offsets[p, step] = offset_of(algorithm, op, ranks, step)

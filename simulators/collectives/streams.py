@@ -205,7 +205,7 @@ def _place(world: World, who: int) -> int:
     return place
 
 
-@kernel(void(WORLD, i8, i8), borrows=True)
+@kernel(void(WORLD, i8, i8))
 def _start_in_tree(world: World, who: int, now: int) -> None:
     """Let leaves, or the root of a broadcast, begin; of others, handle what came too early."""
     facts = world.facts[world.state[who, STAGE]]
@@ -221,7 +221,7 @@ def _start_in_tree(world: World, who: int, now: int) -> None:
         hear_in_tree(world, who, slot + heard, now)
 
 
-@kernel(void(WORLD, i8, i8, i8), borrows=True)
+@kernel(void(WORLD, i8, i8, i8))
 def hear_in_tree(world: World, who: int, slot: int, now: int) -> None:
     """Add what came from all below, or take what came from above."""
     p = world.state[who, STAGE]
@@ -235,7 +235,7 @@ def hear_in_tree(world: World, who: int, slot: int, now: int) -> None:
     push(world.queue, world.clock, ready_ns, READY + KINDS * who)
 
 
-@kernel(boolean(WORLD, i8, i8), borrows=True)
+@kernel(boolean(WORLD, i8, i8))
 def send_in_tree(world: World, who: int, now: int) -> bool:
     """Report upwards, else pass on downwards and have ended."""
     p = world.state[who, STAGE]

@@ -1,9 +1,10 @@
 """An operator graph is a file: what is computed, what is sent, and what waits for what.
 
 The schema, version 1, is a JSON object: `{"schema": "sweeper-operator-graph", "version": 1,
-"operators": [...]}`. An operator has an `id`, a `name`, a `kind` (`compute`, `collective`, `send`,
-`recv`), the ids it waits for in `after`, `duration_ns` (compute), and `collective`, `size_bytes`,
-`peer` and `tag` (communication). Ids are unique and issue order is by id.
+"operators": [...]}`, one file per rank. An operator has an `id`, a `name`, a `kind` (`compute`,
+`collective`, `send`, `recv`), the ids it waits for in `after`, `duration_ns` (compute), and
+`collective`, `size_bytes`, `peer`, `tag` and `group` (communication; the group lists the ranks that
+take part, and is empty for all). Ids are unique and issue order is by id.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from simulators.core.errors import UnknownNameError, UserError
 SCHEMA: Final = "sweeper-operator-graph"
 VERSION: Final = 1
 KINDS = ("compute", "collective", "send", "recv")
+TEXTS, LISTS = ("name", "kind", "collective"), ("after", "group")
+"""Entries of an operator that are words or lists; all others are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Operator:
     size_bytes: int = 0
     peer: int = -1
     tag: int = 0
+    group: tuple[int, ...] = ()
 
 
 def nodes_of(
@@ -93,7 +97,10 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
         raise UserError(f"{path}: is not an operator graph; its schema is not '{SCHEMA}'")
     if content.get("version") != VERSION:
         raise UserError(f"{path}: has version {content.get('version')}; version {VERSION} is read")
-    return tuple(_operator(entry, path) for entry in content.get("operators", ()))
+    entries = content.get("operators")
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: its operators are not a list")
+    return tuple(_operator(entry, path) for entry in entries)
 
 
 def _operator(entry: Any, path: Path) -> Operator:
@@ -103,7 +110,19 @@ def _operator(entry: Any, path: Path) -> Operator:
     for name in entry:
         if name not in known:
             raise UnknownNameError(f"entry of an operator in {path}:", name, known)
-    return _checked(Operator(**{**entry, "after": tuple(entry.get("after", ()))}), path)
+        if not _is_valid(name, entry[name]):
+            raise UserError(f"{path}: {name} of an operator is {entry[name]!r}")
+    lists = {name: tuple(entry.get(name, ())) for name in LISTS}
+    return _checked(Operator(**{**entry, **lists}), path)
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    """Say whether a value is of its entry's type, and not negative where that means nothing."""
+    if name in TEXTS:
+        return isinstance(value, str)
+    if name in LISTS:
+        return isinstance(value, list) and all(type(v) is int for v in value)
+    return type(value) is int and (value >= 0 or name in ("peer", "tag"))
 
 
 def _checked(operator: Operator, path: Path) -> Operator:

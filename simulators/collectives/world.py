@@ -21,12 +21,12 @@ MESSAGE_FIELDS: Final = 10
 LEFT, RATE, ELAPSED = range(3)
 """Of a message that shares its links: bytes left, bytes per ns, and ns since it started."""
 (
-    ALGORITHM_OF, OP_OF, RANKS_OF, WINDOW_OF, AXIS_OF, SENDS_OF, CHARGED_OF, FLIGHT_OF, IS_UNIFORM,
+    ALGORITHM_OF, OP_OF, RANKS_OF, AXIS_OF, SENDS_OF, CHARGED_OF, FLIGHT_OF, IS_UNIFORM,
     IS_STEADY, SHAPE_OF,
-) = range(11)  # fmt: skip
+) = range(10)  # fmt: skip
 """What is looked up about a phase: of a uniform one all messages are of one size, of a steady one
 all go to the same neighbour too."""
-FACTS: Final = 11
+FACTS: Final = 10
 FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, BUSIEST_NS, UNFINISHED = range(6)
 """What a run reports; after these, the time the busiest link of each dimension is in use."""
 BUSY_OF: Final = 6

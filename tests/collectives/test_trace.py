@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis.strategies import binary
+from hypothesis.strategies import binary, builds, from_regex, integers, lists
 
 from simulators.collectives.chakra import read_chakra, write_chakra
 from simulators.collectives.graph import graph_of, timeline
+from simulators.collectives.layers import Layer, operators_of, read_layers, write_layers
 from simulators.collectives.trace import Operator, nodes_of, read_graph, write_graph
 from simulators.core.errors import UserError
 
@@ -21,16 +23,48 @@ STEP = (
     Operator(301, "to the next stage", "send", (0, 1), size_bytes=77, peer=3, tag=9),
     Operator(302, "from it", "recv", (301,), size_bytes=77, peer=3, tag=9),
 )
+AMONG_SOME = Operator(
+    303, "pair", "collective", collective="all_gather", size_bytes=1, group=(0, 3)
+)
 
 
 def test_a_graph_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    write_graph(tmp_path / "step.json", STEP)
-    assert read_graph(tmp_path / "step.json") == STEP
+    write_graph(tmp_path / "step.json", (*STEP, AMONG_SOME))
+    assert read_graph(tmp_path / "step.json") == (*STEP, AMONG_SOME)
 
 
 def test_a_chakra_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
     write_chakra(tmp_path / "step.0.et", STEP)
     assert read_chakra(tmp_path / "step.0.et") == STEP
+
+
+@given(lists(builds(
+    Layer, from_regex("[a-z0-9_]{1,9}", fullmatch=True),
+    *(integers(0, 10**6).map(lambda us: 1000 * us),) * 3, integers(0, 2**40),
+), min_size=1, max_size=8))  # fmt: skip
+def test_a_list_of_layers_survives_its_files_and_a_chakra_trace(
+    tmp_path_factory: pytest.TempPathFactory, layers: list[Layer]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    for name in ("list.csv", "list.txt"):
+        write_layers(folder / name, layers)
+        assert read_layers(folder / name) == tuple(layers)
+    write_chakra(folder / "step.et", operators_of(layers))
+    assert read_chakra(folder / "step.et") == operators_of(layers)
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds microseconds"):
+        write_chakra(tmp_path / "x.et", (Operator(0, "a", "compute", duration_ns=1_500),))
+    with pytest.raises(UserError, match="a list holds microseconds"):
+        write_layers(tmp_path / "x.csv", (Layer("a", 1_500, 0, 0, 0),))
+    with pytest.raises(UserError, match="of all ranks"):
+        write_chakra(
+            tmp_path / "x.et",
+            (Operator(0, "a", "collective", collective="all_reduce", group=(1,)),),
+        )
+    with pytest.raises(UserError, match="send_recv"):
+        write_chakra(tmp_path / "x.et", (Operator(0, "a", "collective", collective="send_recv"),))
 
 
 def test_a_trace_written_by_hand_is_read(tmp_path: Path) -> None:
@@ -57,6 +91,12 @@ def test_noise_is_an_error_or_a_trace_but_no_crash(
         assert all(isinstance(o, Operator) for o in read_chakra(path))
 
 
+def entry(ident: object, kind: str) -> str:
+    """Return a graph of one operator; what follows its kind is written along."""
+    operator = f'{{"id": {json.dumps(ident)}, "name": "a", "kind": {kind}}}'
+    return f'{{"schema": "sweeper-operator-graph", "version": 1, "operators": [{operator}]}}'
+
+
 def test_malformed_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     for content, said in (
@@ -64,6 +104,15 @@ def test_malformed_files_are_refused(tmp_path: Path) -> None:
         ("{}", "schema"),
         ('{"schema": "sweeper-operator-graph", "version": 9}', "version"),
         ('{"schema": "sweeper-operator-graph", "version": 1, "operators": [{}]}', "needs id"),
+        ('{"schema": "sweeper-operator-graph", "version": 1, "operators": 3}', "a list"),
+        (entry("x", '"compute"'), "id of an operator is 'x'"),
+        (entry(1, "7"), "kind of an operator is 7"),
+        (entry(1, '"compute", "after": 3'), "after of an operator is 3"),
+        (entry(1, '"compute", "after": ["x"]'), "after of an operator is"),
+        (entry(1, '"compute", "duration_ns": -1'), "duration_ns of an operator is -1"),
+        (entry(1, '"compute", "durations": 1'), "did you mean 'duration_ns'"),
+        (entry(1, '"compte"'), "did you mean 'compute'"),
+        (entry(1, '"collective", "collective": "all_reduc"'), "did you mean 'all_reduce'"),
     ):
         file.write_text(content)
         with pytest.raises(UserError, match=said):
