@@ -1,0 +1,257 @@
+"""How far whole fp32 models are from measured ones, beside a roofline and what others predicted.
+
+Kernels come from their own calibrations: full where a board was measured at length; for boards that
+stand for new ones from ten rows an operator (the mean of four draws), and from the data sheet
+alone, which is also what the neural peer knew of them. Constants of the framework are fitted to
+all graphs but the one that is judged, and a board's own clock is not used where it counts as new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import AUTO, cluster_for
+from simulators.catalog.gpu import Gpu
+from simulators.composition.fit_graphs import (
+    NEW,
+    ROWS,
+    Fitted,
+    few_shot_profile,
+    fit,
+    priced_cases,
+)
+from simulators.composition.graphs import Framework, price_graph
+from simulators.composition.graphs_measured import PEERS, TABLE, Case, read_cases
+from simulators.composition.network import price_collective
+from simulators.core.contract import Check
+from simulators.kernels.latency import roofline_s
+from simulators.kernels.levels import BEST
+from simulators.kernels.measurements import read_rows
+from simulators.kernels.profile import Profile
+from simulators.workload.operators import BYTES, Collective
+
+Floats = NDArray[np.float64]
+
+SEEN = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")
+NEW_BARS = {"h100_sxm": 3.0, "a100_pcie_80gb": 7.0}
+SEEN_BAR, CAPPED_BAR, AMD_BAR, FUSED_BAR, TENSOR_BAR = 4.5, 10.0, 10.0, 6.0, 8.0
+DRAWS = 4
+AMD_ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
+"""Training rows of AMD boards that the data set itself names as slowed by their allocator."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One measured case with predictions: ours, by draw, and those stored with it."""
+
+    fitted: Fitted
+    ours_s: tuple[float, ...]
+    lo_s: float
+    hi_s: float
+    roofline_s: float
+
+    @property
+    def errors(self) -> Floats:
+        """Our relative errors, one per draw."""
+        return np.array(self.ours_s) / self.fitted.case.total_s - 1.0
+
+
+class Board:
+    """What whole models on one table of measurements are judged with."""
+
+    def __init__(self, reference: Path) -> None:
+        self.reference = reference
+        self.cases = read_cases(reference)
+        self.rows = priced_cases(reference)
+        self._left_out: dict[str, Framework] = {}
+        self._profiles: dict[str, list[Profile]] = {}
+
+    def framework(self, case: Case) -> Framework:
+        """Return the constants fitted to all graphs but this one."""
+        if case.graph_name not in self._left_out:
+            others = [row for row in self.rows if row.case.graph_name != case.graph_name]
+            self._left_out[case.graph_name] = fit(others)
+        return self._left_out[case.graph_name]
+
+    def draws(self, gpu: Gpu) -> list[Profile]:
+        """Return what ten rows an operator say of a board, draw by draw."""
+        if gpu.name not in self._profiles:
+            rows = read_rows(self.reference)[0]
+            self._profiles[gpu.name] = [few_shot_profile(gpu, rows, s) for s in range(DRAWS)]
+        return self._profiles[gpu.name]
+
+    def judge(self, case: Case, levels: Sequence[str | Profile] = (BEST,)) -> Judged:
+        """Return a case with its predictions, one for each level of information."""
+        framework = self.framework(case)
+        if levels != (BEST,):
+            alone = {b: s for b, s in framework.sustained.items() if b != case.gpu.name}
+            framework = replace(framework, sustained=alone)
+        priced = [Fitted(case, case.price(self.reference, level)) for level in levels]
+        spans = [list(one.spans(framework).values()) for one in priced]
+        return Judged(
+            fitted=priced[0],
+            ours_s=tuple(sum(part.latency_s for part in parts) for parts in spans),
+            lo_s=float(np.mean([sum(part.lo_s for part in parts) for parts in spans])),
+            hi_s=float(np.mean([sum(part.hi_s for part in parts) for parts in spans])),
+            roofline_s=sum(
+                launch.repeat * float(roofline_s(launch.kernel, case.gpu))
+                for launch in priced[0].priced.launches
+            ),
+        )
+
+    def chosen(self, wanted: Callable[[Case], bool]) -> list[Judged]:
+        """Return judged cases of one GPU; new boards by their draws."""
+        return [
+            self.judge(case, self.draws(case.gpu) if case.gpu.name in NEW else (BEST,))
+            for case in self.cases
+            if case.parallelism == "none" and case.has_graph and wanted(case)
+        ]
+
+
+def checks(reference: Path) -> list[Check]:
+    """Return a line for each board or group of boards that has a bar, and those that have none."""
+    if not (reference / TABLE).is_file():
+        return [Check("composition/graphs", None, unit="%", note=f"absent: {TABLE}")]
+    board = Board(reference)
+    seen = board.chosen(lambda c: c.gpu.name in SEEN and not c.is_fused)
+    capped = board.chosen(lambda c: c.gpu.name == "t4")
+    amd = board.chosen(lambda c: c.gpu.vendor == "amd")
+    slow = [j for j in amd if _is_slow(j.fitted.case)]
+    fused = board.chosen(lambda c: c.is_fused)
+    return [
+        _check("seen NVIDIA boards, unfused", seen, SEEN_BAR),
+        *(_check(f"{n}, unfused", [j for j in seen if j.fitted.case.gpu.name == n]) for n in SEEN),
+        *(line for name, bar in NEW_BARS.items() for line in _new_board(board, name, bar)),
+        _check("T4", capped, CAPPED_BAR),
+        _check("P4, kernels in another clock state", board.chosen(lambda c: c.gpu.name == "p4")),
+        _check("MI210 and MI250 as MI210", [j for j in amd if j not in slow], AMD_BAR),
+        _check("the same, rows slowed by their allocator", slow),
+        _check("fused by a compiler", fused, FUSED_BAR),
+        *_parallel_checks(board),
+        _coverage([*seen, *capped, *[j for j in amd if j not in slow], *fused]),
+    ]
+
+
+def _new_board(board: Board, name: str, bar: float) -> list[Check]:
+    """Return the lines of a board that counts as new."""
+
+    def is_mine(case: Case) -> bool:
+        return case.gpu.name == name and not case.is_fused
+
+    mine = board.chosen(is_mine)
+    zero = [
+        board.judge(case, ("zero_shot",))
+        for case in board.cases
+        if is_mine(case) and case.parallelism == "none" and case.has_graph
+    ]
+    steady = [j for j in mine if not j.fitted.is_allocating]
+    lines = [
+        _check(f"{name}, {ROWS} rows an operator", mine, bar),
+        _check(f"{name}, data sheet alone", zero),
+    ]
+    if len(steady) < len(mine):
+        what = "runs without fresh allocations"
+        lines.insert(1, _check(f"{name}, {ROWS} rows an operator, {what}", steady))
+    return lines
+
+
+def _is_slow(case: Case) -> bool:
+    return case.is_training and (case.model, case.batch) in AMD_ALLOCATING
+
+
+def _check(name: str, judged: Sequence[Judged], limit: float | None = None) -> Check:
+    """Return our error over some cases, with the roofline's and the peers' beside it."""
+    cases = [j.fitted.case for j in judged]
+    errors = np.concatenate([j.errors for j in judged])
+    measured = np.array([case.total_s for case in cases])
+    plain = np.array([j.roofline_s for j in judged]) / measured - 1.0
+    value = 100.0 * float(np.mean(np.abs(errors)))
+    worst = max(judged, key=lambda j: float(np.abs(j.errors).mean()))
+    parts = [
+        f"bias {100 * errors.mean():+.1f}",
+        f"worst {100 * worst.errors.mean():+.0f} ({worst.fitted.case.graph_name})",
+        f"our roofline {100 * np.abs(plain).mean():.1f}",
+        *_peers(cases),
+    ]
+    ok = None if limit is None else value <= limit
+    title = f"composition/graphs: {name}"
+    return Check(title, round(value, 2), "%", limit, ok, rows=len(cases), note=", ".join(parts))
+
+
+def _peers(cases: Sequence[Case]) -> Iterable[str]:
+    """Yield the error of each peer on the cases it has an answer for."""
+    for peer in PEERS:
+        ratios = [c.peers_s[peer] / c.total_s - 1.0 for c in cases if peer in c.peers_s]
+        if ratios:
+            stored = "stored roofline" if peer == "roofline" else peer
+            yield f"{stored} {100 * np.mean(np.abs(ratios)):.1f} (n = {len(ratios)})"
+
+
+def _coverage(judged: Sequence[Judged]) -> Check:
+    """Return how many measured models lie within their 90 % interval."""
+    inside = [j.lo_s <= j.fitted.case.total_s <= j.hi_s for j in judged]
+    return Check(
+        "composition/graphs: models within their 90 % interval", 100.0 * float(np.mean(inside)),
+        "%", rows=len(inside), note="calibrated boards; kernels of one kind err together",
+    )  # fmt: skip
+
+
+def _parallel_checks(board: Board) -> list[Check]:
+    """Return how far models on four GPUs are off, by how they are cut."""
+    lines = []
+    for how, limit in (("TP4", TENSOR_BAR), ("DP4", None), ("PP4", None)):
+        cases = [c for c in board.cases if c.parallelism == how]
+        errors = [np.mean(_parallel_s(board, c)) / c.total_s - 1.0 for c in cases]
+        value = 100.0 * float(np.mean(np.abs(errors)))
+        note = ", ".join([f"bias {100 * np.mean(errors):+.1f}", *_peers(cases)])
+        ok = None if limit is None else value <= limit
+        title = f"composition/graphs: {how}, four GPUs"
+        lines.append(Check(title, round(value, 2), "%", limit, ok, rows=len(cases), note=note))
+    return lines
+
+
+def _parallel_s(board: Board, case: Case) -> list[float]:
+    """Return the seconds of a training step on four GPUs, one for each level of information.
+
+    Tensor ranks sum activations twice a layer either way, and once after the embedding. Data ranks
+    sum gradients while the backward pass runs. A pipeline of one microbatch runs stage by stage.
+    """
+    cut, ranks = case.parallelism, case.gpus
+    local = case.batch // ranks if cut == "DP4" else case.batch
+    graph = case.graph(board.reference, batch=local, tp=ranks if cut == "TP4" else 1)
+    framework = replace(board.framework(case), sustained={})
+    cluster = cluster_for(AUTO, case.gpu)
+    layers = max(node.repeat for node in graph.nodes)
+    hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else _hidden(case, board)
+    stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
+
+    def message_s(kind: str, size_bytes: float) -> float:
+        asked = Collective(name=cut, kind=kind, size_bytes=size_bytes, ranks=ranks)
+        seconds, _ = price_collective(asked, cluster, case.gpu, span=ranks)
+        return float(np.asarray(seconds))
+
+    found = []
+    for level in board.draws(case.gpu) if case.gpu.name in NEW else [BEST]:
+        priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
+        spans = Fitted(case, priced).spans(framework)
+        busy_s = sum(part.latency_s for part in spans.values())
+        if cut == "TP4":
+            busy_s += (4 * layers + 1) * message_s("all_reduce", stream_bytes)
+        elif cut == "DP4":
+            gradients_s = message_s("all_reduce", graph.parameters * BYTES["fp32"])
+            busy_s += max(0.0, gradients_s - spans["backward"].latency_s)
+        else:
+            busy_s += 2 * (ranks - 1) * message_s("send_recv", stream_bytes)
+        found.append(busy_s)
+    return found
+
+
+def _hidden(case: Case, board: Board) -> int:
+    """Return the width of the residual stream."""
+    first = next(n for n in case.graph(board.reference, batch=1).nodes if n.kind == "embedding")
+    return first.shape[-1]

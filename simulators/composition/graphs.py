@@ -1,0 +1,236 @@
+"""The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
+
+Each phase takes what its kernels take, or what the host needs to launch them if that is more
+(kernels queue up, so only the sums matter), or a launch more wherever the host reads a result. Two
+things tell kernels within a model from kernels alone, and are fitted to whole models in
+`fit_graphs.py`: products of a backward pass read their factors in the order libraries like best,
+and boards under a power limit settle at another clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.composition.graphs_gradients import backward_launches
+from simulators.composition.graphs_kernels import BACKWARD, Launch, forward_launches
+from simulators.core.calibration import read_calibration
+from simulators.kernels.energy import energy_j, resting_w
+from simulators.kernels.latency import Kernel, price
+from simulators.kernels.levels import BEST
+from simulators.kernels.profile import Profile
+from simulators.workload.graph import Graph
+from simulators.workload.operators import Elementwise, Gemm
+
+Floats = NDArray[np.float64]
+
+CALIBRATION = Path(__file__).parent / "calibration" / "graphs" / "pytorch.toml"
+
+PER_OPERATOR = ("name", "repeat")
+SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
+"""Fields that are one number for a whole column of operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """What running a model adds to its kernels, one number each."""
+
+    launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
+    gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
+    sustained: Mapping[str, float] = field(default_factory=dict)  # by board: speed within a model
+
+    def idle_s(self, phase: str, busy_s: float, launches: float, waits: float) -> float:
+        """Return how long the GPU has nothing to do: the host is slower, or had to wait itself.
+
+        Where the host reads a result nothing is queued, so the next kernel is a launch away.
+
+        >>> Framework(launch_s={"forward": 3.0}).idle_s("forward", 10.0, launches=4, waits=0)
+        2.0
+        """
+        launch_s = self.launch_s.get(phase, 0.0)
+        return max(launches * launch_s - busy_s, waits * launch_s)
+
+    def gradient_of(self, gpu: Gpu) -> float:
+        """Return the time of a backward product over that of a forward one of its size."""
+        return self.gradient.get(gpu.vendor, 1.0)
+
+    def sustained_of(self, gpu: Gpu) -> float:
+        """Return the time of a model's kernels alone over their time within it."""
+        return self.sustained.get(gpu.measured_as or gpu.name, 1.0)
+
+
+ALONE = Framework()
+"""Kernels in a row and nothing else."""
+
+
+@dataclass(frozen=True)
+class PricedLaunches:
+    """Kernels of a graph with their times, all repetitions included, in seconds and joules."""
+
+    launches: tuple[Launch, ...]
+    seconds: Floats
+    lo_s: Floats
+    hi_s: Floats
+    joules: Floats
+    calibrated: bool
+    extrapolated: bool
+
+    def of(self, phase: str) -> NDArray[np.bool_]:
+        """Return which kernels belong to a phase."""
+        return np.array([launch.phase == phase for launch in self.launches], bool)
+
+    @property
+    def repeats(self) -> Floats:
+        """How often each kernel is launched."""
+        return np.array([launch.repeat for launch in self.launches], np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One phase of a pass: what its kernels take, and what the host adds."""
+
+    busy_s: float
+    launch_s: float
+    lo_s: float
+    hi_s: float
+    energy_j: float
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from its first launch to the end of its last kernel."""
+        return self.busy_s + self.launch_s
+
+
+def load_framework() -> Framework:
+    """Return the constants fitted to whole models under PyTorch."""
+    table = read_calibration(CALIBRATION)["framework"]
+    return Framework(
+        launch_s={phase: float(x) for phase, x in table["launch_s"].items()},
+        gradient={name: float(x) for name, x in table["gradient"].items()},
+        sustained={name: float(x) for name, x in table["sustained"].items()},
+    )
+
+
+def price_graph(
+    graph: Graph,
+    gpu: Gpu,
+    *,
+    dtype: str,
+    training: bool = False,
+    fused: bool = False,
+    level: str | Profile = BEST,
+) -> PricedLaunches:
+    """Return the kernels of a pass with their times, before what a framework adds.
+
+    Raises:
+        UserError: the GPU has no such precision.
+    """
+    launches = forward_launches(graph, dtype, training=training, fused=fused)
+    if training:
+        launches += backward_launches(graph, dtype)
+    return price_launches(launches, gpu, level)
+
+
+def price_launches(
+    launches: Sequence[Launch], gpu: Gpu, level: str | Profile = BEST
+) -> PricedLaunches:
+    """Return kernels with their times; kernels of one kind are priced in one call."""
+    count = len(launches)
+    seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
+    calibrated, extrapolated = True, False
+    for where in _alike(launch.kernel for launch in launches):
+        operator = _stacked([launches[i].kernel for i in where])
+        priced = price(operator, gpu, level)
+        seconds[where], lo_s[where], hi_s[where] = priced.latency_s, priced.lo_s, priced.hi_s
+        joules[where] = energy_j(operator, gpu, np.asarray(priced.latency_s, np.float64))
+        calibrated &= priced.calibrated
+        extrapolated |= bool(np.any(priced.extrapolated))
+    repeats = np.array([launch.repeat for launch in launches], np.float64)
+    return PricedLaunches(
+        launches=tuple(launches),
+        seconds=seconds * repeats,
+        lo_s=lo_s * repeats,
+        hi_s=hi_s * repeats,
+        joules=joules * repeats,
+        calibrated=calibrated,
+        extrapolated=extrapolated,
+    )
+
+
+def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> Span:
+    """Return the time of one phase under a framework.
+
+    Bands of kernels of one class are taken to err together, and classes independently.
+    """
+    mine = priced.of(phase)
+    factor = np.full(mine.size, 1.0 / framework.sustained_of(gpu))
+    if phase == BACKWARD:
+        products = [isinstance(launch.kernel, Gemm) for launch in priced.launches]
+        factor[products] *= framework.gradient_of(gpu)
+    busy_s = float(np.sum((priced.seconds * factor)[mine]))
+    repeats = priced.repeats
+    waits = np.array([launch.waits for launch in priced.launches], bool)
+    launch_s = framework.idle_s(
+        phase, busy_s, float(np.sum(repeats[mine])), float(np.sum(repeats[mine & waits]))
+    )
+    below, above = _spread(priced, factor, mine)
+    return Span(
+        busy_s=busy_s,
+        launch_s=launch_s,
+        lo_s=busy_s + launch_s - below,
+        hi_s=busy_s + launch_s + above,
+        energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * resting_w(gpu),
+    )
+
+
+def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return how far the 90 % interval reaches below and above the kernels' sum."""
+    classes = np.array([type(launch.kernel).__name__ for launch in priced.launches])
+    below = ((priced.seconds - priced.lo_s) * factor)[mine]
+    above = ((priced.hi_s - priced.seconds) * factor)[mine]
+    sums = [
+        (below[classes[mine] == c].sum(), above[classes[mine] == c].sum()) for c in set(classes)
+    ]
+    lo, hi = (float(np.sqrt(np.sum(np.square(side)))) for side in zip(*sums, strict=True))
+    return lo, hi
+
+
+def _alike(kernels: Iterable[Kernel]) -> list[NDArray[np.int64]]:
+    """Return the positions of kernels that one call can price."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        groups.setdefault((type(kernel), *_common(kernel)), []).append(position)
+    return [np.array(where, np.int64) for where in groups.values()]
+
+
+def _common(kernel: Kernel) -> tuple[Any, ...]:
+    """Return the fields that a column of operators shares."""
+    fields = dataclasses.fields(kernel)
+    shared = [
+        f.name for f in fields if f.name not in PER_OPERATOR and not _is_column(kernel, f.name)
+    ]
+    # A pointwise kernel's name is its class of rates.
+    name = kernel.name if isinstance(kernel, Elementwise) else ""
+    return (name, *(getattr(kernel, f) for f in shared))
+
+
+def _is_column(kernel: Kernel, name: str) -> bool:
+    return name not in SCALARS and isinstance(getattr(kernel, name), float)
+
+
+def _stacked(kernels: Sequence[Kernel]) -> Kernel:
+    """Return one operator over columns for kernels of one kind."""
+    first = kernels[0]
+    columns = {
+        f.name: np.array([getattr(kernel, f.name) for kernel in kernels], np.float64)
+        for f in dataclasses.fields(first)
+        if _is_column(first, f.name)
+    }
+    return dataclasses.replace(first, repeat=1, **columns)  # type: ignore[arg-type]
