@@ -23,7 +23,7 @@ from simulators.serving.arrivals import Requests
 from simulators.serving.fit import TRACES, held_out, held_out_error
 from simulators.serving.lengths import load_workload
 from simulators.serving.measured import measured_checks
-from simulators.serving.parity import OpTable, layers_and_gqa, op_price, op_table
+from simulators.serving.parity import OpTable, by_operator, layers_and_gqa, op_price, op_table
 from simulators.serving.peers import peer_checks
 from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import (
@@ -173,15 +173,13 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
     """Return the prices of one model, cut and GPU."""
     layers, grouped = layers_and_gqa(outcome["model"])
-    return op_table(
+    times = by_operator(
         np.array(rows["op"].to_pylist()),
         rows["a"].to_numpy().astype(np.int64),
         rows["b"].to_numpy().astype(np.int64),
         rows["ms"].to_numpy().astype(np.float64),
-        layers=layers // outcome["pp"],
-        grouped=grouped,
-        tp=outcome["tp"],
     )
+    return op_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
 
 
 def _parity_checks(reference: Path) -> Iterator[Check]:

@@ -147,11 +147,15 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
 def run_stages(
     priced: Floats, keys: float, stages: Floats, paces: Floats, gauge: Floats, now: float
 ) -> float:
-    """Pass a priced batch from stage to stage, each of which takes batches in order."""
+    """Pass a priced batch from stage to stage, each of which takes batches in order.
+
+    A price that is not a number stays none: `max` returns its first argument unless another is
+    larger.
+    """
     last_busy = priced[BASE_S] + priced[SLOPE_S] * keys
-    last = max(priced[FLOOR_S], last_busy) + priced[ADDED_S]
+    last = max(last_busy, priced[FLOOR_S]) + priced[ADDED_S]
     busy = priced[STAGE_BASE_S] + priced[STAGE_SLOPE_S] * keys
-    each = max(priced[STAGE_FLOOR_S], busy) + priced[STAGE_ADDED_S]
+    each = max(busy, priced[STAGE_FLOOR_S]) + priced[STAGE_ADDED_S]
     end, worked, waited = now, 0.0, 0.0
     for stage in range(stages.size):
         spent = last if stage == stages.size - 1 else each

@@ -14,18 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.batch import PAST_STEP
-from simulators.serving.parity import TOKEN_STEP, OpTable, op_table
+from simulators.serving.parity import TOKEN_STEP, OpTable, Times, by_operator, op_table
 
 COLUMNS = ("op", "a", "b", "ms")
 STEPS = {"attn_decode": (1, PAST_STEP), "attn_prefill": (PAST_STEP, 1)}
 """Granularity of both keys where an operator has two; the others have the tokens of the batch."""
-
-Rows = tuple[NDArray[np.str_], Ints, Ints, Floats]
 
 
 def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
@@ -52,12 +49,12 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 
 @functools.lru_cache(maxsize=16)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
-    op, a, b, ms = _filled(_read(file))
-    return op_table(op, a, b, ms, layers=layers, grouped=False, tp=tp, launch_ms=0.0)
+    times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
+    return op_table(times, layers=layers, grouped=False, tp=tp, launch_ms=0.0, rounds_saves=False)
 
 
-def _read(file: Path) -> Rows:
-    """Return the columns of a file."""
+def _read(file: Path) -> Times:
+    """Return what was measured of each operator."""
     try:
         table = pq.read_table(file) if file.suffix == ".parquet" else pa.csv.read_csv(file)
     except (OSError, pa.ArrowException) as error:
@@ -75,20 +72,12 @@ def _read(file: Path) -> Rows:
     if not good.all():
         row = int((~good).argmax())
         raise UserError(f"row {row + 1}: a, b and ms must be numbers and not negative")
-    return op, a.astype(np.int64), b.astype(np.int64), ms
+    return by_operator(op, a.astype(np.int64), b.astype(np.int64), ms)
 
 
-def _filled(rows: Rows) -> Rows:
+def _filled(name: str, a: Ints, b: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:
     """Return the times of every size up to the largest, interpolated between those measured."""
-    op, a, b, ms = rows
-    parts = []
-    for name in np.unique(op):
-        chosen = op == name
-        keys, spent_ms = (a[chosen], b[chosen]), ms[chosen]
-        filled = _plane(str(name), keys, spent_ms) if name in STEPS else _line(keys[0], spent_ms)
-        parts.append((np.full(filled[2].size, name), *filled))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return columns[0], columns[1], columns[2], columns[3]
+    return _plane(name, (a, b), ms) if name in STEPS else _line(a, ms)
 
 
 def _line(tokens: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:

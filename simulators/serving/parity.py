@@ -50,6 +50,8 @@ ONCE = (
 )  # fmt: skip
 """Operators of a layer whose time depends on the rounded number of tokens alone."""
 
+KV_SAVE = "attn_kv_cache_save"
+
 LAYERS_AND_GQA = {
     "meta-llama/Llama-2-7b-hf": (32, False),
     "meta-llama/Llama-2-70b-hf": (80, True),
@@ -90,16 +92,24 @@ class OpTable:
     table: Floats
 
 
+Times = Mapping[str, tuple[Ints, Ints, Floats]]
+"""By operator the keys `a` and `b` as in the reference set's op tables, and milliseconds of one
+layer; of one call for `all_reduce` and `send_recv`."""
+
+
+def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
+    """Return the rows of each operator."""
+    return {str(name): (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
+
+
 def op_table(
-    op: NDArray[np.str_],
-    a: Ints,
-    b: Ints,
-    ms: Floats,
+    times: Times,
     *,
     layers: int,
     grouped: bool,
     tp: int,
     launch_ms: float = LAUNCH_MS,
+    rounds_saves: bool = True,
 ) -> OpTable:
     """Return the price table of a stage of `layers` layers.
 
@@ -107,30 +117,30 @@ def op_table(
     sampling, the host.
 
     Args:
-        op: per row the operator; `a`, `b` and `ms` as in the reference set's op tables.
-        a: batch tokens, requests that decode, or the keys of earlier chunks.
-        b: mean keys of a decode, or the root of the summed squares of the chunks.
-        ms: milliseconds of one layer, or of one call for `all_reduce` and `send_recv`.
+        times: of every operator. The keys are batch tokens and nothing; of `attn_decode` requests
+            and their mean keys; of `attn_prefill` the keys of earlier chunks and the root of the
+            summed squares of the chunks.
         layers: of one pipeline stage.
         grouped: whether heads share keys and values.
         tp: tensor parallel degree.
         launch_ms: host time added to each all-reduce.
+        rounds_saves: keys and values are saved for nothing but at multiples of eight tokens.
 
     Raises:
         UserError: an operator is missing.
     """
-    rows = {name: (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
     needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
-    if missing := [name for name in needed if name not in rows]:
+    if missing := [name for name in needed if name not in times]:
         raise UserError(f"the op table lacks {', '.join(missing)}")
-    layer = np.sum([_by_tokens(rows, name) for name in ONCE], axis=0)
+    whole = [*ONCE, *([] if rounds_saves or KV_SAVE not in times else [KV_SAVE])]
+    layer = np.sum([_by_tokens(times, name) for name in whole], axis=0)
     if tp > 1:
-        layer = layer + 2.0 * (_by_tokens(rows, "all_reduce") + launch_ms)
-    sends = _by_tokens(rows, "send_recv") if "send_recv" in rows else np.zeros(layer.size)
-    ends = _by_tokens(rows, "iteration") if "iteration" in rows else np.zeros(layer.size)
-    saves = _by_tokens(rows, "attn_kv_cache_save") * layers
-    decode = _grid(*rows["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
-    prefill = _grid(*rows["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
+        layer = layer + 2.0 * (_by_tokens(times, "all_reduce") + launch_ms)
+    sends = _by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
+    ends = _by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
+    saves = _by_tokens(times, KV_SAVE) * layers if rounds_saves else np.zeros(1)
+    decode = _grid(*times["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
+    prefill = _grid(*times["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
     parts = [layer * layers + ends, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
     sides = (layer.size, saves.size, *decode.shape, *prefill.shape)
@@ -138,9 +148,9 @@ def op_table(
     return OpTable(shape, np.concatenate(parts) / 1e3)
 
 
-def _by_tokens(rows: Mapping[str, tuple[Ints, Ints, Floats]], name: str) -> Floats:
+def _by_tokens(times: Times, name: str) -> Floats:
     """Return milliseconds by tokens divided by `TOKEN_STEP`; what the table lacks is NaN."""
-    a, _, ms = rows[name]
+    a, _, ms = times[name]
     out = np.full(a.max() // TOKEN_STEP + 1, np.nan)
     out[a // TOKEN_STEP] = ms
     return out

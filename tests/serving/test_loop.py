@@ -14,13 +14,17 @@ from simulators.serving.loop import run as loop
 from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import (
     ARRIVAL,
+    BLOCKS,
     COMPLETED,
     FIRST_TOKEN,
     FLIGHT,
     FREE,
     HOLDERS,
+    HOSTED,
     IDLE,
     ITERATIONS,
+    LEAVES,
+    LEFT,
     LONGEST_GAP,
     MOST_USED,
     NOBODY,
@@ -29,12 +33,14 @@ from simulators.serving.replica import (
     RESTARTS,
     SCHEDULED,
     STALLED,
+    SWAPPED,
+    SWAPS,
     TOKENS_SEEN,
     TOTAL,
     WAITING,
 )
 from simulators.serving.service import Limits
-from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, new_world
+from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, INSIDE_SECONDS, new_world
 from tests.serving.cases import (
     ASKED_EACH_TIME,
     SCHEDULERS,
@@ -49,38 +55,143 @@ schedulers = st.sampled_from(SCHEDULERS)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, most: int = 40) -> Requests:
-    """Return a few requests, some of them arriving together."""
+def workloads(draw: st.DrawFn, *, most: int = 40, leaving: bool = False) -> Requests:
+    """Return a few requests, some of them arriving together, and some `leaving` before the end."""
     count = draw(st.integers(1, most))
     gaps = draw(
         st.lists(st.sampled_from([0.0, 1e-3, 0.02, 0.3, 3.0]), min_size=count, max_size=count)
     )
     lengths = st.lists(st.integers(1, 200), min_size=count, max_size=count)
-    return asked(np.cumsum(gaps), np.array(draw(lengths)), np.array(draw(lengths)))
+    requests = asked(np.cumsum(gaps), np.array(draw(lengths)), np.array(draw(lengths)))
+    if not leaving:
+        return requests
+    patience_s = st.lists(
+        st.sampled_from([0.005, 0.1, 0.7, 3.0, np.inf]), min_size=count, max_size=count
+    )
+    return dataclasses.replace(requests, patience_s=np.array(draw(patience_s)))
 
 
 def tight(scheduler: str, **changes: object) -> Limits:
-    """Return limits under which the longest request just fits beside the watermark."""
+    """Return limits under which the longest request just fits beside the watermark.
+
+    What is taken back or given moves a block in a millisecond.
+    """
     size = 1 if scheduler == "lightllm" else 16
     blocks = 420 if scheduler == "lightllm" else 30
-    return limits(scheduler, blocks=blocks, block_size=size, most_tokens=400, **changes)
+    return limits(
+        scheduler, blocks=blocks, block_size=size, most_tokens=400, move_s=1e-3, **changes
+    )
 
 
-@settings(max_examples=150, deadline=None)
-@given(workloads(), schedulers, st.sampled_from([1, 2, 3]), st.sampled_from([1, 3]))
-def test_blocks_never_leak_and_every_request_ends(
-    requests: Requests, scheduler: str, stages: int, replicas: int
+hosts = st.sampled_from([0, 5, 1000])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    workloads(leaving=True), schedulers, st.sampled_from([1, 2, 3]), st.sampled_from([1, 3]), hosts
+)
+def test_blocks_never_leak_and_every_request_ends_or_leaves(
+    requests: Requests, scheduler: str, stages: int, replicas: int, host_blocks: int
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
-    world = run(requests, scheduler, allowed=tight(scheduler, stages=stages), replicas=replicas)
+    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
+    world = run(requests, scheduler, allowed=allowed, replicas=replicas)
     assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
-    assert (world.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT]] == 0).all()
+    assert (world.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
     assert (world.pool[:, MOST_USED] <= world.pool[:, TOTAL]).all()
-    times = world.times
+    assert (world.request[:, BLOCKS] == 0).all()
+    times, ended = world.times, world.times[:, COMPLETED] >= 0.0
+    assert ((times[:, LEFT] >= 0.0) != ended).all()
+    assert (times[~ended, LEFT] >= times[~ended, LEAVES]).all()
+    assert ended[np.isinf(requests.patience_s)].all()
+    times = times[ended]
     assert (times[:, ARRIVAL] <= times[:, SCHEDULED]).all()
     assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
     assert (times[:, FIRST_TOKEN] <= times[:, COMPLETED]).all()
     assert (world.request[:, REPLICA] >= 0).all()
+    if host_blocks == 0:
+        assert world.pool[:, SWAPS].sum() == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(leaving=True), schedulers, st.sampled_from([1, 2]), hosts)
+def test_littles_law_holds_in_every_run(
+    requests: Requests, scheduler: str, replicas: int, host_blocks: int
+) -> None:
+    """The time integral of the requests inside is the sum of the times that each was inside."""
+    allowed = tight(scheduler, host_blocks=host_blocks)
+    world = run(requests, scheduler, allowed=allowed, replicas=replicas)
+    gone = np.maximum(world.times[:, COMPLETED], world.times[:, LEFT])
+    inside_s = (gone - world.times[:, ARRIVAL]).sum()
+    assert world.gauge[:, INSIDE_SECONDS].sum() == pytest.approx(inside_s, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(), schedulers)
+def test_a_replica_works_whenever_a_request_is_inside(requests: Requests, scheduler: str) -> None:
+    world = run(requests, scheduler, allowed=tight(scheduler))
+    inside_s, until = 0.0, 0.0
+    for begin, end in world.times[:, [ARRIVAL, COMPLETED]]:
+        inside_s += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    assert world.gauge[0, BUSY_S] == pytest.approx(inside_s, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([1.0, 1.1, 3.0]))
+def test_first_come_first_served_gains_from_speed_and_from_a_lower_rate(
+    requests: Requests, price: float, gap: float
+) -> None:
+    """One at a time; batches of several know anomalies, as any list schedule does (Graham 1969)."""
+    alone = limits(seats=1)
+    slow = run(requests, allowed=alone).times
+    easy = dataclasses.replace(requests, arrival_s=requests.arrival_s * gap)
+    prices = (0.01 * price, 1e-5 * price, 1e-7 * price)
+    fast = run(easy, allowed=alone, prices=prices).times
+    for end in (FIRST_TOKEN, COMPLETED):
+        assert (fast[:, end] - fast[:, ARRIVAL] <= slow[:, end] - slow[:, ARRIVAL] + 1e-9).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), schedulers, st.sampled_from([1, 7, 200]))
+def test_more_memory_than_is_ever_used_changes_nothing(
+    requests: Requests, scheduler: str, more: int
+) -> None:
+    size = 1 if scheduler == "lightllm" else 16
+    enough = 40 * 400 // size + 200
+    few, many = (
+        run(
+            requests,
+            scheduler,
+            allowed=limits(
+                scheduler, blocks=blocks, block_size=size, most_tokens=400, watermark=0.0, seats=40
+            ),
+        )
+        for blocks in (enough, enough + more)
+    )
+    assert np.array_equal(few.times, many.times)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "vllm_v1", "sarathi", "orca"])
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_gain_on_average_from_memory_speed_and_a_lower_rate(
+    scheduler: str, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    count = 400
+    arrival_s = np.cumsum(draw.exponential(0.06, count))
+    requests = asked(arrival_s, draw.integers(1, 200, count), draw.integers(1, 200, count))
+
+    def mean_s(requests: Requests, *, blocks: int = 90, price: float = 1.0) -> float:
+        allowed = limits(scheduler, blocks=blocks, most_tokens=400)
+        prices = (0.01 * price, 1e-5 * price, 1e-7 * price)
+        times = run(requests, scheduler, allowed=allowed, prices=prices).times
+        return float((times[:, COMPLETED] - times[:, ARRIVAL]).mean())
+
+    usual_s = mean_s(requests)
+    assert mean_s(requests, blocks=180) <= usual_s
+    assert mean_s(requests, price=0.9) <= usual_s
+    assert mean_s(dataclasses.replace(requests, arrival_s=1.2 * arrival_s)) <= usual_s
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,24 +209,63 @@ def test_every_token_is_computed_once_unless_a_request_is_restarted(
     )
 
 
+def crowd() -> Requests:
+    """Return twenty requests at once, more than memory holds to their end."""
+    return asked(np.zeros(20), np.full(20, 40), np.full(20, 100))
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "vllm_v1", "sarathi"])
+def test_what_is_moved_to_the_host_is_not_computed_again(scheduler: str) -> None:
+    requests = crowd()
+    moved = run(requests, scheduler, allowed=tight(scheduler, host_blocks=1000))
+    again = run(requests, scheduler, allowed=tight(scheduler))
+    wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
+    assert (moved.pool[0, RESTARTED], again.pool[0, SWAPS]) == (0, 0)
+    assert moved.pool[0, SWAPS] > 0
+    assert moved.pool[0, TOKENS_SEEN] == wanted
+    assert again.pool[0, TOKENS_SEEN] > wanted
+
+
+def test_moving_blocks_takes_its_time() -> None:
+    """All blocks leave and return: two moves each, during which no iteration begins."""
+    allowed = tight("vllm", host_blocks=1000)
+    runs = [
+        run(crowd(), allowed=dataclasses.replace(allowed, move_s=move_s), log_rows=10_000)
+        for move_s in (0.0, 1e-3)
+    ]
+    free, paid = (world.times[:, COMPLETED].max() for world in runs)
+    assert runs[0].pool[0, SWAPS] == runs[1].pool[0, SWAPS]
+    blocks = (paid - free) / 2e-3
+    assert blocks == pytest.approx(round(blocks), abs=1e-6)
+    assert blocks >= 3 * runs[0].pool[0, SWAPS]
+
+
+def test_a_host_with_little_room_takes_what_it_can() -> None:
+    world = run(crowd(), allowed=tight("vllm", host_blocks=6))
+    assert world.pool[0, SWAPS] > 0
+    assert world.pool[0, RESTARTED] > 0
+
+
 @settings(max_examples=80, deadline=None)
 @given(
-    workloads(),
+    workloads(leaving=True),
     st.sampled_from(sorted(ASKED_EACH_TIME)),
     st.sampled_from([1, 2, 4]),
     st.sampled_from(["round_robin", "least_outstanding"]),
+    hosts,
 )
 def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
-    requests: Requests, scheduler: str, stages: int, router: str
+    requests: Requests, scheduler: str, stages: int, router: str, host_blocks: int
 ) -> None:
-    allowed = tight(scheduler, stages=1 if scheduler == "lightllm" else stages)
+    stages = 1 if scheduler == "lightllm" else stages
+    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
-    exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP]
+    exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]
     assert np.array_equal(lazy.times[:, exact], eager.times[:, exact])
     assert np.array_equal(lazy.request, eager.request)
     assert np.array_equal(lazy.gaps, eager.gaps)
-    counted = [ITERATIONS, TOKENS_SEEN, RESTARTED, MOST_USED]
+    counted = [ITERATIONS, TOKENS_SEEN, RESTARTED, SWAPS, MOST_USED]
     assert np.array_equal(lazy.pool[:, counted], eager.pool[:, counted])
     assert np.allclose(lazy.times[:, STALLED], eager.times[:, STALLED], rtol=1e-9, atol=1e-12)
     assert np.allclose(lazy.gauge, eager.gauge, rtol=1e-9)
@@ -123,13 +273,19 @@ def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("stages", [1, 2])
-def test_the_compiled_loop_is_its_python_original_bit_for_bit(scheduler: str, stages: int) -> None:
+@pytest.mark.parametrize("host_blocks", [0, 40])
+def test_the_compiled_loop_is_its_python_original_bit_for_bit(
+    scheduler: str, stages: int, host_blocks: int
+) -> None:
     stages = 1 if scheduler == "lightllm" else stages
     draw = np.random.default_rng(stages)
     requests = asked(
-        np.cumsum(draw.exponential(0.05, 60)), draw.integers(1, 200, 60), draw.integers(1, 40, 60)
+        np.cumsum(draw.exponential(0.05, 60)),
+        draw.integers(1, 200, 60),
+        draw.integers(1, 40, 60),
+        draw.exponential(10.0, 60),
     )
-    allowed = tight(scheduler, stages=stages)
+    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
     settings = {"allowed": allowed, "replicas": 2, "router": "power_of_two"}
     compiled = run(requests, scheduler, **settings)
     with pure_python():

@@ -10,13 +10,16 @@ from simulators.serving.replica import ARRIVAL, COMPLETED, SCHEDULED
 from simulators.serving.summary import backlog_grows
 from tests.serving.cases import asked, limits, run
 
-COUNT = 400_000
+COUNT, SEEDS = 400_000, range(6)
+"""The mean wait over one run still differs from theory by a percent, now and then by two."""
 ONE_AT_A_TIME = {"seats": 1, "blocks": 4000, "most_tokens": 60_000, "watermark": 0.0}
 
 
-def mean_wait_s(load: float, prompt: np.ndarray, prices: tuple[float, float, float]) -> float:
+def mean_wait_s(
+    load: float, prompt: np.ndarray, prices: tuple[float, float, float], seed: int
+) -> float:
     """Return the mean wait of requests of one token each, a request at a time."""
-    arrival = np.cumsum(stream(3, "gaps").standard_exponential(COUNT)) / load
+    arrival = np.cumsum(stream(seed, "gaps").standard_exponential(COUNT)) / load
     world = run(
         asked(arrival, prompt, np.ones(COUNT)), allowed=limits(**ONE_AT_A_TIME), prices=prices
     )
@@ -25,15 +28,18 @@ def mean_wait_s(load: float, prompt: np.ndarray, prices: tuple[float, float, flo
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
 def test_constant_service_waits_as_in_m_d_1(load: float) -> None:
-    wait_s = mean_wait_s(load, np.full(COUNT, 10), (1.0, 0.0, 0.0))
-    assert wait_s == pytest.approx(load / (2.0 * (1.0 - load)), rel=0.01)
+    waits_s = [mean_wait_s(load, np.full(COUNT, 10), (1.0, 0.0, 0.0), seed) for seed in SEEDS]
+    assert np.mean(waits_s) == pytest.approx(load / (2.0 * (1.0 - load)), rel=0.005)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.5])
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
 def test_exponential_service_waits_as_in_m_m_1(load: float) -> None:
-    prompt = np.maximum(1, np.rint(stream(4, "x").standard_exponential(COUNT) * 4000.0))
-    wait_s = mean_wait_s(load, prompt, (0.0, 1.0 / 4000.0, 0.0))
-    assert wait_s == pytest.approx(load / (1.0 - load), rel=0.015)
+    waits_s = []
+    for seed in SEEDS:
+        service = stream(seed, "service").standard_exponential(COUNT)
+        prompt = np.maximum(1, np.rint(service * 4000.0))
+        waits_s.append(mean_wait_s(load, prompt, (0.0, 1.0 / 4000.0, 0.0), seed))
+    assert np.mean(waits_s) == pytest.approx(load / (1.0 - load), rel=0.01)
 
 
 @pytest.mark.parametrize(("load", "grows"), [(0.5, False), (0.8, False), (1.2, True), (2.0, True)])

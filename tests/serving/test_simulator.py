@@ -43,6 +43,8 @@ def test_the_simulator_keeps_its_contract() -> None:
             point(gpu="a100_sxm", router="power_of_two", replicas=3, seed=4),
             point(scheduler="lightllm"),
             point(turns=3, think_s=1.0, seeds=2),
+            point(preemption="swap", memory_fraction=0.235, qps=40.0),
+            point(patience_s=1.0, warmup=5, cooldown=5, qps=40.0),
             point(arrivals="mmpp", scheduler="vllm_v1", mixed_step="additive"),
             point(fidelity="analytic"),
             point(fidelity="analytic", arrivals="diurnal"),
@@ -76,6 +78,9 @@ def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason:
         ({"scheduler": "vlm"}, UnknownNameError, "did you mean 'vllm'"),
         ({"router": "robin"}, UnknownNameError, "Known: least_outstanding"),
         ({"model": "llama9"}, UnknownNameError, "unknown model"),
+        ({"preemption": "swop"}, UnknownNameError, "did you mean 'swap'"),
+        ({"patience_s": 0.0}, UserError, "patience_s is 0"),
+        ({"iteration_table": "none.csv"}, UserError, "No such file"),
         ({"mixed_step": "add"}, UnknownNameError, "did you mean 'additive'"),
         ({"tp": 0}, UserError, "tp is 0"),
         ({"watermark": 1.0}, UserError, "watermark is 1"),
@@ -167,6 +172,38 @@ def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
         )
         assert (added_s > batch_s) is slower
         assert slower or added_s == batch_s
+
+
+def test_requests_without_memory_are_moved_to_the_host_and_counted_apart() -> None:
+    crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
+    again = simulate(point(**crowded))
+    moved = simulate(point(preemption="swap", **crowded))
+    assert again.restarts > 0
+    assert (again.swaps, moved.restarts) == (0, 0)
+    assert moved.swaps > 0
+    nowhere = simulate(point(preemption="swap", swap_bytes=0.0, **crowded))
+    assert nowhere == again
+
+
+def test_clients_without_patience_leave_and_are_counted() -> None:
+    calm, hasty = (simulate(point(qps=60.0, patience_s=s, requests=400)) for s in (None, 8.0))
+    assert calm.cancelled_requests == 0
+    assert hasty.cancelled_requests > 0
+    assert hasty.cancelled_requests + hasty.completed_requests == 400
+    assert hasty.e2e_max_s < 8.2
+    with pytest.raises(Infeasible, match="no_request_is_answered"):
+        simulate(point(patience_s=1e-3))
+
+
+def test_a_window_leaves_out_the_first_and_the_last_requests() -> None:
+    """Of clients that all ask at once, the first wave waits longest."""
+    closed = {"arrivals": "closed", "clients": 32, "requests": 400}
+    whole, steady = simulate(point(**closed)), simulate(point(warmup=64, cooldown=32, **closed))
+    assert steady.ttft_max_s < whole.ttft_max_s
+    assert steady.requests_per_s == pytest.approx(whole.requests_per_s, rel=0.2)
+    assert steady.completed_requests == whole.completed_requests == 400
+    with pytest.raises(Infeasible, match="window_too_small"):
+        simulate(point(warmup=30, cooldown=29))
 
 
 def test_facts_are_those_of_each_row() -> None:
