@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.composition import checks_graphs
 from simulators.composition.measured import (
     CONCURRENT,
     SPLITWISE,
@@ -58,7 +59,10 @@ def checks(reference: Path, rows: str) -> list[Check]:
         reference: the folder of measured tables.
         rows: `test` for rows outside the fits, `all` for every row.
     """
-    return [_check(table, reference, rows) for table in TABLES]
+    return [
+        *(_check(table, reference, rows) for table in TABLES),
+        *checks_graphs.checks(reference),
+    ]
 
 
 def _check(table: Table, reference: Path, rows: str) -> Check:
