@@ -23,7 +23,6 @@ from simulators.kernels.energy import energy_j, power_w
 from simulators.kernels.latency import price
 from simulators.kernels.measured_fused import FOLDER as MEASURED
 from simulators.kernels.meter import SETTLED_S, meter_of, reading_w
-from simulators.kernels.power_fit import FRAMEWORKS
 from simulators.kernels.power_rows import TABLES, PowerRows, power_tables, read_power_rows
 from simulators.kernels.tensor_rows import HOST_BOUND
 
@@ -55,7 +54,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     for gpu in dict.fromkeys(part.gpu for part in parts):
         for kernel, table in TABLES.items():
             mine = [part for part in parts if part.gpu == gpu and part.kernel == kernel]
-            timed = [p for p in mine if (FRAMEWORKS.get(gpu), p.kind) not in HOST_BOUND]
+            timed = [p for p in mine if (p.framework, p.kind) not in HOST_BOUND]
             found += _table_checks(f"{gpu} {table}", timed)
             apart = [part for part in mine if part not in timed]
             found += [_readings(f"{gpu} {table} {p.kind}, host timed", [p], None) for p in apart]
@@ -104,7 +103,7 @@ def _joules(name: str, parts: Sequence[PowerRows]) -> Check:
     for part in parts:
         long = part.where(part.seconds >= SETTLED_S)
         gpu = load_gpu(part.gpu)
-        priced = price(long.operator, gpu, framework=FRAMEWORKS[part.gpu])
+        priced = price(long.operator, gpu, framework=part.framework)
         joules = energy_j(long.operator, gpu, priced.latency_s)
         misses.append(joules / (long.watts * long.seconds) - 1.0)
     return _line(f"{name} MAPE", misses, None)

@@ -37,9 +37,6 @@ from simulators.kernels.tensor_rows import HOST_BOUND
 
 Floats = NDArray[np.float64]
 
-FRAMEWORKS = {"h200_sxm": "vllm", "b200_sxm": "trtllm"}
-"""Whose kernels were metered on each board."""
-
 START = {
     "awake": (0.2, 0.02, 0.6), "memory": (0.5, 0.05, 2.0), "limit": (0.985, 0.9, 1.01),
     "bf16": (1.0, 0.1, 4.0), "fp8": (1.0, 0.1, 4.0), "fp4": (1.0, 0.1, 4.0),
@@ -89,7 +86,7 @@ def fit_draw(parts: Sequence[PowerRows], gpu: Gpu) -> Draw:
     chosen = [
         _thinned(part.where(part.seconds >= SETTLED_S))
         for part in parts
-        if (FRAMEWORKS[gpu.name], part.kind) not in HOST_BOUND
+        if (part.framework, part.kind) not in HOST_BOUND
     ]
     chosen = [part for part in chosen if len(part)]
     watts = np.concatenate([part.watts for part in chosen])
@@ -156,12 +153,13 @@ def _fit_board(reference: Path, gpu: Gpu, parts: Sequence[PowerRows]) -> None:
     draw = fit_draw([part.where(~part.held_out) for part in parts], gpu)
     meters = {part.meter: [p for p in parts if p.meter == part.meter] for part in parts}
     done = [fit_meter(name, some, draw, gpu) for name, some in meters.items()]
-    version = parts[0].version
-    write_calibration(power_file(gpu.name), _text(reference, gpu, draw, done, version))
+    metered = {part.framework: part.version for part in parts}
+    versions = ", ".join(f'{framework} = "{version}"' for framework, version in metered.items())
+    write_calibration(power_file(gpu.name), _text(reference, gpu, draw, done, versions))
     print_checks([Check(f"{gpu.name} {m.name} MAPE", 100.0 * m.error, "%") for m in done])
 
 
-def _text(reference: Path, gpu: Gpu, draw: Draw, done: Sequence[Metered], version: str) -> str:
+def _text(reference: Path, gpu: Gpu, draw: Draw, done: Sequence[Metered], versions: str) -> str:
     """Return the calibration file of one board."""
     tables = [f"{MEASURED}/{name}.parquet" for name in TABLES.values()]
     hashes = ", ".join(f'"{sha256_of(reference / table)}"' for table in tables)
@@ -176,7 +174,7 @@ def _text(reference: Path, gpu: Gpu, draw: Draw, done: Sequence[Metered], versio
         f"rows = {sum(m.rows for m in done)}",
         f'split = "{SPLIT}"',
         f"held_out_mape = {float(np.mean([m.error for m in done])):.4f}",
-        f'versions = {{ {FRAMEWORKS[gpu.name]} = "{version}" }}',
+        f"versions = {{ {versions} }}",
         "",
         "[draw]",
         f"awake = {draw.awake:.4g}",

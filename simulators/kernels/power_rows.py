@@ -2,7 +2,9 @@
 
 The layout is that of the reference tables `llm_kernels/*_power.parquet`: the columns of the tables
 of times, and `power_w`, which the board's own meter showed while the kernel ran again and again.
-A matrix (n, k) or an attention shape falls wholly on one side of the split.
+They are of earlier versions than the tables of times, which can be read the same way. A matrix
+(n, k) or an attention shape falls wholly on one side of the split, and on the same side as in the
+fits of times.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from simulators.kernels import measured_fused, tensor_rows
 from simulators.kernels.measured_fused import FOLDER, SHAPE, Measured, attention_of
 from simulators.kernels.measurements import fraction
 from simulators.kernels.tensor import MEASURED
@@ -33,25 +36,29 @@ TABLES = {
 SHAPES = {"gemm": ("n", "k"), "prefill": SHAPE["attention"], "decode": SHAPE["attention"]}
 """Columns that say which rows belong together."""
 
-HELD_OUT = {"gemm": 0.25, "prefill": 0.5, "decode": 0.5}
-"""Parts of the shapes that nothing is fitted to, as for the times of the same kernels."""
-
 SPLIT = "gemm by (n, k), a quarter held out; attention by shape, half held out"
 
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
 
 
+TIMES = {
+    "gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention",
+}  # fmt: skip
+"""Tables of the same kernels with times alone."""
+
+
 @dataclass(frozen=True)
 class PowerRows:
-    """Rows of one board and kernel, in one pair of formats."""
+    """Rows of one board, framework, version and kernel, in one pair of formats."""
 
     gpu: str
+    framework: str
     kernel: str  # gemm, prefill, decode
     kind: str  # of the product; of attention and cache
     version: str
     sizes: Mapping[str, Floats]
     seconds: Floats
-    watts: Floats
+    watts: Floats  # not a number where none were metered
     group: NDArray[np.uint64]
 
     def __len__(self) -> int:
@@ -60,7 +67,10 @@ class PowerRows:
     @property
     def held_out(self) -> NDArray[np.bool_]:
         """Rows that nothing is fitted to."""
-        return np.asarray(fraction(self.group) < HELD_OUT[self.kernel])
+        place = fraction(self.group)
+        if self.kernel == "gemm":
+            return np.asarray(place < tensor_rows.HELD_OUT)
+        return np.asarray(place >= measured_fused.HELD_OUT)
 
     def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> PowerRows:
         """Return some of the rows."""
@@ -101,6 +111,16 @@ def read_power_rows(reference: Path) -> tuple[PowerRows, ...]:
     return tuple(found)
 
 
+def read_times(reference: Path, kernel: str, gpu: str, framework: str) -> list[PowerRows]:
+    """Return rows of the table of times of one board and framework, by version and formats."""
+    file = reference / FOLDER / f"{TIMES[kernel]}.parquet"
+    if not file.is_file():
+        return []
+    named = {ours: theirs for theirs, ours in BOARDS.items()}
+    wanted = [("gpu", "==", named[gpu]), ("framework", "==", framework)]
+    return _parts(pa.parquet.read_table(file, filters=wanted), kernel)
+
+
 def power_tables(reference: Path) -> list[Path]:
     """Return the tables there are."""
     files = (reference / FOLDER / f"{name}.parquet" for name in TABLES.values())
@@ -108,25 +128,27 @@ def power_tables(reference: Path) -> list[Path]:
 
 
 def _parts(table: pa.Table, kernel: str) -> list[PowerRows]:
-    """Return one part per board and pair of formats."""
+    """Return one part per board, framework, version and pair of formats."""
     kinds = {label: kind for kind, label in FORMATS.items()} if kernel == "gemm" else DTYPES
     formats = ("gemm_dtype",) if kernel == "gemm" else ("attn_dtype", "kv_cache_dtype")
-    labels = {name: np.array(table[name].to_pylist()) for name in ("gpu", "version", *formats)}
     names = ("m", "n", "k") if kernel == "gemm" else SHAPES[kernel]
     sizes = {name: table[name].to_numpy().astype(np.float64) for name in names}
     seconds = table["latency_us"].to_numpy().astype(np.float64) * 1e-6
-    watts = table["power_w"].to_numpy().astype(np.float64)
+    metered = "power_w" in table.column_names
+    watts = table["power_w"].to_numpy() if metered else np.full(seconds.size, np.nan)
     group = np.zeros(seconds.size, np.uint64)
+    step = np.uint64(2**32 if kernel == "gemm" else 1_000_003)
     for name in SHAPES[kernel]:
-        group = group * np.uint64(1_000_003) + sizes[name].astype(np.uint64)
-    keys = np.stack([labels[name] for name in ("gpu", *formats)], axis=1)
+        group = group * step + sizes[name].astype(np.uint64)
+    labels = ("gpu", "framework", "version", *formats)
+    keys = np.stack([np.array(table[name].to_pylist()) for name in labels], axis=1)
     parts = []
     for key in np.unique(keys, axis=0):
-        gpu, *pair = (str(word) for word in key)
+        gpu, framework, version, *pair = (str(word) for word in key)
         if gpu in BOARDS and all(word in kinds for word in pair):
-            mine = np.all(keys == key, axis=1)
-            kind = "_".join(kinds[word] for word in pair)
-            version = str(labels["version"][mine][0])
-            whole = PowerRows(BOARDS[gpu], kernel, kind, version, sizes, seconds, watts, group)
-            parts.append(whole.where(mine))
+            whole = PowerRows(
+                BOARDS[gpu], framework, kernel, "_".join(kinds[word] for word in pair), version,
+                sizes, seconds, watts.astype(np.float64), group,
+            )  # fmt: skip
+            parts.append(whole.where(np.all(keys == key, axis=1)))
     return parts

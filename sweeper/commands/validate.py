@@ -25,6 +25,9 @@ def main(words: list[str]) -> int:
         "--reference", metavar="DIR", help="a folder laid out like the reference data"
     )
     parser.add_argument("--rows", choices=("test", "all"), default="test")
+    parser.add_argument(
+        "--by", choices=("version",), help="errors of each version of what was measured, and drift"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--write",
@@ -35,7 +38,8 @@ def main(words: list[str]) -> int:
     for room in chosen.rooms:
         if room not in rooms():
             raise UnknownNameError("room", room, rooms())
-    by_room = {room: run(room, chosen.reference, chosen.rows) for room in chosen.rooms or rooms()}
+    asked = chosen.rooms or (rooms_by(chosen.by) if chosen.by else rooms())
+    by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
     checks = [check for found in by_room.values() for check in found]
     print_checks(checks, as_json=chosen.json)
     if chosen.write:
@@ -60,12 +64,20 @@ def rooms() -> list[str]:
     return sorted(file.parent.name for file in PACKAGE.glob("*/checks.py"))
 
 
-def run(room: str, reference: str | None, rows: str) -> list[Check]:
-    """Return the checks of one room.
+def rooms_by(word: str) -> list[str]:
+    """Return the rooms whose checks can be told apart by a word, such as `version`."""
+    return [room for room in rooms() if (PACKAGE / room / f"checks_{word}s.py").is_file()]
+
+
+def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
+    """Return the checks of one room, told apart `by` a word if one is given.
 
     Raises:
-        UserError: there is no reference folder to check against.
+        UserError: there is no reference folder to check against; the room knows no such word.
     """
+    if by and room not in rooms_by(by):
+        known = ", ".join(rooms_by(by))
+        raise UserError(f"checks of '{room}' are not told apart by {by}; those of {known} are")
     from simulators.core.calibration import reference_folder
 
     folder = Path(reference) if reference else reference_folder()
@@ -74,7 +86,7 @@ def run(room: str, reference: str | None, rows: str) -> list[Check]:
             f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
             "by --reference DIR or $SWEEPER_REFERENCE"
         )
-    module = importlib.import_module(f"simulators.{room}.checks")
+    module = importlib.import_module(f"simulators.{room}.checks{f'_{by}s' if by else ''}")
     assert inspect.isfunction(module.checks)
     checks: list[Check] = module.checks(folder, rows)
     return checks
