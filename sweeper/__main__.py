@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 COMMANDS = (
-    "list", "show", "plan", "pareto", "report", "export", "validate", "doctor",
+    "list", "show", "plan", "pareto", "report", "explain", "compare", "export", "validate",
+    "doctor",
 )  # fmt: skip
 
 USAGE = """\
@@ -30,6 +31,8 @@ python -m sweeper show NAME [KEY]               what a space, gpu ... is; or one
 python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes
 python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --csv FILE --json]
 python -m sweeper report NAME                   one HTML page: the answer, the front, what matters
+python -m sweeper explain NAME KEY [--trace F]  where a design's time, energy and memory go
+python -m sweeper compare NAME KEY [KEY | --log FILE]   two designs, or a design and a measurement
 python -m sweeper export NAME KEY               the command or manifest that deploys a design
 python -m sweeper validate [ROOM ...]           accuracy against measured data
 python -m sweeper doctor                        load every fact and calibration, run every simulator

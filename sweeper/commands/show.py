@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import Describes, default_of, load_simulator, schema_of
+import pyarrow as pa
+
+from simulators.core.contract import Describes, Records, default_of, load_simulator, schema_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import config, places
@@ -22,9 +25,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("name")
     parser.add_argument("key", nargs="?", help="the first digits of a design's key")
     parser.add_argument("--outputs", default="outputs")
+    parser.add_argument(
+        "--records", metavar="FOLDER", help="write every event of the design's run as Parquet"
+    )
     chosen = parser.parse_args(words)
     if chosen.key:
-        return _design(chosen.name, chosen.key, chosen.outputs)
+        return _design(chosen.name, chosen.key, chosen.outputs, chosen.records)
     found = [
         *([_space] if chosen.name in places.spaces() else []),
         *([_simulator] if chosen.name in SIMULATORS.names() else []),
@@ -112,14 +118,36 @@ def _fields(kind: type) -> None:
         print(f"  {f.name:24} {f.metadata.get('doc', '')}{f' [{note}]' if note else ''}")
 
 
-def _design(name: str, prefix: str, outputs: str) -> int:
+def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     from sweeper.commands.designs import design
     from sweeper.commands.record import latest
 
     last = latest(name, outputs)
     _, row = design(last, prefix)
     _print_design(row, last.space, last.objectives)
+    simulator = load_simulator(last.space.simulator)
+    if isinstance(simulator, Records):
+        point = {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
+        if row["status"] == "ok" and (text := simulator.report(point)):
+            print(f"\n{text}")
+        if folder is not None:
+            _write(simulator.records(point), Path(folder))
+    elif folder is not None:
+        raise UserError(f"the simulator '{last.space.simulator}' keeps no records of events")
     return 0
+
+
+def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    """Write each table to a file of its name."""
+    import pyarrow.parquet as pq
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            pq.write_table(table, folder / f"{name}.parquet")
+            print(f"{folder / name}.parquet: {table.num_rows:,} rows")
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
 
 
 def _print_design(row: dict[str, Any], space: DesignSpace, objectives: object) -> None:

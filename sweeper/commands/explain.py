@@ -1,0 +1,191 @@
+"""Where one design's time, energy and memory go, operator by operator, and what would help it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from simulators.core.contract import (
+    LEVELS,
+    Contribution,
+    Explains,
+    Simulator,
+    load_simulator,
+    schema_of,
+)
+from simulators.core.errors import Infeasible, UserError
+from sweeper.chrome import trace_events
+from sweeper.commands.designs import design
+from sweeper.commands.flags import flags
+from sweeper.commands.record import Answered, latest
+from sweeper.commands.summary import print_table, units_of
+from sweeper.keys import SHOWN
+from sweeper.units import human
+
+_FASTER = 1.25
+"""By how much a part of the device is made faster to see what the design gains."""
+_LEAST = 0.002
+"""Share of a phase's time below which operators are taken together."""
+
+
+def main(words: list[str]) -> int:
+    """Print the contributions, and what a faster part would give."""
+    parser = flags("explain", "where a design's time, energy and memory go")
+    parser.add_argument("name", help="a space that has been run")
+    parser.add_argument("key", help="the first digits of a design's key, or `knee`")
+    parser.add_argument("--outputs", default="outputs")
+    parser.add_argument("--all", action="store_true", help="also operators that hardly count")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline that Perfetto opens")
+    chosen = parser.parse_args(words)
+    last = latest(chosen.name, chosen.outputs)
+    key, row = design(last, chosen.key)
+    found = contributions(last.space.simulator, row)
+    if chosen.trace:
+        _write(Path(chosen.trace), trace_events(found, f"{chosen.name} {key[:SHOWN]}"))
+    if chosen.json:
+        print(json.dumps([dataclasses.asdict(c) for c in found], indent=1))
+        return 0
+    print(f"{chosen.name} {key[:SHOWN]}: {_named(last, row)}\n")
+    for phase in dict.fromkeys(c.phase for c in found):
+        rows = [c for c in found if c.phase == phase]
+        _print_phase(phase, rows if chosen.all else _together(rows))
+    print(_evidence(found))
+    for line in _what_if(last, row):
+        print(line)
+    if chosen.trace:
+        print(f"Timeline in {chosen.trace}: open it at ui.perfetto.dev or chrome://tracing")
+    return 0
+
+
+def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
+    """Return what the simulator says of one design.
+
+    Raises:
+        UserError: the simulator explains nothing, or the design cannot exist.
+    """
+    simulator = load_simulator(name)
+    if not isinstance(simulator, Explains):
+        raise UserError(f"the simulator '{name}' cannot say where a design's time goes")
+    point = {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
+    try:
+        return list(simulator.explain(point))
+    except Infeasible as verdict:
+        raise UserError(f"this design cannot exist: {verdict}") from verdict
+
+
+def _named(last: Answered, row: Mapping[str, Any]) -> str:
+    units = units_of(last.space)
+    return " ".join(f"{a}={human(row[a], units.get(a, ''))}" for a in last.space.varied)
+
+
+def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
+    time_s, energy_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
+    memory = sum(c.memory_bytes for c in rows)
+    totals = [f"{human(time_s, 's')}"]
+    totals += [f"{human(energy_j, 'J')}"] if energy_j else []
+    totals += [f"{human(memory, 'B')} resident"] if memory else []
+    lines = [
+        [
+            "",
+            c.name,
+            f"{c.count:,.0f}" if c.count != 1 else "",
+            human(c.time_s, "s") if c.time_s else "",
+            f"{c.time_s / time_s:.1%}" if time_s and c.time_s else "",
+            human(c.energy_j, "J") if c.energy_j else "",
+            human(c.memory_bytes, "B") if c.memory_bytes else "",
+            f"{c.flops / c.moved_bytes:,.1f}" if c.flops and c.moved_bytes else "",
+            human(c.flops / c.time_s, "flops/s") if c.flops and c.time_s else "",
+            human(c.moved_bytes / c.time_s, "B/s") if c.moved_bytes and c.time_s else "",
+            c.bound,
+            c.level if c.time_s else "",
+        ]
+        for c in rows
+    ]
+    header = [
+        "", "operator", "times", "time", "share", "energy", "memory", "FLOP/B", "achieved",
+        "moved", "bound by", "evidence",
+    ]  # fmt: skip
+    kept = [i for i in range(len(header)) if i < 2 or any(line[i] for line in lines)]
+    print_table(
+        f"{phase}: {', '.join(totals)}",
+        [header[i] for i in kept],
+        [[line[i] for i in kept] for line in lines],
+    )
+    print()
+
+
+def _together(rows: Sequence[Contribution]) -> list[Contribution]:
+    """Return the rows that count, longest first, and one for all the others."""
+    whole_s = sum(c.time_s for c in rows)
+    large = [c for c in rows if c.memory_bytes or c.time_s >= _LEAST * whole_s]
+    small = [c for c in rows if not c.memory_bytes and c.time_s < _LEAST * whole_s]
+    large.sort(key=lambda c: -c.time_s)
+    if len(small) < 2:
+        return [*large, *small]
+    return [
+        *large,
+        Contribution(
+            phase=rows[0].phase,
+            name=f"{len(small)} smaller ones",
+            time_s=sum(c.time_s for c in small),
+            energy_j=sum(c.energy_j for c in small),
+            level=max((c.level for c in small), key=LEVELS.index),
+        ),
+    ]
+
+
+def _evidence(found: Sequence[Contribution]) -> str:
+    """Return which share of the time rests on what."""
+    whole_s = sum(c.time_s for c in found)
+    shares = {
+        level: sum(c.time_s for c in found if c.level == level) / whole_s
+        for level in LEVELS
+        if whole_s
+    }
+    said = ", ".join(f"{share:.0%} {level}" for level, share in shares.items() if share > 0)
+    return f"Evidence behind the time: {said}"
+
+
+def _what_if(last: Answered, row: Mapping[str, Any]) -> list[str]:
+    """Return what the objectives gain from each part of the device made faster."""
+    simulator = load_simulator(last.space.simulator)
+    points = schema_of(simulator.point)
+    scales = [n for n in points.names if n.endswith("_scale") and row.get(n) is not None]
+    metrics = schema_of(simulator.metrics).names
+    wanted = [n for n in last.objectives if n in metrics]
+    if not scales or not wanted:
+        return []
+    units = units_of(last.space)
+    before = evaluated(simulator, row)
+    lines = [f"A part {_FASTER - 1:.0%} faster or larger would give:"]
+    for scale in scales:
+        after = evaluated(simulator, {**row, scale: row[scale] * _FASTER})
+        said = [
+            f"{n} {human(after[n], units.get(n, ''))} ({after[n] / before[n] - 1:+.1%})"
+            for n in wanted
+            if after[n] is not None and before[n]
+        ]
+        lines.append(f"  {scale.removesuffix('_scale'):10} {', '.join(said)}")
+    return lines
+
+
+def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of one design."""
+    schema = schema_of(simulator.point)
+    arrays = [pa.array([row[f.name]], f.type) for f in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
+    return metrics
+
+
+def _write(file: Path, events: Mapping[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(events), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error

@@ -1,0 +1,164 @@
+"""Where a design's time goes, what separates two designs, and what a measurement says of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulators.core.errors import UserError
+from sweeper.__main__ import main
+from sweeper.benchmark_logs import measured
+from sweeper.commands.designs import design
+from sweeper.commands.explain import contributions
+from sweeper.commands.record import latest
+
+SPACE = """\
+simulator: tests.toys.layered
+axes: {work: [1e9, 2e9, 4e9], data: [1e6, 3e6]}
+"""
+
+
+@pytest.fixture
+def swept(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder in which a small sweep has been run."""
+    (workplace / "spaces").mkdir()
+    (workplace / "spaces" / "layers.yaml").write_text(SPACE)
+    (workplace / "spaces" / "fewer.yaml").write_text(SPACE.replace("1e9, ", ""))
+    (workplace / "spaces" / "plane.yaml").write_text(
+        "simulator: tests.toys.quadratic\naxes: {x: 1..3}\n"
+    )
+    for name in ("layers", "fewer", "plane"):
+        assert main([f"+space={name}", "plot=false", "engine=inline"]) == 0
+    capsys.readouterr()
+    return workplace
+
+
+def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(command) == 0
+    return capsys.readouterr().out
+
+
+def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(command) == 2
+    return capsys.readouterr().err
+
+
+def test_explain_says_what_takes_the_time_and_what_would_help(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(["explain", "layers", "knee"], capsys)
+    assert "forward: 2 ms, 0.13 J" in text
+    assert "update: 1 µs, 1 MB resident" in text
+    assert "50.0%" in text
+    assert "Evidence behind the time: 50% measured, 50% fitted, 0% unmodelled" in text
+    assert "latency_s 1.8 ms (-10.0%)" in text  # a clock of 1.25
+    found = json.loads(printed(["explain", "layers", "knee", "--json"], capsys))
+    _, row = design(latest("layers", "outputs"), "knee")
+    assert sum(c["time_s"] for c in found) == row["latency_s"]
+    assert sum(c["energy_j"] for c in found) == row["energy_j"]
+
+
+def test_a_timeline_nests_and_nothing_overlaps(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed(["explain", "layers", "knee", "--trace", "trace.json"], capsys)
+    events = [
+        e for e in json.loads(Path("trace.json").read_text())["traceEvents"] if e["ph"] == "X"
+    ]
+    phases = [e for e in events if e["name"] in ("forward", "update")]
+    assert [e["name"] for e in events] == ["forward", "multiply", "copy", "update", "wait"]
+    for phase, inside in zip(phases, (events[1:3], events[4:]), strict=True):
+        at = phase["ts"]
+        for event in inside:
+            assert event["ts"] == pytest.approx(at)
+            at = event["ts"] + event["dur"]
+        assert at == pytest.approx(phase["ts"] + phase["dur"])
+    assert phases[1]["ts"] == pytest.approx(phases[0]["ts"] + phases[0]["dur"])
+
+
+def test_two_designs_and_why_they_differ(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = latest("layers", "outputs")
+    rows = last.store.scan().collect().sort("latency_s")
+    from sweeper.keys import keys
+
+    named = keys(last.store.definition, rows)
+    text = printed(["compare", "layers", named[0], named[-1]], capsys)
+    assert "work" in text
+    assert "+249.9%" in text  # 2 ms to 7 ms, but for a microsecond
+    assert "Where the time differs (+5 ms in all)" in text
+    assert text.index("forward: multiply") < text.index("forward: copy")
+    same = printed(["compare", "layers", "knee", "knee"], capsys)
+    assert "choose and measure the same" in same
+
+
+def test_two_sweeps_on_what_they_share(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(["compare", "layers", "--against", "fewer"], capsys)
+    assert "6 and 4 designs, 4 of them in both" in text
+    assert "latency_s  +0.0%" in text
+    assert "'plane' of 'tests.toys.quadratic'" in refused(
+        ["compare", "layers", "--against", "plane"], capsys
+    )
+
+
+def test_mistakes_are_explained(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cannot say where a design's time goes" in refused(["explain", "plane", "knee"], capsys)
+    assert "no design has a key that begins with 'zz'" in refused(
+        ["explain", "layers", "zz"], capsys
+    )
+    assert "compare takes two keys" in refused(["compare", "layers", "knee"], capsys)
+    assert "are not deployments" in refused(["export", "layers", "knee"], capsys)
+
+
+VLLM = {
+    "mean_ttft_ms": 120.0, "median_ttft_ms": 90.0, "p99_ttft_ms": 400.0, "mean_tpot_ms": 20.0,
+    "median_itl_ms": 18.0, "mean_e2el_ms": 2000.0, "request_throughput": 3.5,
+    "output_throughput": 700.0, "completed": 100, "model_id": "x",
+}  # fmt: skip
+PRINTED = """\
+============ Serving Benchmark Result ============
+Successful requests:                     100
+Request throughput (req/s):              3.50
+Output token throughput (tok/s):         700.00
+---------------Time to First Token----------------
+Mean TTFT (ms):                          120.00
+Median TTFT (ms):                        90.00
+P99 TTFT (ms):                           400.00
+Mean TPOT (ms):                          20.00
+"""
+AIPERF = {
+    "time_to_first_token": {"unit": "ms", "avg": 120.0, "p50": 90.0, "p99": 400.0},
+    "inter_token_latency": {"unit": "ms", "avg": 20.0},
+    "request_throughput": {"unit": "requests/sec", "avg": 3.5},
+    "output_token_throughput": {"unit": "tokens/sec", "avg": 700.0},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(VLLM), "\n".join([json.dumps({"x": 1}), json.dumps(VLLM)]), PRINTED,
+     json.dumps(AIPERF)],
+    ids=["vllm", "sglang", "printed", "aiperf"],
+)  # fmt: skip
+def test_benchmarks_are_read_in_our_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log").write_text(text)
+    found = measured(tmp_path / "log")
+    said = {
+        "ttft_mean_s": 0.12, "ttft_p50_s": 0.09, "ttft_p99_s": 0.4, "tpot_mean_s": 0.02,
+        "requests_per_s": 3.5, "tokens_per_s": 700.0,
+    }  # fmt: skip
+    assert {n: found[n] for n in said} == pytest.approx(said)
+
+
+def test_a_file_without_a_benchmark_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("nothing here")
+    with pytest.raises(UserError, match="no result of a serving benchmark"):
+        measured(tmp_path / "log")
+
+
+def test_contributions_need_a_simulator_that_explains() -> None:
+    with pytest.raises(UserError, match="cannot say"):
+        contributions("tests.toys.quadratic", {"x": 1.0})
