@@ -25,8 +25,8 @@ def test_whole_passes_stay_within_their_budgets() -> None:
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
     for check in checks(reference, "test"):
-        if check.value is None:
-            continue
+        if check.value is None or check.name.startswith("composition/graphs"):
+            continue  # whole graphs have a test of their own
         assert check.value <= BUDGETS[check.name], f"{check.name}: {check.value} %, {check.note}"
 
 
