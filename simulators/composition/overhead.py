@@ -7,11 +7,15 @@ the host is slower than the GPU: small layers are bound by their launches, large
 A framework's runtime also says whose kernels run, and how its kernels fare among others: with their
 weights prefetched and their starts overlapped they are faster than alone, and nearer to what the
 data sheet allows. That is a sum of two shares, of the time alone and of the least possible time.
+Where an engine may choose among kernels of several origins, it runs the fastest.
+
+A framework's numbers are fitted to whole deployments, groups of which (a model on a GPU) can be
+left out: `vllm@llama3_1_70b.h100_sxm` is `vllm` as if nobody had measured that model on that GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.model import LanguageModel
 from simulators.composition.effects import EVERYTHING, Effects
 from simulators.core.calibration import read_calibration
+from simulators.core.errors import UnknownNameError
 from simulators.core.folder import Folder
 from simulators.workload.cut import Stage, attending_layers
 from simulators.workload.operators import Column
@@ -50,8 +55,8 @@ class Runtime:
     host_s: float  # of one iteration
     sequence_s: float  # of one sequence in an iteration
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
-    framework: str = ""  # whose kernels; empty: the default of the kernels' room
-    library: str = ""  # whose all-reduce; empty: that of the first framework measured
+    framework: str = ""  # whose kernels and messages; empty: the default of the kernels' room
+    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
     latent_layer_s: float = 0.0  # and one of latent attention
     state_layer_s: float = 0.0  # and one that keeps a state
@@ -130,15 +135,22 @@ def load_runtime(name: str = DEFAULT) -> Runtime:
     >>> load_runtime("graphs").launch_layer_s
     {}
     """
-    path = RUNTIMES.find(name)
+    path, (_, _, left_out) = runtime_file(name), name.partition("@")
     content = read_calibration(path)
+    fitted = content
+    if left_out:
+        known = content.get("without", {})
+        if left_out not in known:
+            raise UnknownNameError(f"group left out of runtime {path.stem}", left_out, known)
+        fitted = known[left_out]
     paces = {
         architecture: {family: Pace(*shares) for family, shares in families.items()}
-        for architecture, families in content.get("paces", {}).items()
+        for architecture, families in fitted.get("paces", {}).items()
     }
-    return Runtime(name=path.stem, paces=paces, **content["runtime"])
+    numbers = {**content["runtime"], **fitted["runtime"]}
+    return Runtime(name=name, paces=paces, kernels=content.get("kernels", {}), **numbers)
 
 
 def runtime_file(name: str) -> Path:
     """Return the file behind a runtime's name."""
-    return RUNTIMES.find(name)
+    return RUNTIMES.find(name.partition("@")[0])

@@ -130,8 +130,7 @@ def quantising_s(operator: Compute, gpu: Gpu, framework: str) -> float:
 
 def _compute_row(operator: Compute, replica: Replica, part: str) -> Row:
     gpu, repeat = replica.gpu, operator.repeat
-    alone = price(operator, gpu, framework=replica.library)
-    seconds = _among_others(operator, replica, alone)
+    alone, seconds = _fastest(operator, replica)
     ratio = seconds / alone.latency_s
     return Row(
         operator,
@@ -145,13 +144,44 @@ def _compute_row(operator: Compute, replica: Replica, part: str) -> Row:
     )
 
 
-def _among_others(operator: Compute, replica: Replica, alone: Priced) -> NDArray[np.float64]:
+def _fastest(operator: Compute, replica: Replica) -> tuple[Priced, NDArray[np.float64]]:
+    """Return the fastest of the kernels an engine may run: alone, and its seconds among others."""
+    own = (replica.library,)
+    allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
+    best: tuple[Priced, NDArray[np.float64]] | None = None
+    for framework in allowed:
+        alone = price(operator, replica.gpu, framework=framework)
+        seconds = _among_others(operator, replica, alone, framework)
+        best = (alone, seconds) if best is None else _faster(best, (alone, seconds))
+    assert best is not None, "a runtime names whose kernels compete"
+    return best
+
+
+def _faster(
+    one: tuple[Priced, NDArray[np.float64]], other: tuple[Priced, NDArray[np.float64]]
+) -> tuple[Priced, NDArray[np.float64]]:
+    """Return the faster of two kernels at every size."""
+    (a, a_s), (b, b_s) = one, other
+    first = a_s <= b_s
+    priced = Priced(
+        np.where(first, a.latency_s, b.latency_s),
+        np.where(first, a.lo_s, b.lo_s),
+        np.where(first, a.hi_s, b.hi_s),
+        a.calibrated and b.calibrated,
+        np.where(first, a.extrapolated, b.extrapolated),
+    )
+    return priced, np.where(first, a_s, b_s)
+
+
+def _among_others(
+    operator: Compute, replica: Replica, alone: Priced, framework: str
+) -> NDArray[np.float64]:
     """Return the seconds of one launch among those of the rest of the model."""
     gpu, effects = replica.gpu, replica.effects
     pace = replica.runtime.pace(gpu.architecture, family_of(operator))
     seconds = alone.latency_s
     if effects.fusion and replica.runtime.is_fused:
-        quantised_s = quantising_s(operator, gpu, replica.library)
+        quantised_s = quantising_s(operator, gpu, framework)
         if quantised_s:
             seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
     seconds = pace.alone * seconds
