@@ -179,6 +179,31 @@ class Deploys(Protocol):
         ...
 
 
+@runtime_checkable
+class Records(Protocol):
+    """A simulator of events: it can tell everything that happened in the run of one design."""
+
+    def report(self, point: Mapping[str, Any]) -> str:
+        """Return the run of a design as text, as a test of the real thing would print it.
+
+        A design that was not answered by events has none, and an empty text.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        ...
+
+    def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
+        """Return a table of each kind of event, by its name.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to, or the design was not answered by events.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Check:
     """One line of `sweeper validate` or of a benchmark: what was measured and what was asked.

@@ -135,7 +135,7 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
         paces[LONGEST_S] = max(paces[LONGEST_S], gap)
         count(pool, size, size)
         if world.clock[LOGGED] < world.log.shape[0]:
-            log(world.log, world.clock, step, replica, now, end)
+            log(world, replica, slot, now, end)
         ends[place] = end
         if stages.size > 1:
             back = (pool[OLDEST] + pool[FLIGHT]) % stages.size

@@ -1,7 +1,6 @@
 """Every request and every batch of a run as tables, for those who want to look closer than metrics.
 
-run = run_of(point, log_rows=1_000_000)
-pq.write_table(request_table(run.world), "requests.parquet")
+`python -m sweeper show NAME KEY --records FOLDER` writes them as Parquet.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from simulators.serving.replica import (
     ARRIVAL,
     COMPLETED,
     FIRST_TOKEN,
+    LEFT,
     LONGEST_GAP,
     OUTPUT,
     PROMPT,
@@ -28,6 +28,7 @@ TIMES = {
     "first_scheduled_s": SCHEDULED,
     "first_token_s": FIRST_TOKEN,
     "completed_s": COMPLETED,
+    "left_s": LEFT,
     "stalled_s": STALLED,
     "longest_gap_s": LONGEST_GAP,
 }
@@ -37,10 +38,14 @@ COUNTS = {"replica": REPLICA, "restarts": RESTARTS}
 def request_table(world: World) -> pa.Table:
     """Return one row per request that was let in, in order of arrival.
 
-    `total_tokens` is prompt and output together, which a restart does not change.
+    What never happened is null. `total_tokens` is prompt and output together, which a restart does
+    not change.
     """
     total = world.request[:, PROMPT] + world.request[:, OUTPUT]
-    columns = {name: world.times[:, column] for name, column in TIMES.items()}
+    columns = {
+        name: pa.array(world.times[:, column], mask=world.times[:, column] < 0.0)
+        for name, column in TIMES.items()
+    }
     counts = {name: world.request[:, column] for name, column in COUNTS.items()}
     return pa.table({**columns, **counts, "total_tokens": total})
 

@@ -45,10 +45,12 @@ from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import ServingMetrics
-from simulators.serving.point import ANALYTIC, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
+from simulators.serving.point import ANALYTIC, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
 from simulators.serving.pricing import prices_of
-from simulators.serving.replica import ARRIVAL
+from simulators.serving.records import batch_table, request_table
+from simulators.serving.replica import ARRIVAL, ITERATIONS
+from simulators.serving.report import report_of
 from simulators.serving.seeds import averaged
 from simulators.serving.service import Engine, Limits, kv_blocks, serve, swap_space
 from simulators.serving.summary import Bill, Window, metrics_of
@@ -96,6 +98,20 @@ class Serving:
         if name == "prices":
             return (PRICES.find(text),)
         return COMPOSITION.reads(name, value)
+
+    def report(self, point: Mapping[str, Any]) -> str:
+        """Return the run of a design as a load test would print it; of a steady state, nothing."""
+        design = ServingPoint(**point)
+        if design.fidelity != EVENT:
+            return ""
+        logged = logged_run(design)
+        title = f"{design.model} on {logged.bill.gpus} {design.gpu}, {design.scheduler}"
+        return report_of(title, logged.metrics(), logged.world)
+
+    def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
+        """Return every request and every iteration of a design."""
+        world = logged_run(ServingPoint(**point)).world
+        return {"requests": request_table(world), "iterations": batch_table(world)}
 
     def warm_up(self) -> None:
         """Compile the loop, the price of an iteration and the policies most points name.
@@ -246,6 +262,19 @@ def run_of(
         extrapolated=table.extrapolated,
     )
     return Run(world, let_in, rejected, bill, Window(point.warmup, point.cooldown))
+
+
+def logged_run(point: ServingPoint) -> Run:
+    """Return a run of the first seed of a point, with every iteration logged.
+
+    Raises:
+        Infeasible: it cannot be built, or no request fits into it.
+        UserError: a choice means nothing, or the point asks for a steady state.
+    """
+    if point.fidelity != EVENT:
+        raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
+    iterations = int(run_of(point).world.pool[:, ITERATIONS].sum())
+    return run_of(point, log_rows=iterations)
 
 
 def _limits(

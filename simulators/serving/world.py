@@ -74,7 +74,9 @@ CLOCK_COLUMNS = 5
 QUEUED, RUNNING, TOUCHED = range(3)
 """Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
 
-LOG_COLUMNS = ("replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens")
+LOG_COLUMNS = (
+    "replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens", "waiting", "kv_blocks",
+)  # fmt: skip
 
 BINS_PER_OCTAVE = 256
 """Gaps between tokens are counted in bins 0.27 to 0.39 % wide."""
@@ -252,16 +254,19 @@ def count(pool: Ints, size: int, tokens: int) -> int:
     return pool[ITERATIONS]  # type: ignore[no-any-return]
 
 
-@kernel(i8(matrix(f8), *arrays(i8, 1), *arrays(f8, 1), i8, f8, f8))
-def log(rows: Floats, clock: Ints, step: Floats, replica: int, formed: float, end: float) -> int:
+@kernel(i8(WORLD, i8, i8, f8, f8))
+def log(world: World, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""
-    row = rows[clock[LOGGED]]
+    clock, step, pool = world.clock, world.step[slot], world.pool[replica]
+    row = world.log[clock[LOGGED]]
     row[0] = replica
     row[1] = formed
     row[2] = end
     row[3] = step[PREFILLS] + step[DECODES]
     row[4] = step[PREFILL_TOKENS]
     row[5] = step[TOKENS]
+    row[6] = pool[WAITING] + pool[SWAPPED]
+    row[7] = pool[TOTAL] - pool[FREE]
     clock[LOGGED] += 1
     return clock[LOGGED]  # type: ignore[no-any-return]
 

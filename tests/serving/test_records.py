@@ -1,0 +1,77 @@
+"""Every event of a run, as tables and as the text of a load test."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from simulators.core.contract import Records
+from simulators.core.errors import UserError
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import SIMULATOR, simulate
+
+POINT = {"model": "llama3_1_8b", "gpu": "h100_sxm", "requests": 120, "qps": 60.0}
+
+
+def test_records_add_up_to_the_metrics() -> None:
+    tables = SIMULATOR.records({**POINT, "patience_s": 6.0, "replicas": 2})
+    metrics = simulate(ServingPoint(**POINT, patience_s=6.0, replicas=2))
+    requests, iterations = tables["requests"], tables["iterations"]
+    assert iterations.num_rows == metrics.iterations
+    assert set(iterations["replica"].to_pylist()) == {0, 1}
+    assert requests.num_rows == 120
+    assert metrics.cancelled_requests > 0
+    assert requests["completed_s"].null_count == metrics.cancelled_requests
+    assert 120 - requests["left_s"].null_count == metrics.cancelled_requests
+    ttft = requests["first_token_s"].to_numpy() - requests["arrival_s"].to_numpy()
+    answered = ~requests["completed_s"].is_null().to_numpy()
+    assert ttft[answered].mean() == pytest.approx(metrics.ttft_mean_s)
+    mean = iterations["requests"].to_numpy().mean()
+    assert mean == pytest.approx(metrics.mean_batch)
+    assert iterations["kv_blocks"].to_numpy().max() <= metrics.kv_blocks
+
+
+def test_a_report_says_what_a_load_test_would() -> None:
+    text = SIMULATOR.report(POINT)
+    metrics = simulate(ServingPoint(**POINT))
+    assert text.startswith("Load test of llama3_1_8b on 1 h100_sxm, vllm")
+    assert f"{1e3 * metrics.ttft_p99_s:,.2f}" in text
+    assert "given up" not in text
+    course = text.split("from s")[1].splitlines()[1:]
+    arrived, answered = np.array([line.split()[1:3] for line in course], int).sum(axis=0)
+    assert (arrived, answered) == (120, 120)
+
+
+def test_a_steady_state_has_no_events_to_report() -> None:
+    assert isinstance(SIMULATOR, Records)
+    assert SIMULATOR.report({**POINT, "fidelity": "analytic"}) == ""
+    with pytest.raises(UserError, match="no events"):
+        SIMULATOR.records({**POINT, "fidelity": "analytic"})
+
+
+def test_show_prints_the_report_of_a_design_and_writes_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweeper.__main__ import main
+
+    (tmp_path / "spaces").mkdir()
+    axes = "\n".join(f"  {name}: {value}" for name, value in POINT.items())
+    (tmp_path / "spaces" / "chats.yaml").write_text(
+        f"simulator: serving\naxes:\n{axes}\nobjectives: {{ttft_p99_s: min}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["+space=chats", "engine=inline", "plot=false"]) == 0
+    assert main(["show", "chats", "knee", "--records", "events"]) == 0
+    assert "Load test of llama3_1_8b" in capsys.readouterr().out
+    assert pq.read_table(tmp_path / "events" / "requests.parquet").num_rows == 120
+    assert pq.read_table(tmp_path / "events" / "iterations.parquet").num_rows > 100
+
+
+def test_the_first_seed_stands_for_all() -> None:
+    point = ServingPoint(**POINT)
+    several = dataclasses.asdict(dataclasses.replace(point, seeds=3))
+    assert SIMULATOR.records(several)["requests"] == SIMULATOR.records(POINT)["requests"]
