@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.composition import checks_graphs
+from simulators.composition.clocks import slowdown
+from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
     CONCURRENT,
     SPLITWISE,
@@ -33,23 +35,31 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Table:
-    """One check: where its rows are, how they are read, and what launched them."""
+    """One check: where its rows are, how they are read, what launched them, and what is asked."""
 
     name: str
     path: str
     cases: Callable[[Path], list[Case]]
     runtime: str
+    limit: float  # of the mean error in percent
 
 
 TABLES = (
-    Table("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
-    Table("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
-    Table("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
-    Table("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
-    Table("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
-    Table("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
-    Table("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
+    Table("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp", 15.0),
+    Table("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp", 12.0),
+    Table("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager", 15.0),
+    Table("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager", 15.0),
+    Table("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs", 9.0),
+    Table("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs", 13.0),
+    Table("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs", 12.0),
 )
+
+LAYERS = (
+    ("decode", 1, 128, 10.0),
+    ("small prompts", 129, 512, None),
+    ("prompts", 513, 1 << 20, 10.0),
+)
+"""Sums of one layer's operators: what they are called, their tokens, and what is asked."""
 
 
 def checks(reference: Path, rows: str) -> list[Check]:
@@ -61,6 +71,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     """
     return [
         *(_check(table, reference, rows) for table in TABLES),
+        *_layer_checks(reference, rows),
         *checks_graphs.checks(reference),
     ]
 
@@ -75,13 +86,54 @@ def _check(table: Table, reference: Path, rows: str) -> Check:
     runtime = load_runtime(table.runtime)
     predicted = np.array([case.predicted_s(runtime) for case in cases])
     measured = np.array([case.measured_s for case in cases])
-    ratio = predicted / measured - 1.0
+    return _compared(name, predicted, measured, [case.group for case in cases], table.limit)
+
+
+def _layer_checks(reference: Path, rows: str) -> list[Check]:
+    """Return one line for each board and range of tokens of measured layers."""
+    if not (reference / LINEAR).is_file():
+        return [Check("composition/layers", None, unit="%", note=f"absent: {LINEAR}")]
+    layers = [one for one in layer_rows(reference) if one.is_test or rows == "all"]
+    return [
+        _layer_check(name, [one for one in layers if one.replica.gpu.name == board], *bounds)
+        for name, *bounds in LAYERS
+        for board in BOARDS.values()
+    ]
+
+
+def _layer_check(
+    name: str, layers: Sequence[LayerRows], least: int, most: int, limit: float | None
+) -> Check:
+    board = layers[0].replica.gpu
+    inside = [(one.tokens >= least) & (one.tokens <= most) for one in layers]
+    pairs = [
+        (one.predicted_s(slowdown(board))[here], one.measured_s[here])
+        for one, here in zip(layers, inside, strict=True)
+    ]
+    predicted, measured = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    groups = [
+        f"{one.model} tp{one.replica.cut.tp}"
+        for one, here in zip(layers, inside, strict=True)
+        for _ in range(int(here.sum()))
+    ]
+    return _compared(
+        f"composition/layers, {name}, {board.name}", predicted, measured, groups, limit
+    )
+
+
+def _compared(
+    name: str, predicted: Floats, measured: Floats, groups: Sequence[str], limit: float | None
+) -> Check:
+    """Return the line of a table of predictions and measurements."""
+    value = round(100.0 * float(np.mean(np.abs(predicted / measured - 1.0))), 2)
     return Check(
         name,
-        round(100.0 * float(np.mean(np.abs(ratio))), 2),
+        value,
         unit="%",
-        rows=len(cases),
-        note=_error_table(predicted, measured, [case.group for case in cases]),
+        limit=limit,
+        ok=None if limit is None else value <= limit,
+        rows=len(groups),
+        note=_error_table(predicted, measured, groups),
     )
 
 

@@ -4,7 +4,7 @@
     runtimes/graphs         gaps and host time of engines that replay CUDA graphs
     runtimes/eager          host time to launch the kernels of a layer, in one process
     runtimes/eager_tp       the same where several processes, one a GPU, run in step
-    clocks                  how far boards slow down under prompts, fitted with eager_tp
+    clocks                  how far boards slow down while their matrix units are busy
 
 Every fit minimises the mean |log(predicted / measured)|: a factor too high weighs as much as a
 factor too low. Whole groups of rows are held out, never single rows; the rule stands in the header
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import load_cluster
 from simulators.composition import clocks
+from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
     CONCURRENT,
     SPLITWISE,
@@ -65,8 +66,8 @@ RINGS: dict[str, tuple[Rings, Rings]] = {
 LARGE_BYTES = 2**20
 """Smaller messages were timed with the host's launch in them; they say nothing about the link."""
 
-BOARDS = ("a100_sxm", "h100_sxm")
-"""Whose clocks under prompts are known."""
+BUSY_TOKENS = 512
+"""With more tokens than this the products of a layer are bound by arithmetic."""
 
 NEGLIGIBLE_S = 1e-8
 """No wait of a host is shorter than some tens of cycles."""
@@ -76,6 +77,7 @@ def main() -> None:
     """Fit what is named, or everything, from the reference folder."""
     fits: dict[str, Callable[[Path], None]] = {
         "network": fit_network,
+        "clocks": fit_clocks,
         "eager_tp": fit_eager_tp,
         "graphs": fit_graphs,
         "eager": fit_eager,
@@ -161,8 +163,8 @@ def fit_eager(reference: Path) -> None:
 def fit_eager_tp(reference: Path) -> None:
     """Fit the host's launching to Llama-2-70B decodes at tp 2 and 8; tp 4 is held out.
 
-    Then, to single prompts of the same splits, what prompts need more: launches, tokens made of
-    text, and clocks that are lowered while matrix units work.
+    Then, to single prompts of the same splits, what prompts need more: launches, and tokens made
+    of text.
     """
     decodes, held_out_decodes = _split(splitwise(reference, "token"))
     prompts, held_out_prompts = _split(splitwise(reference, "prompt"))
@@ -188,26 +190,41 @@ def fit_eager_tp(reference: Path) -> None:
             prompt_ktoken_s={ANY: numbers[3]},
         )
 
-    def throttled(numbers: Floats) -> dict[str, float]:
-        return dict(zip(BOARDS, map(float, numbers[4:]), strict=True))
-
     one_each = _distinct(prompts)
-    start = np.array([6e-4, 6e-4, 1e-5, 6e-6, 0.1, 0.3])
-    numbers = _descend(lambda x: float(_errors(one_each, prompting(x), throttled(x)).mean()), start)
-    runtime, slow = prompting(numbers), throttled(numbers)
+    start = np.array([6e-4, 6e-4, 1e-5, 6e-6])
+    runtime = prompting(_descend(lambda x: _loss(one_each, prompting(x)), start))
     split = "Llama-2-70B on DGX A100 and H100, token and prompt times: tp 2, 8 fitted, 4 held out"
-    off = np.concatenate(
-        [_errors(held_out_decodes, runtime), _errors(held_out_prompts, runtime, slow)]
-    )
+    off = np.concatenate([_errors(held_out_decodes, runtime), _errors(held_out_prompts, runtime)])
     rows = len(decodes) + len(prompts)
     body = _header(reference, SPLITWISE, rows=rows, held_out=off, split=split)
     write_calibration(_runtime_file(runtime), body + _runtime_body(runtime))
-    split = "prompt times of Llama-2-70B on DGX A100 and H100: tp 2, 8 fitted; tp 4 held out"
-    off = _errors(held_out_prompts, runtime, slow)
-    body = _header(reference, SPLITWISE, rows=len(prompts), held_out=off, split=split)
-    slow["other"] = float(np.mean([*slow.values()]))
-    body += _table("slowdown", slow)
-    write_calibration(clocks.CALIBRATION, body)
+
+
+def fit_clocks(reference: Path) -> None:
+    """Fit how far boards slow down to layers of many tokens; two models are held out."""
+    shares, off, rows = {}, [], 0
+    layers = layer_rows(reference)
+    for board in BOARDS.values():
+        mine = [one for one in layers if one.replica.gpu.name == board]
+        fitted = [one for one in mine if not one.is_test]
+
+        def loss(share: float, fitted: Sequence[LayerRows] = fitted) -> float:
+            return float(np.mean(np.concatenate([_busy_errors(one, share) for one in fitted])))
+
+        shares[board] = min(_grid(0.0, 1.0, 0.01), key=loss)
+        off += [_busy_errors(one, shares[board]) for one in mine if one.is_test]
+        rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
+    shares[clocks.OTHER] = float(np.mean([*shares.values()]))
+    split = "layers of more than 512 tokens, A100, H100, A40; Llama-2-70B and Llama-3-70B held out"
+    body = _header(reference, LINEAR, rows=rows, held_out=np.concatenate(off), split=split)
+    write_calibration(clocks.CALIBRATION, body + _table("slowdown", shares))
+
+
+def _busy_errors(layers: LayerRows, share: float) -> Floats:
+    """Return |log error| of the layers that keep matrix units busy."""
+    busy = layers.tokens > BUSY_TOKENS
+    off: Floats = np.abs(np.log(layers.predicted_s(share) / layers.measured_s)[busy])
+    return off
 
 
 def _by_host(numbers: Floats) -> dict[str, float]:
@@ -257,17 +274,8 @@ def _split(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     return [c for c in cases if not c.is_test], [c for c in cases if c.is_test]
 
 
-def _errors(
-    cases: Sequence[Case], runtime: Runtime, slow: Mapping[str, float] | None = None
-) -> Floats:
-    """Return |log error| of each case; `slow` has slowdowns by board, if not the calibrated."""
-    predicted = [
-        case.predicted_s(runtime, throttling=slow[case.replica.gpu.name] if slow else None)
-        for case in cases
-    ]
-    measured = [case.measured_s for case in cases]
-    off: Floats = np.abs(np.log(np.array(predicted) / np.array(measured)))
-    return off
+def _errors(cases: Sequence[Case], runtime: Runtime) -> Floats:
+    return np.array([abs(np.log(c.predicted_s(runtime) / c.measured_s)) for c in cases])
 
 
 def _loss(cases: Sequence[Case], runtime: Runtime) -> float:

@@ -1,8 +1,8 @@
 """Compilers and engines fuse what stands between two products; without that each step is a kernel.
 
 A fused kernel moves its inputs and its result once. Its steps alone write what lies between them
-and read it again: a residual sum and its norm, a rotary embedding and the write to the cache, an
-activation and the product with its gate.
+and read it again: a residual sum and its norm, a rotary embedding and the write to the cache.
+Activations take their gate along even so, as in all engines.
 """
 
 from __future__ import annotations
@@ -43,9 +43,4 @@ def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
         )
     if operator.name == "rotary_cache_write":
         return (replace(operator, name="rotary"), replace(operator, name="cache_write"))
-    if operator.name.endswith("_activation") and operator.reads > 1.0:
-        return (
-            replace(operator, reads=1.0),
-            replace(operator, name=operator.name.replace("activation", "gate"), reads=2.0),
-        )
     return (operator,)

@@ -80,20 +80,9 @@ class Case:
     is_test: bool = True
     is_tokenised: bool = False  # the host's work on the text is part of what was measured
 
-    def predicted_s(
-        self,
-        runtime: Runtime,
-        effects: Effects = EVERYTHING,
-        throttling: float | None = None,
-    ) -> float:
-        """Return our time for it under a runtime.
-
-        Args:
-            runtime: what launches the kernels.
-            effects: what is counted besides them.
-            throttling: the share of `clocks.slowdown`, if not the calibrated one.
-        """
-        share = slowdown(self.replica.gpu) if throttling is None else throttling
+    def predicted_s(self, runtime: Runtime, effects: Effects = EVERYTHING) -> float:
+        """Return our time for it under a runtime, with what is counted besides kernels."""
+        share = slowdown(self.replica.gpu)
         fused = runtime.is_fused and effects.fusion
         total = 0.0
         for term, (kernels_s, matrix_s) in zip(self.terms, self._work_s[fused], strict=True):

@@ -1,0 +1,144 @@
+"""One layer's operators as timed on GPUs, to be added up and compared with ours.
+
+VIDUR's tables (Agrawal et al., 2024) have the medians of every linear operator of one layer of one
+rank, by model, tensor parallel degree and number of tokens. They ran vLLM's kernels of their time,
+which leave residual sums, norms and rotary embeddings apart, in loops that keep a board busy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.clocks import throttled_s
+from simulators.composition.effects import Effects
+from simulators.composition.pricing import compute_rows
+from simulators.composition.replica import Replica
+from simulators.workload.cut import Parallelism, Stage
+from simulators.workload.operators import Collective
+from simulators.workload.transformer import token_operators
+
+LINEAR = "llm_ops/linear_ops.parquet"
+
+BOARDS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}
+"""GPUs of the table's first source; its other sources time launches too, or reduced models."""
+
+SOURCE = "vidur"
+HELD_OUT = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")
+"""Models kept out of every fit."""
+
+TIMED = (
+    "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm",
+    "mlp_up_proj", "mlp_act", "mlp_down_proj", "add",
+)  # fmt: skip
+"""Columns of a layer; the residual sum of which there are two is timed once."""
+
+TWICE = ("add",)
+ABSENT = ("cache_write",)
+"""Of our operators what the tables have in attention."""
+
+ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """The measured layers of one model on one rank of one board, by number of tokens."""
+
+    replica: Replica
+    model: str  # its name in the table
+    tokens: Floats
+    measured_s: Floats
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the model is kept out of fits."""
+        return self.model in HELD_OUT
+
+    @functools.cached_property
+    def work_s(self) -> tuple[Floats, Floats]:
+        """Return our sum without lowered clocks, and the least time of matrix units."""
+        replica = self.replica
+        operators = token_operators(
+            replica.model, replica.cut, ONE_LAYER, self.tokens, replica.dtype
+        )
+        rows = compute_rows(operators, replica, "tokens")
+        kept = [row for row in rows if row.operator.name not in ABSENT]
+        matrix_s = np.zeros_like(self.tokens)
+        for row in kept:
+            assert not isinstance(row.operator, Collective)
+            matrix_s = matrix_s + throttled_s(row.operator, replica.gpu, 1.0)
+        kernels_s = np.sum(
+            [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept], axis=0
+        )
+        return kernels_s, matrix_s
+
+    def predicted_s(self, throttling: float) -> Floats:
+        """Return our sum, with a share of `clocks.slowdown`."""
+        kernels_s, matrix_s = self.work_s
+        return kernels_s + throttling * matrix_s
+
+
+def layer_rows(reference: Path) -> list[LayerRows]:
+    """Return the measured layers of every board, model and degree."""
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in _rows(reference / LINEAR):
+        if row["source"] == SOURCE and row["gpu"] in BOARDS:
+            groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
+    found = []
+    for (board, model, tp), rows in groups.items():
+        timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
+        sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
+        found.append(
+            LayerRows(
+                replica=_replica(load_gpu(BOARDS[board]), timed[0], tp),
+                model=model,
+                tokens=np.array([row["num_tokens"] for row in timed], np.float64),
+                measured_s=np.array(sums, np.float64) * 1e-3,
+            )
+        )
+    return found
+
+
+def _replica(gpu: Gpu, row: dict[str, Any], tp: int) -> Replica:
+    """Return one rank of a model of these widths, run kernel by kernel as the table's."""
+    effects = Effects(fusion=False, clocks=False)
+    return Replica(
+        _model(row),
+        gpu,
+        cluster_for("auto", gpu),
+        Parallelism(tp=tp),
+        framework="vllm",
+        effects=effects,
+    )
+
+
+def _model(row: dict[str, Any]) -> LanguageModel:
+    """Return a model of one layer with the widths of a row."""
+    return replace(
+        load_model("llama2_7b"),
+        name=row["model"],
+        layers=1,
+        hidden=int(row["n_embd"]),
+        heads=int(row["n_q_head"]),
+        kv_heads=int(row["n_kv_head"]),
+        head_dim=int(row["n_embd"]) // int(row["n_q_head"]),
+        ffn=int(row["mlp_hidden"]),
+        vocab=int(row["vocab_size"]),
+    )
+
+
+def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
