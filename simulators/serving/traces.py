@@ -69,27 +69,35 @@ def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
         columns = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[file.suffix](file)
     except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"trace '{file}' cannot be read: {error}") from error
-    arrival, prompt, output = columns
+    arrival, prompt, output, rows = columns
     if prompt.size == 0:
         raise UserError(f"trace '{file}' has no rows")
     for name, tokens in (("prompt tokens", prompt), ("output tokens", output)):
         if (tokens < 1).any():
-            row = int((tokens < 1).argmax())
+            wrong = int((tokens < 1).argmax())
             raise UserError(
-                f"trace '{file}', row {row + 1}: {name} are {tokens[row]}; at least 1 is needed"
+                f"trace '{file}', row {rows[wrong]}: {name} are {tokens[wrong]}; at least 1 is "
+                "needed"
             )
     if arrival is not None:
+        if not np.isfinite(arrival).all():
+            wrong = int((~np.isfinite(arrival)).argmax())
+            raise UserError(f"trace '{file}', row {rows[wrong]}: arrives at {arrival[wrong]}")
         falls = np.flatnonzero(np.diff(arrival) < 0)
         if falls.size:
             raise UserError(
-                f"trace '{file}' is not in time order: row {falls[0] + 2} arrives before the row "
-                "above it. Sort it by arrival"
+                f"trace '{file}' is not in time order: row {rows[falls[0] + 1]} arrives before "
+                f"row {rows[falls[0]]}. Sort it by arrival"
             )
         arrival = arrival - arrival[0]
     return Trace(arrival, prompt, output)
 
 
-def _parquet(file: Path) -> tuple[Floats | None, Ints, Ints]:
+Columns = tuple[Floats | None, Ints, Ints, Ints]
+"""Arrivals, prompt and output tokens, and the row of the file where each stands, from 1 on."""
+
+
+def _parquet(file: Path) -> Columns:
     table = pq.read_table(file)
     if missing := [name for name in COLUMNS[1:] if name not in table.column_names]:
         raise UserError(
@@ -100,14 +108,20 @@ def _parquet(file: Path) -> tuple[Floats | None, Ints, Ints]:
         if name in table.column_names and (nulls := table[name].null_count):
             row = table[name].is_null().to_pylist().index(True)
             raise UserError(f"trace '{file}', row {row + 1}: {name} is empty ({nulls} in all)")
+        if name in table.column_names and not _is_number(table[name].type):
+            raise UserError(f"trace '{file}': {name} is of type {table[name].type}, not a number")
     arrival = None
     if COLUMNS[0] in table.column_names:
         arrival = np.asarray(table[COLUMNS[0]].to_numpy(), np.float64)
     prompt, output = (np.asarray(table[name].to_numpy(), np.int64) for name in COLUMNS[1:])
-    return arrival, prompt, output
+    return arrival, prompt, output, np.arange(1, prompt.size + 1)
 
 
-def _csv(file: Path) -> tuple[Floats, Ints, Ints]:
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)  # type: ignore[no-any-return]
+
+
+def _csv(file: Path) -> Columns:
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
         header = rows.fieldnames or ()
@@ -118,18 +132,24 @@ def _csv(file: Path) -> tuple[Floats, Ints, Ints]:
                 f". It has: {', '.join(header) or 'nothing'}"
             )
         cells: list[list[Any]] = [[], [], []]
-        for number, row in enumerate(rows, start=2):
+        numbers: list[int] = []
+        for row in rows:
+            number = rows.line_num
+            numbers.append(number)
             for cell, name in zip(cells, layout, strict=True):
                 cell.append(_cell(file, number, name, row[name]))
-    return np.array(cells[0], np.float64), np.array(cells[1]), np.array(cells[2])
+    arrival, prompt, output = cells
+    return np.array(arrival, np.float64), np.array(prompt), np.array(output), np.array(numbers)
 
 
-def _jsonl(file: Path) -> tuple[Floats, Ints, Ints]:
+def _jsonl(file: Path) -> Columns:
     cells: list[list[Any]] = [[], [], []]
+    numbers: list[int] = []
     with file.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
+            numbers.append(number)
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
@@ -138,7 +158,9 @@ def _jsonl(file: Path) -> tuple[Floats, Ints, Ints]:
                 if not isinstance(row, dict) or name not in row:
                     raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
                 cell.append(_cell(file, number, name, row[name]))
-    return np.array(cells[0], np.float64) / 1e3, np.array(cells[1]), np.array(cells[2])
+    arrival, prompt, output = cells
+    arrival_s = np.array(arrival, np.float64) / 1e3
+    return arrival_s, np.array(prompt), np.array(output), np.array(numbers)
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:

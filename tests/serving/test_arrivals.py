@@ -160,9 +160,20 @@ def test_a_trace_of_lengths_takes_drawn_arrivals(tmp_path: Path) -> None:
         ("t.csv", AZURE + "yesterday,1,1\n", "row 2, column TIMESTAMP: 'yesterday', not a time"),
         ("t.csv", AZURE + "2023-11-16,1,1\n2023-11-17,x,1\n", "row 3, column ContextTokens: 'x'"),
         ("t.csv", AZURE + "2023-11-16,1\n", "row 2, column GeneratedTokens: empty"),
-        ("t.csv", AZURE + "2023-11-16,1,0\n", "row 1: output tokens are 0"),
-        ("t.csv", AZURE + "2023-11-16,-4,1\n", "row 1: prompt tokens are -4"),
-        ("t.csv", AZURE + "2023-11-17,1,1\n2023-11-16,1,1\n", "not in time order: row 2"),
+        ("t.csv", AZURE + "2023-11-16,1,0\n", "row 2: output tokens are 0"),
+        ("t.csv", AZURE + "2023-11-16,-4,1\n", "row 2: prompt tokens are -4"),
+        (
+            "t.csv",
+            AZURE + "2023-11-17,1,1\n2023-11-16,1,1\n",
+            "not in time order: row 3 arrives before row 2",
+        ),
+        ("t.csv", "arrival_s,prompt_tokens,output_tokens\nnan,1,1\n", "row 2: arrives at nan"),
+        (
+            "t.jsonl",
+            '{"timestamp": 9, "input_length": 1, "output_length": 1}\n\n'
+            '{"timestamp": 1, "input_length": 1, "output_length": 1}\n',
+            "row 3 arrives before row 1",
+        ),
         ("t.jsonl", "{\n", "row 1: "),
         ("t.jsonl", '{"timestamp": 1}\n', "row 1: 'input_length' is missing"),
         ("t.parquet", "no parquet", "cannot be read"),
@@ -184,6 +195,9 @@ def test_a_parquet_trace_without_a_column_or_with_a_hole_is_explained(tmp_path: 
         load_trace(str(file))
     pq.write_table(pa.table({"prompt_tokens": [1, None], "output_tokens": [1, 1]}), file)
     with pytest.raises(UserError, match="row 2: prompt_tokens is empty"):
+        load_trace(str(file))
+    pq.write_table(pa.table({"prompt_tokens": ["many"], "output_tokens": [1]}), file)
+    with pytest.raises(UserError, match="prompt_tokens is of type string, not a number"):
         load_trace(str(file))
 
 
