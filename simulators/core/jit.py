@@ -149,6 +149,11 @@ class Kernel(Generic[A, R]):
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
         on_disk = Path(self.py_func.__code__.co_filename).is_file()  # else numba cannot watch it
+        # Callees first: in the middle of a caller's type inference they take several times as
+        # long to compile.
+        for name in self.py_func.__code__.co_names:
+            if isinstance(callee := self.py_func.__globals__.get(name), Kernel):
+                _ = callee.compiled
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **self.options)(self.py_func)
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
