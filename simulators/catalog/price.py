@@ -7,17 +7,19 @@ file of one's own in `catalog/prices/`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UserError
 from simulators.core.folder import PRICES, read_toml
 
 DEFAULT = "public_cloud"
 J_PER_KWH = 3.6e6
+HOURS_PER_YEAR = 8766.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +32,38 @@ class Quote:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ownership:
+    """What machines cost whoever buys them, and over how many hours that is spread."""
+
+    nodes: Mapping[str, Quote]  # $ per node, by the GPU in it
+    network_usd_per_gpu: Quote  # switches, cables, their share of the building
+    years: Quote  # until the node is worth nothing
+    used_share: Quote  # hours at work over all hours
+    power_share: Quote  # mean power over the highest
+
+
+@dataclass(frozen=True, kw_only=True)
 class PriceList:
-    """Prices of GPU-hours, and what a data centre adds to a joule."""
+    """Prices of GPU-hours, rented or owned, and what a data centre adds to a joule."""
 
     name: str
     gpus: Mapping[str, Quote]  # $ per GPU-hour, host and network included
     electricity_usd_per_kwh: Quote
     pue: Quote  # power of the site over power of its computers
     carbon_g_per_kwh: Quote
+    ownership: Ownership | None = None  # prices what the list of rents does not
+
+    def quote(self, gpu: Gpu) -> Quote | None:
+        """Return the quote that a GPU's price rests on, if there is one."""
+        name = gpu.measured_as or gpu.name
+        owned = self.ownership.nodes if self.ownership else {}
+        return self.gpus.get(name) or owned.get(name)
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
         """Return the price of one GPU for one hour; a what-if device costs what the real one does.
+
+        An owned GPU costs its share of the node and the network over the hours it works, and the
+        power that it and its share of the host draw at the meter.
 
         Raises:
             UserError: the list has no price for the GPU.
@@ -48,15 +71,30 @@ class PriceList:
         >>> from simulators.catalog.gpu import load_gpu
         >>> load_prices().usd_per_gpu_hour(load_gpu("h100_sxm"))
         2.99
+        >>> round(load_prices("owned").usd_per_gpu_hour(load_gpu("h100_sxm")), 2)
+        1.67
         """
         name = gpu.measured_as or gpu.name
+        if self.ownership and name not in self.gpus and name in self.ownership.nodes:
+            return self._owned_usd_per_hour(self.ownership, gpu, name)
         if name not in self.gpus:
             raise UserError(
                 f"prices '{self.name}' have no price for gpu '{name}'\n"
-                f"Priced: {', '.join(sorted(self.gpus))}. To add one, write [gpus.{name}] with "
+                f"Priced: {', '.join(self._priced())}. To add one, write [gpus.{name}] with "
                 f"value, date and source in catalog/prices/{self.name}.toml"
             )
         return self.gpus[name].value
+
+    def _owned_usd_per_hour(self, owned: Ownership, gpu: Gpu, name: str) -> float:
+        cluster = cluster_for("auto", gpu)
+        capital = owned.nodes[name].value / cluster.gpus_per_node + owned.network_usd_per_gpu.value
+        hours = owned.years.value * HOURS_PER_YEAR * owned.used_share.value
+        highest_w = gpu.tdp_w + cluster.host_w / cluster.gpus_per_node
+        hour_j = highest_w * owned.power_share.value * 3600
+        return capital / hours + self.electricity_usd(hour_j) / owned.used_share.value
+
+    def _priced(self) -> list[str]:
+        return sorted({*self.gpus, *(self.ownership.nodes if self.ownership else ())})
 
     def carbon_g(self, energy_j: float) -> float:
         """Return the CO2 equivalent of energy drawn by computers, with the site's overhead."""
@@ -76,6 +114,24 @@ def load_prices(name: str = DEFAULT) -> PriceList:
     """
     path = PRICES.find(name)
     return _prices(path, path.stat().st_mtime_ns)
+
+
+def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
+    """Return a footnote per price list: what each GPU costs in it, since when, according to whom.
+
+    >>> priced_by(["public_cloud"], ["h100_sxm"])
+    ('Prices: public_cloud, h100_sxm $2.99 an hour (2025-06, Lambda, 8x H100 SXM).',)
+    """
+    notes = []
+    for name in lists:
+        prices, said = load_prices(name), []
+        for gpu in map(load_gpu, gpus):
+            if quote := prices.quote(gpu):
+                usd = prices.usd_per_gpu_hour(gpu)
+                said.append(f"{gpu.name} ${usd:.2f} an hour ({quote.date}, {quote.source})")
+        if said:
+            notes.append(f"Prices: {name}, {'; '.join(said)}.")
+    return tuple(notes)
 
 
 @functools.lru_cache(maxsize=64)

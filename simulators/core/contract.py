@@ -117,6 +117,15 @@ class Hints(Protocol):
         ...
 
 
+@runtime_checkable
+class Notes(Protocol):
+    """A simulator with something to add below a table of its results: a date, an assumption."""
+
+    def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+        """Return footnotes to results over these values of the point's fields."""
+        ...
+
+
 LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
 """What a figure rests on: a table of it, a fit to its like, a fit it has left, or nothing."""
 

@@ -95,8 +95,7 @@ def deployment_of(point: ServingPoint) -> Deployment:
     usd = point.usd_per_gpu_hour
     if usd is None:
         prices = load_prices(point.prices)
-        priced = (sheet.measured_as or sheet.name) in prices.gpus
-        usd = prices.usd_per_gpu_hour(sheet) if priced else None
+        usd = prices.usd_per_gpu_hour(sheet) if prices.quote(sheet) else None
     return Deployment(
         hardware=hardware,
         gpus=cut.gpus * point.replicas,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction, load_simulator, schema_of
+from simulators.core.contract import Direction, Notes, load_simulator, schema_of
 from sweeper.keys import SHOWN, Definition, keys
 from sweeper.query import knee, pareto_front
 from sweeper.space import DesignSpace
@@ -101,6 +101,8 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
         print(f"  {count:,} {reason}")
     if "calibrated" in answers.front.columns and not answers.front["calibrated"].any():
         print("Not calibrated: figures behind this front come from data sheets, not measurements.")
+    for note in notes_of(answers.space):
+        print(note)
     print(f"Rows   {answers.folder}/*.parquet   (polars.scan_parquet reads them)")
     print(
         f"Run    {run_folder}" + ("  with front.png" if (run_folder / "front.png").exists() else "")
@@ -176,6 +178,12 @@ def units_of(space: DesignSpace) -> dict[str, str]:
     simulator = load_simulator(space.simulator)
     fields = [*schema_of(simulator.point), *schema_of(simulator.metrics)]
     return {f.name: f.metadata[b"unit"].decode() for f in fields}
+
+
+def notes_of(space: DesignSpace) -> Sequence[str]:
+    """Return what the simulator adds below a table of its results."""
+    simulator = load_simulator(space.simulator)
+    return simulator.notes(space.axes) if isinstance(simulator, Notes) else ()
 
 
 def _thinned(

@@ -16,7 +16,7 @@ import polars as pl
 from simulators.core.contract import Direction, load_simulator
 from simulators.core.errors import UserError
 from sweeper import sensitivity as effects
-from sweeper.commands.summary import units_of
+from sweeper.commands.summary import notes_of, units_of
 from sweeper.evidence import Evidence
 from sweeper.query import knee
 from sweeper.space import DesignSpace
@@ -94,6 +94,7 @@ class Content:
             f'<p class="says">Take {design}.</p><div class="tiles">{tiles}</div>'
             f"<p>{self._why()} {_e(why)} {self.evidence.in_short()}</p>"
             f"<p>{self._best_of_each()}</p>"
+            f'<p class="note">{" ".join(map(_e, notes_of(self.space)))}</p>'
             f"<p><code>python -m sweeper show {_e(self.name)} {row['key'][:10]}</code></p>"
         )
 
