@@ -1,0 +1,86 @@
+"""Whole-model passes per CPU-second, in batches: `python -m benchmarks.composition [--json]`.
+
+The neural peer needs about 0.3 s for one forward pass of a transformer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from simulators.composition.simulator import SIMULATOR, CompositionPoint
+from simulators.core.contract import Check, default_of, schema_of
+from simulators.core.report import print_checks
+
+ROWS = 20_000
+RUNS = 5
+BAR = 20_000.0
+
+REPLICAS: dict[str, list[dict[str, Any]]] = {
+    "decode, 70B dense": [{"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8}],
+    "prompts, 70B dense, fp8": [
+        {"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8, "phase": "prefill", "dtype": "fp8"}
+    ],
+    "decode, mixture": [{"model": "deepseek_v3", "gpu": "b200_sxm", "tp": 8, "dtype": "fp8"}],
+    "pipeline of 4": [{"model": "llama2_70b", "gpu": "a100_sxm", "tp": 2, "pp": 4}],
+    "unmeasured board": [{"model": "llama2_7b", "gpu": "rtx_4090"}],
+    "64 replicas mixed": [
+        {"model": model, "gpu": gpu, "tp": tp, "dtype": dtype}
+        for model in ("llama2_70b", "mixtral_8x7b")
+        for gpu in ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
+        for tp in (1, 2, 4, 8)
+        for dtype in ("bf16", "w4a16")
+    ],
+}
+"""What the rows of a batch are of; their batches and contexts are drawn."""
+
+
+def main() -> None:
+    """Print the passes per CPU-second of each kind of replica."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    SIMULATOR.warm_up()
+    print_checks(
+        [_timed(name, replicas) for name, replicas in REPLICAS.items()], as_json=chosen.json
+    )
+
+
+def _timed(name: str, replicas: list[dict[str, Any]]) -> Check:
+    """Return the passes per CPU-second of one batch, the median of several runs."""
+    batch = _batch(replicas)
+    SIMULATOR.evaluate(batch)
+    speeds = []
+    for _ in range(RUNS):
+        start = time.process_time()
+        SIMULATOR.evaluate(batch)
+        speeds.append(ROWS / (time.process_time() - start))
+    speed = statistics.median(speeds)
+    note = f"{min(speeds):,.0f} to {max(speeds):,.0f} in {RUNS} runs"
+    return Check(name, round(speed), "1/s", limit=BAR, ok=speed >= BAR, rows=ROWS, note=note)
+
+
+def _batch(replicas: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows of these replicas in turn, with batches and contexts of their own."""
+    draw = np.random.default_rng(np.random.SeedSequence(0))
+    drawn = {"batch": draw.integers(1, 513, ROWS), "context": draw.integers(1, 8193, ROWS)}
+    columns = {}
+    for f, kind in zip(fields(CompositionPoint), schema_of(CompositionPoint), strict=True):
+        if f.name in drawn:
+            columns[f.name] = pa.array(drawn[f.name], kind.type)
+            continue
+        values = [replica.get(f.name, default_of(f)) for replica in replicas]
+        column = pa.array([values[i % len(values)] for i in range(ROWS)], kind.type)
+        is_word = pa.types.is_string(column.type)
+        columns[f.name] = column.dictionary_encode() if is_word else column
+    return pa.RecordBatch.from_pydict(columns)
+
+
+if __name__ == "__main__":
+    main()
