@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,8 +17,17 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from simulators.kernels.convolution import Convolution
+from simulators.kernels.energy import power_w
 from simulators.kernels.latency import Kernel, price
-from simulators.workload.operators import Attention, Elementwise, Gemm, GroupedGemm, Norm
+from simulators.kernels.side import CausalConvolution, EncoderAttention, Quantisation, StateUpdate
+from simulators.workload.operators import (
+    Attention,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
 
 ROWS = 200_000
 RUNS = 5
@@ -30,7 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    print_checks([_timed(*case) for case in _cases()], as_json=chosen.json)
+    found = [_timed(*case) for case in _cases()]
+    print_checks([*found, _metered()], as_json=chosen.json)
 
 
 def _cases() -> list[tuple[str, str, Kernel, float]]:
@@ -56,6 +67,32 @@ def _cases() -> list[tuple[str, str, Kernel, float]]:
         )
         for phase, new in (("prefill", 128.0), ("decode", 1.0))
     )  # fmt: skip
+    narrow = {
+        name: Gemm(name=name, m=m, n=n, k=k, dtype=dtype, weight_dtype=weights)
+        for name, dtype, weights in (
+            ("fp8", "fp8", ""), ("fp8 in blocks", "fp8", "fp8_block"), ("fp4", "fp4", ""),
+            ("4-bit weights", "fp16", "int4"),
+        )
+    }  # fmt: skip
+    heads = Gemm(name="heads", m=m, n=512.0, k=128.0, batch=16.0, dtype="bf16")
+    latent = Attention(
+        name="latent", phase="decode", requests=tokens, query_tokens=tokens, pairs=tokens * past,
+        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, dtype="bf16",
+    )  # fmt: skip
+    sides: dict[str, Kernel] = {
+        "state convolution": CausalConvolution(
+            name="c", phase="prefill", requests=m, tokens=m * tokens, channels=8192.0
+        ),
+        "delta rule": StateUpdate(
+            name="s", phase="prefill", requests=m, tokens=m * tokens, key_heads=16.0,
+            value_heads=32.0,
+        ),
+        "encoder": EncoderAttention(
+            name="e", requests=m, tokens=m * tokens, heads=16.0, head_dim=64.0
+        ),
+        "quantisation": Quantisation(name="q", rows=m, cols=n),
+    }  # fmt: skip
+    embedding = Embedding(name="embedding", rows=m, cols=n, dtype="bf16")
     softmax = Norm(name="softmax", kind="softmax", rows=m, cols=n, dtype="fp32")
     add = Elementwise(name="add", elements=m * n, reads=2.0, dtype="fp32")
     return [
@@ -68,17 +105,37 @@ def _cases() -> list[tuple[str, str, Kernel, float]]:
         ("decode attention bf16", "h100_sxm", decode, OTHERS_BAR),
         ("softmax fp32, calibrated", "v100_pcie", softmax, OTHERS_BAR),
         ("elementwise fp32, calibrated", "v100_pcie", add, OTHERS_BAR),
-    ]
+        *((f"product {name}", "b200_sxm" if name == "fp4" else "h200_sxm", product, OTHERS_BAR)
+          for name, product in narrow.items()),
+        ("heads with a matrix each bf16", "h100_sxm", heads, OTHERS_BAR),
+        ("latent decode bf16", "h100_sxm", latent, OTHERS_BAR),
+        *((name, "h100_sxm", side, OTHERS_BAR) for name, side in sides.items()),
+        ("embedding bf16", "h100_sxm", embedding, OTHERS_BAR),
+    ]  # fmt: skip
 
 
 def _timed(name: str, gpu_name: str, operator: Kernel, bar: float) -> Check:
     """Return the median rate of some runs, compilation left out."""
     gpu = load_gpu(gpu_name)
-    price(operator, gpu)
+    return _rate(name, gpu_name, lambda: price(operator, gpu), bar)
+
+
+def _metered() -> Check:
+    """Return the rate of watts, times being known."""
+    gpu = load_gpu("h200_sxm")
+    m = np.arange(1.0, ROWS + 1.0)
+    operator = Gemm(name="half", m=m, n=4096.0, k=4096.0, dtype="bf16")
+    latency_s = price(operator, gpu).latency_s
+    return _rate("watts", gpu.name, lambda: power_w(operator, gpu, latency_s), OTHERS_BAR)
+
+
+def _rate(name: str, gpu_name: str, run: Callable[[], object], bar: float) -> Check:
+    """Return the median rate of some runs after a first."""
+    run()
     rates = []
     for _ in range(RUNS):
         started = time.process_time()
-        price(operator, gpu)
+        run()
         rates.append(ROWS / (time.process_time() - started))
     rate = statistics.median(rates)
     return Check(name, rate, "1/s", bar, rate >= bar, ROWS, f"on {gpu_name}; at least")

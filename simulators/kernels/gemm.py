@@ -20,6 +20,7 @@ from simulators.kernels.profile import GemmRates, Profile, machine
 from simulators.kernels.tensor import (
     TensorRates,
     band_name,
+    batched_kind_of,
     is_measured_format,
     kind_of,
     tensor_seconds,
@@ -39,7 +40,7 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds products spend on the GPU, without launch or dispatch."""
     sizes = sizes_of(gemm)
     if (rates := tensor_rates_of(gemm, gpu, profile)) is not None:
-        seconds = tensor_seconds(rates, sizes, gpu, gemm.dtype, gemm.weight_dtype)
+        seconds = _tensor_seconds(gemm, sizes, gpu, rates, batched_rates_of(gemm, gpu, profile))
     elif on_tensor_cores(gpu, gemm.dtype):
         seconds = class_seconds(profile.gemm["tensor"], sizes, gpu, gemm.dtype, gemm.weight_dtype)
     else:
@@ -52,6 +53,14 @@ def tensor_rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> TensorRates | Non
     if not on_tensor_cores(gpu, gemm.dtype):
         return None
     return profile.tensor.get(kind_of(gemm.dtype, gemm.weight_dtype))
+
+
+def batched_rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> TensorRates | None:
+    """Return the measured rates of products with a matrix each; none if nobody measured any."""
+    if not on_tensor_cores(gpu, gemm.dtype):
+        return None
+    rates = profile.tensor.get(batched_kind_of(kind_of(gemm.dtype, gemm.weight_dtype)))
+    return rates if rates is not None and rates.kind.startswith("bmm") else None
 
 
 def class_seconds(
@@ -87,7 +96,9 @@ def gemm_launch_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
 def gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
     """Return the class of rates behind each product."""
     if (rates := tensor_rates_of(gemm, gpu, profile)) is not None:
-        return np.array(band_name(rates.kind))
+        together = batched_rates_of(gemm, gpu, profile) or rates
+        batched = sizes_of(gemm)[3] > 1.0
+        return np.where(batched, band_name(together.kind), band_name(rates.kind))
     if on_tensor_cores(gpu, gemm.dtype):
         return np.array("tensor")
     batched = sizes_of(gemm)[3] > 1.0
@@ -136,7 +147,7 @@ def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
 def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     """Say whether the rates were fitted on this device, and which rows lie outside that fit."""
     if (tensor := tensor_rates_of(gemm, gpu, profile)) is not None:
-        return _tensor_origin(gemm, tensor)
+        return _tensor_origin(gemm, tensor, batched_rates_of(gemm, gpu, profile) or tensor)
     classes = gemm_classes(gemm, gpu, profile)
     sizes = sizes_of(gemm)
     outside = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
@@ -149,19 +160,41 @@ def gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     return fitted, outside
 
 
-def _tensor_origin(gemm: Gemm, rates: TensorRates) -> tuple[bool, Flags]:
+def _tensor_origin(gemm: Gemm, plain: TensorRates, together: TensorRates) -> tuple[bool, Flags]:
     """Rates of a device's own, in the formats they were measured in, are calibrated."""
-    known = rates.calibrated and is_measured_format(rates, gemm.dtype, gemm.weight_dtype)
+    batched = sizes_of(gemm)[3] > 1.0
+    used = [plain] * (not batched.all()) + [together] * bool(batched.any())
+    formats = gemm.dtype, gemm.weight_dtype
+    known = all(rates.calibrated and is_measured_format(rates, *formats) for rates in used)
+    return known, np.where(batched, _outside(gemm, together), _outside(gemm, plain))
+
+
+def _outside(gemm: Gemm, rates: TensorRates) -> Flags:
+    """Say which sizes lie beyond those of the fit."""
     outside: Flags = np.zeros(np.broadcast_shapes(*map(np.shape, sizes_of(gemm))), bool)
     for size, (least, most) in zip(sizes_of(gemm), rates.seen, strict=True):
         outside = outside | (size < least) | (size > most)
-    return known, outside
+    return outside
 
 
 def sizes_of(gemm: Gemm) -> Sizes:
     """Return m, n, k and batch as arrays."""
     m, n, k, batch = (np.asarray(x, np.float64) for x in (gemm.m, gemm.n, gemm.k, gemm.batch))
     return m, n, k, batch
+
+
+def _tensor_seconds(
+    gemm: Gemm, sizes: Sizes, gpu: Gpu, plain: TensorRates, together: TensorRates | None
+) -> Floats:
+    """Price products with a matrix each by rates of their own, never below one of them alone."""
+    m, n, k, batch = sizes
+    formats = gemm.dtype, gemm.weight_dtype
+    if together is None or not np.any(batch > 1.0):
+        return tensor_seconds(plain, sizes, gpu, *formats)
+    alone = tensor_seconds(plain, (m, n, k, np.ones_like(batch)), gpu, *formats)
+    return np.where(
+        batch > 1.0, np.maximum(alone, tensor_seconds(together, sizes, gpu, *formats)), alone
+    )
 
 
 def _simt_seconds(gemm: Gemm, sizes: Sizes, gpu: Gpu, profile: Profile) -> Floats:

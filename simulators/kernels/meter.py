@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.bending import bend_from, bent_seconds
-from simulators.kernels.correction import Correction
+from simulators.kernels.bending import bend_from
+from simulators.kernels.correction import Correction, bent_seconds
 from simulators.kernels.draw import power_file, power_tables_of
 from simulators.kernels.latency import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.bands import Band
-from simulators.kernels.bending import bent_seconds
+from simulators.kernels.correction import bent_seconds
 from simulators.kernels.family import Family, Flags
 from simulators.kernels.frameworks import Entry, entry_of
 from simulators.kernels.profile import Profile

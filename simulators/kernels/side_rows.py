@@ -37,6 +37,9 @@ PHASES = {"context": "prefill", "generation": "decode"}
 DIFFERENCE = "_minus_"
 """In the name of a kernel whose times are differences of two measured ones, mostly noise."""
 
+LEAST_ROWS = 20
+"""Fewer rows than this of a kernel are leftovers of a table, such as three of 8 to 420 ns."""
+
 KEYS_ONLY = ("1.3.0rc20", "0.5.10")
 """Versions whose convolutions before a delta rule were timed over the keys' channels alone: their
 times do not move with the value heads, and are those of other versions at as many channels."""
@@ -120,6 +123,8 @@ def _kernels(name: str, table: pa.Table) -> list[SideRows]:
         if DIFFERENCE in kernel:
             continue
         mine = table.filter(pc.equal(table["kernel"], kernel))
+        if mine.num_rows < LEAST_ROWS:
+            continue
         columns = {n: mine[n].to_numpy().astype(np.float64) for n in SHAPES[name]}
         gpu, framework, version = (
             str(mine[word][0].as_py()) for word in ("gpu", "framework", "version")

@@ -71,6 +71,12 @@ OPS = (
     *PRODUCTS, "grouped_gemm", "conv", "attention_prefill", "attention_decode", "embedding",
     *SIDES, *ROW_KINDS, *POINTWISE,
 )  # fmt: skip
+SCHEMES = {
+    "fp8_block": ("fp8", "fp8_block"), "w8a8": ("int8", "int8"), "w8a16": ("fp16", "int8"),
+    "w4a16": ("fp16", "int4"), "nvfp4": ("fp4", "fp4"),
+}  # fmt: skip
+"""Usual words for formats of the multiplication and of the stored weights."""
+
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 
@@ -81,7 +87,9 @@ class KernelPoint:
 
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
     op: str = choice(f"the operator: {', '.join(OPS)}")
-    dtype: str = choice("precision of the operands", default="fp16")
+    dtype: str = choice(
+        f"precision of the operands, or a scheme: {', '.join(SCHEMES)}", default="fp16"
+    )
     weight_dtype: str = choice("precision of stored weights, if narrower", default="")
     batch: int = choice("products in a batched GEMM; requests in attention", default=1)
     m: int = choice("rows of the result; tokens", default=1)
@@ -147,7 +155,8 @@ class Kernels:
         reasons = np.full(rows, "", object)
         flags = np.zeros((2, rows), bool)
         sizes = {name: numbers(batch, name).astype(np.float64) for name in _SIZES}
-        for where, group in _groups(batch):
+        for where, named in _groups(batch):
+            group = _spelled_out(named)
             local = {name: column[where] for name, column in sizes.items()}
             _check(group)
             gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in SCALES})
@@ -208,6 +217,14 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
 
 _WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
+
+
+def _spelled_out(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the group with a scheme's formats in place of its name."""
+    if group["dtype"] not in SCHEMES:
+        return group
+    dtype, weight_dtype = SCHEMES[group["dtype"]]
+    return group | {"dtype": dtype, "weight_dtype": group["weight_dtype"] or weight_dtype}
 
 
 def _check(group: dict[str, Any]) -> None:

@@ -68,12 +68,29 @@ class TensorRates:
 def kind_of(dtype: str, weight_dtype: str = "") -> str:
     """Return the kind of a product.
 
-    >>> kind_of("fp16"), kind_of("fp8"), kind_of("fp16", "int4")
-    ('bf16', 'fp8', 'w4a16')
+    >>> kind_of("fp16"), kind_of("fp8"), kind_of("fp8", "fp8_block"), kind_of("fp16", "int4")
+    ('bf16', 'fp8', 'fp8_block', 'w4a16')
     """
+    if (dtype, weight_dtype) == MEASURED["fp8_block"]:
+        return "fp8_block"
     if weight_dtype and BYTES[weight_dtype] < BYTES[dtype] <= BYTES["bf16"]:
         return "w4a16" if BYTES[weight_dtype] <= BYTES["int4"] else "w8a16"
     return dtype if dtype in ("fp8", "fp4", "int8") else PLAIN
+
+
+def batched_kind_of(kind: str) -> str:
+    """Return the kind of products with a matrix each, of those that share one matrix.
+
+    >>> batched_kind_of("fp8"), batched_kind_of("w4a16")
+    ('bmm_fp8', 'bmm')
+    """
+    return "bmm_fp8" if kind.startswith("fp8") else "bmm"
+
+
+def stand_ins(kind: str) -> tuple[str, ...]:
+    """Return the kinds whose numbers serve for one, its own first."""
+    shared = {"bmm": PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    return tuple(dict.fromkeys((kind, shared, PLAIN)))
 
 
 def band_name(kind: str) -> str:
@@ -82,9 +99,9 @@ def band_name(kind: str) -> str:
 
 
 MEASURED = {
-    "bf16": ("bf16", "bf16"), "fp8": ("fp8", "fp8"), "fp8_block": ("fp8", "fp8"),
+    "bf16": ("bf16", "bf16"), "fp8": ("fp8", "fp8"), "fp8_block": ("fp8", "fp8_block"),
     "fp4": ("fp4", "fp4"), "int8": ("int8", "int8"), "w8a16": ("fp16", "int8"),
-    "w4a16": ("fp16", "int4"),
+    "w4a16": ("fp16", "int4"), "bmm": ("bf16", "bf16"), "bmm_fp8": ("fp8", "fp8"),
 }  # fmt: skip
 """Formats of the multiplication and of the weights in the tables of each kind."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,14 @@ from simulators.kernels.tensor import (
     tensor_seconds,
 )
 from simulators.kernels.tensor_levels import FOLDER, FRAMEWORKS
-from simulators.kernels.tensor_rows import HELD_OUT, SPLIT, TABLE, TensorRows, read_tensor_rows
+from simulators.kernels.tensor_rows import (
+    HELD_OUT,
+    LATENT_TABLE,
+    SPLIT,
+    TABLE,
+    TensorRows,
+    read_tensor_rows,
+)
 from simulators.kernels.tiling import Tile
 
 Floats = NDArray[np.float64]
@@ -84,7 +91,8 @@ def fit_reference(out: Path, only: Sequence[str] | None = None) -> None:
     rows = () if reference is None else read_tensor_rows(reference, FRAMEWORKS)
     if reference is None or not rows:
         raise UserError(f"there is no {TABLE}; set SWEEPER_REFERENCE to the folder that has it")
-    digest = sha256_of(reference / TABLE)
+    tables = [table for table in (TABLE, LATENT_TABLE) if (reference / table).is_file()]
+    digests = {table: sha256_of(reference / table) for table in tables}
     lines = []
     for name in dict.fromkeys(part.gpu for part in rows):
         if only and name not in only:
@@ -93,7 +101,7 @@ def fit_reference(out: Path, only: Sequence[str] | None = None) -> None:
         parts = [part for part in rows if part.gpu == name]
         fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
         errors = [_held_out_error(part, r, gpu) for part, r in zip(parts, fitted, strict=True)]
-        write_calibration(out / f"{name}.toml", _text(gpu, parts, fitted, errors, digest))
+        write_calibration(out / f"{name}.toml", _text(gpu, parts, fitted, errors, digests))
         for part, (plain, bent) in zip(parts, errors, strict=True):
             title = f"{name} {part.framework} {part.kind} MAPE"
             note = f"formula alone {100.0 * plain:.1f} %"
@@ -209,7 +217,7 @@ def _text(
     parts: Sequence[TensorRows],
     fitted: Sequence[TensorRates],
     errors: Sequence[tuple[float, float]],
-    digest: str,
+    digests: Mapping[str, str],
 ) -> str:
     """Return the calibration file of one board."""
     mean = float(np.mean([bent for _, bent in errors]))
@@ -222,8 +230,8 @@ def _text(
         f'architecture = "{gpu.architecture}"',
         "",
         "[provenance]",
-        f'measured = ["{TABLE}"]',
-        f'sha256 = ["{digest}"]',
+        f"measured = {_listed(digests)}",
+        f"sha256 = {_listed(digests.values())}",
         f"rows = {sum(int(np.count_nonzero(~part.held_out)) for part in parts)}",
         f'split = "{SPLIT}"',
         f"held_out_mape = {mean:.4f}",
@@ -267,6 +275,10 @@ def _rates_lines(label: str, rates: TensorRates) -> list[str]:
         f"thresholds = [{', '.join(f'{x:.6g}' for x in bent.thresholds.tolist())}]",
         f"values = [{', '.join(f'{x:.3g}' for x in bent.values.tolist())}]",
     ]
+
+
+def _listed(words: Iterable[str]) -> str:
+    return f"[{', '.join(f'{chr(34)}{word}{chr(34)}' for word in words)}]"
 
 
 def _rounded(ends: Sequence[float]) -> list[float]:

@@ -16,7 +16,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.bands import LEAST_KNOWN, WIDEST, stretched
 from simulators.kernels.frameworks import FRAMEWORKS as KNOWN
-from simulators.kernels.tensor import MEASURED, PLAIN, TensorRates, tensor_rates_from
+from simulators.kernels.tensor import MEASURED, TensorRates, stand_ins, tensor_rates_from
 
 FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""
@@ -88,7 +88,7 @@ def tensor_rates(
     lenders = _lenders(boards, name, architecture, own=own)
     found = {}
     for kind in MEASURED:
-        for wanted in dict.fromkeys((kind, PLAIN)):
+        for wanted in stand_ins(kind):
             choices = [
                 (board, board.rates[by, wanted])
                 for board in lenders

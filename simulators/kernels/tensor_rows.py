@@ -25,7 +25,10 @@ Floats = NDArray[np.float64]
 
 TABLE = "llm_kernels/gemm.parquet"
 
-SPLIT = "weight matrices (n, k) by hash: three quarters fitted, one quarter held out with all rows"
+LATENT_TABLE = "llm_kernels/mla_bmm.parquet"
+"""Batched products of latent attention: heads as the batch, before and after a decode step."""
+
+SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
 HELD_OUT = 0.25
 """Part of the weight matrices that nothing is fitted to."""
@@ -35,6 +38,12 @@ FORMATS = {
     "w8a16": "int8_wo", "w4a16": "int4_wo",
 }  # fmt: skip
 """Names of the kinds in the table."""
+
+LATENT_FORMATS = {"bmm": "bfloat16", "bmm_fp8": "fp8"}
+"""Names of the batched kinds in theirs."""
+
+LATENT_SHAPES = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}
+"""Columns and inner length: queries enter the 512 numbers of a latent, results leave them."""
 
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """Where a table mixes kernels, the one that is meant."""
@@ -60,6 +69,7 @@ class TensorRows:
     m: Floats
     n: Floats
     k: Floats
+    batch: Floats
     seconds: Floats
 
     def __len__(self) -> int:
@@ -67,13 +77,14 @@ class TensorRows:
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes as products have them; none is batched."""
-        return self.m, self.n, self.k, np.ones(len(self))
+        """Sizes as products have them."""
+        return self.m, self.n, self.k, self.batch
 
     @property
     def place(self) -> Floats:
-        """A number in [0, 1) per weight matrix that looks drawn."""
-        return fraction(self.n.astype(np.uint64) * np.uint64(2**32) + self.k.astype(np.uint64))
+        """A number in [0, 1) per weight matrix, or batch of them, that looks drawn."""
+        n, k, more = (size.astype(np.uint64) for size in (self.n, self.k, self.batch - 1.0))
+        return fraction(n * np.uint64(2**32) + more * np.uint64(2**48) + k)
 
     @property
     def held_out(self) -> NDArray[np.bool_]:
@@ -82,17 +93,23 @@ class TensorRows:
 
     def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> TensorRows:
         """Return some of the rows."""
-        columns = (column[rows] for column in (self.m, self.n, self.k, self.seconds))
+        columns = (column[rows] for column in (*self.sizes, self.seconds))
         return TensorRows(self.gpu, self.framework, self.kind, self.version, *columns)
 
 
 @functools.lru_cache(maxsize=1)
 def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[TensorRows, ...]:
-    """Return every board, framework and kind of the table that is known; empty without one."""
-    file = reference / TABLE
-    if not file.is_file():
-        return ()
-    table = pa.parquet.read_table(file).unify_dictionaries()
+    """Return every board, framework and kind of the tables that is known; empty without any."""
+    found = []
+    if (file := reference / TABLE).is_file():
+        found += _plain(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
+    if (file := reference / LATENT_TABLE).is_file():
+        found += _latent(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
+    return tuple(found)
+
+
+def _plain(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:
+    """Return products with one weight matrix."""
     found = []
     for name, gpu in BOARDS.items():
         mine = table.filter(pc.equal(table["gpu"], name))
@@ -106,7 +123,30 @@ def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Tens
                     rows = rows.filter(pc.equal(rows["kernel"], kernel))
                 if rows.num_rows:
                     found.append(_columns(rows, gpu, framework, kind))
-    return tuple(found)
+    return found
+
+
+def _latent(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:
+    """Return products with one matrix per head."""
+    found = []
+    for name, gpu in BOARDS.items():
+        for framework in frameworks:
+            for kind, label in LATENT_FORMATS.items():
+                wanted = {"gpu": name, "framework": framework, "bmm_dtype": label}
+                rows = table
+                for column, value in wanted.items():
+                    rows = rows.filter(pc.equal(rows[column], value))
+                if not rows.num_rows:
+                    continue
+                shapes = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()])
+                m, batch, latency_us = (
+                    rows[column].to_numpy().astype(np.float64)
+                    for column in ("num_tokens", "num_heads", "latency_us")
+                )
+                version = str(rows["version"][0].as_py())
+                sizes = (m, shapes[:, 0], shapes[:, 1], batch)
+                found.append(TensorRows(gpu, framework, kind, version, *sizes, latency_us * 1e-6))
+    return found
 
 
 def _columns(table: pa.Table, gpu: str, framework: str, kind: str) -> TensorRows:
@@ -114,4 +154,4 @@ def _columns(table: pa.Table, gpu: str, framework: str, kind: str) -> TensorRows
         table[name].to_numpy().astype(np.float64) for name in ("m", "n", "k", "latency_us")
     )
     version = str(table["version"][0].as_py())
-    return TensorRows(gpu, framework, kind, version, m, n, k, latency_us * 1e-6)
+    return TensorRows(gpu, framework, kind, version, m, n, k, np.ones(m.size), latency_us * 1e-6)

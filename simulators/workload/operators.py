@@ -15,9 +15,9 @@ Column = float | NDArray[np.float64]
 
 BYTES = {
     "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0,
-    "fp4": 0.5, "int4": 0.5,
+    "fp4": 0.5, "int4": 0.5, "fp8_block": 1.0 + 4.0 / 128.0**2,
 }  # fmt: skip
-"""Bytes of one number, by precision."""
+"""Bytes of one number, by precision; blocks of 128 by 128 share a scale of four bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Attention:
     """
 
     name: str
-    phase: str  # "prefill" (compute heavy) or "decode" (one query token per request)
+    phase: str  # "prefill" (compute heavy), "decode" (one query token per request), "mixed"
     requests: Column
     query_tokens: Column  # sum of new tokens
     pairs: Column  # sum of query-key pairs scored: c * past + c * (c + 1) / 2 for a causal chunk c
@@ -67,6 +67,9 @@ class Attention:
     head_dim: float
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
+    window: Column = 0.0  # keys a query sees at most; 0: all
+    decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
+    decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
     repeat: float = 1
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.kernels.simulator import OPS, SIMULATOR, KernelPoint
+from simulators.kernels.simulator import OPS, SIDES, SIMULATOR, KernelPoint
 
 DEFAULTS = {
     f.name: f.default
@@ -107,3 +107,49 @@ def test_columns_of_any_integer_type_are_welcome() -> None:
         rows.schema.get_field_index("m"), "m", pa.array(np.array([128], np.int32))
     )
     assert SIMULATOR.evaluate(narrow).to_pylist() == SIMULATOR.evaluate(rows).to_pylist()
+
+
+def test_a_scheme_is_a_word_for_two_formats() -> None:
+    sizes = {"op": "linear", "m": 64, "n": 4096, "k": 4096}
+    pairs = {
+        "fp8_block": ("fp8", "fp8_block"), "w8a8": ("int8", ""), "w4a16": ("fp16", "int4"),
+        "w8a16": ("fp16", "int8"),
+    }  # fmt: skip
+    for scheme, (dtype, weights) in pairs.items():
+        short, long = answers(
+            [
+                {**sizes, "gpu": "h200_sxm", "dtype": scheme},
+                {**sizes, "gpu": "h200_sxm", "dtype": dtype, "weight_dtype": weights},
+            ]
+        )
+        assert short == long
+        assert short["calibrated"]
+
+
+def test_a_head_is_a_product_and_drawing_a_token_a_pass_over_its_logits() -> None:
+    sizes = {"gpu": "h100_sxm", "m": 64, "n": 128_256, "k": 4096, "dtype": "bf16"}
+    head, linear = answers([{**sizes, "op": "lm_head"}, {**sizes, "op": "linear"}])
+    assert head == linear
+    logits = {"gpu": "h100_sxm", "rows": 64, "cols": 128_256, "dtype": "fp32"}
+    drawn, softmax = answers([{**logits, "op": "sampling"}, {**logits, "op": "softmax"}])
+    assert drawn == softmax
+
+
+def test_points_name_a_framework() -> None:
+    row = {"gpu": "h100_sxm", "op": "linear", "m": 8, "n": 4096, "k": 4096, "dtype": "fp8"}
+    ours, theirs = answers([row, {**row, "framework": "vllm"}])
+    assert ours["latency_s"] != theirs["latency_s"]
+    with pytest.raises(UserError, match="framework"):
+        answers([{**row, "framework": "vlm"}])
+
+
+def test_side_kernels_take_requests_and_their_tokens() -> None:
+    base = {"gpu": "h100_sxm", "dtype": "bf16", "framework": "vllm", "batch": 4, "heads": 32}
+    base |= {"kv_heads": 16, "head_dim": 128, "cols": 8192, "new_tokens": 512}
+    ops = [op for op in SIDES if "quantise" not in op]
+    short, long = (
+        answers([{**base, "op": op, "new_tokens": each} for op in ops]) for each in (512, 1024)
+    )
+    for op, less, more in zip(ops, short, long, strict=True):
+        assert less["calibrated"], op
+        assert (less["latency_s"] == more["latency_s"]) == op.endswith("decode"), op

@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
+from simulators.kernels.gemm import batched_rates_of, tensor_rates_of
 from simulators.kernels.latency import price, roofline_s
 from simulators.kernels.levels import places, profile_of
 from simulators.kernels.tensor_levels import tensor_boards, tensor_rates
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
-FORMATS = (("bf16", ""), ("fp8", ""), ("fp16", "int4"), ("int8", ""), ("fp16", ""), ("tf32", ""))
+FORMATS = (
+    ("bf16", ""),
+    ("fp8", ""),
+    ("fp8", "fp8_block"),
+    ("fp16", "int4"),
+    ("int8", ""),
+    ("fp16", ""),
+    ("tf32", ""),
+)
 SLACK = 1.0 + 1e-12
 sizes = st.integers(1, 40_000)
 
@@ -28,7 +37,8 @@ def products(draw: st.DrawFn) -> tuple[Gemm, str]:
     has = load_gpu(gpu).peak_flops
     dtype, weights = draw(st.sampled_from([pair for pair in FORMATS if pair[0] in has]))
     m, n, k = (float(draw(sizes)) for _ in range(3))
-    return Gemm(name="p", m=m, n=n, k=k, dtype=dtype, weight_dtype=weights), gpu
+    batch = float(draw(st.sampled_from((1, 1, 2, 16, 128))))
+    return Gemm(name="p", m=m, n=n, k=k, batch=batch, dtype=dtype, weight_dtype=weights), gpu
 
 
 def seconds(gemm: Gemm, gpu: str, **scales: float) -> float:
@@ -114,6 +124,25 @@ def test_a_geforce_board_reads_a_models_weights_at_nearly_its_bandwidth() -> Non
     products = [Gemm(name="p", m=35.0, n=n, k=k, dtype="fp16") for n, k in layer]
     read_s = sum(n * k for n, k in layer) * 2.0 / gpu.hbm_bytes_per_s
     assert sum(float(price(gemm, gpu).latency_s) for gemm in products) < 1.4 * read_s
+
+
+def test_heads_with_a_matrix_each_have_rates_of_their_own() -> None:
+    gpu = load_gpu("h100_sxm")
+    heads = Gemm(name="p", m=64.0, n=512.0, k=128.0, batch=np.array([1.0, 16.0]), dtype="bf16")
+    priced = price(heads, gpu)
+    assert priced.calibrated
+    assert not np.asarray(priced.extrapolated)[1]
+    assert priced.latency_s[0] <= priced.latency_s[1]
+    profile = profile_of(gpu)
+    assert batched_rates_of(heads, gpu, profile) is not tensor_rates_of(heads, gpu, profile)
+
+
+def test_block_scales_are_a_format_of_the_weights() -> None:
+    blocks = Gemm(name="p", m=64.0, n=4096.0, k=4096.0, dtype="fp8", weight_dtype="fp8_block")
+    gpu = load_gpu("h200_sxm")
+    assert price(blocks, gpu).calibrated
+    plain = dataclasses.replace(blocks, weight_dtype="")
+    assert price(blocks, gpu).latency_s != price(plain, gpu).latency_s
 
 
 def test_relatives_come_in_order_of_likeness() -> None:
