@@ -152,7 +152,8 @@ class Kernel(Generic[A, R]):
         # Callees first: in the middle of a caller's type inference they take several times as
         # long to compile.
         for name in self.py_func.__code__.co_names:
-            if isinstance(callee := self.py_func.__globals__.get(name), Kernel):
+            callee = self.py_func.__globals__.get(name)
+            if isinstance(callee, Kernel) and callee is not self:
                 _ = callee.compiled
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **self.options)(self.py_func)
         dispatcher.compile(self.signature.numba)

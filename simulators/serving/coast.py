@@ -58,7 +58,7 @@ from simulators.serving.world import (
     count,
     gap_bin,
     gap_edge,
-    log,
+    log_batch,
     tick,
 )
 
@@ -135,7 +135,7 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
         paces[LONGEST_S] = max(paces[LONGEST_S], gap)
         count(pool, size, size)
         if world.clock[LOGGED] < world.log.shape[0]:
-            log(world, replica, slot, now, end)
+            log_batch(world, replica, slot, now, end)
         ends[place] = end
         if stages.size > 1:
             back = (pool[OLDEST] + pool[FLIGHT]) % stages.size

@@ -85,7 +85,7 @@ from simulators.serving.world import (
     World,
     count,
     gap_bin,
-    log,
+    log_batch,
     pop_release,
     push_release,
     tick,
@@ -239,7 +239,7 @@ def launch(price: Any, world: World, replica: int, slot: int, now: float) -> flo
     paces[FIRST_END], paces[LONGEST_S], paces[STALL_S] = end, 0.0, 0.0
     count(pool, size, int(step[TOKENS]))
     if world.clock[LOGGED] < world.log.shape[0]:
-        log(world, replica, slot, now, end)
+        log_batch(world, replica, slot, now, end)
     return end
 
 

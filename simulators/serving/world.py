@@ -255,7 +255,7 @@ def count(pool: Ints, size: int, tokens: int) -> int:
 
 
 @kernel(i8(WORLD, i8, i8, f8, f8))
-def log(world: World, replica: int, slot: int, formed: float, end: float) -> int:
+def log_batch(world: World, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""
     clock, step, pool = world.clock, world.step[slot], world.pool[replica]
     row = world.log[clock[LOGGED]]
