@@ -5,7 +5,8 @@ correction if it has one. Whatever was fitted, an answer below FLOPs over the da
 below the bytes of both operands and the result over its bandwidth, is raised to that.
 
 Libraries choose differently for single and for batched products, so fp32 rates come in two
-classes, `linear` and `bmm`. A batch is never faster than one of its products alone.
+classes, `linear` and `bmm`. A batch is never faster than one of its products alone, but for 8-bit
+ones on tensor cores.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from simulators.kernels.correction import corrected_seconds
 from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import GemmRates, Profile, machine
 from simulators.kernels.tensor import (
+    PLAIN_BATCH,
     TensorRates,
     band_name,
     batched_kind_of,
@@ -186,15 +188,20 @@ def sizes_of(gemm: Gemm) -> Sizes:
 def _tensor_seconds(
     gemm: Gemm, sizes: Sizes, gpu: Gpu, plain: TensorRates, together: TensorRates | None
 ) -> Floats:
-    """Price products with a matrix each by rates of their own, never below one of them alone."""
+    """Price products with a matrix each by rates of their own.
+
+    They take at least what one of them alone takes; but not in 8 bits, where the call of a single
+    product quantises its activations, which can take longer than a few heads' products.
+    """
     m, n, k, batch = sizes
     formats = gemm.dtype, gemm.weight_dtype
     if together is None or not np.any(batch > 1.0):
         return tensor_seconds(plain, sizes, gpu, *formats)
     alone = tensor_seconds(plain, (m, n, k, np.ones_like(batch)), gpu, *formats)
-    return np.where(
-        batch > 1.0, np.maximum(alone, tensor_seconds(together, sizes, gpu, *formats)), alone
-    )
+    many = tensor_seconds(together, sizes, gpu, *formats)
+    if together.kind == PLAIN_BATCH:
+        many = np.maximum(alone, many)
+    return np.where(batch > 1.0, many, alone)
 
 
 def _simt_seconds(gemm: Gemm, sizes: Sizes, gpu: Gpu, profile: Profile) -> Floats:

@@ -32,6 +32,9 @@ Sizes = tuple[Floats, Floats, Floats, Floats]
 PLAIN = "bf16"
 """The kind every measured board has; formats nobody measured borrow its numbers."""
 
+PLAIN_BATCH = "bmm"
+"""The kind of 16-bit products with a matrix each."""
+
 K_STEP = 32.0
 """Steps of k are a matrix instruction's or a few; one length serves all formats."""
 
@@ -84,12 +87,12 @@ def batched_kind_of(kind: str) -> str:
     >>> batched_kind_of("fp8"), batched_kind_of("w4a16")
     ('bmm_fp8', 'bmm')
     """
-    return "bmm_fp8" if kind.startswith("fp8") else "bmm"
+    return "bmm_fp8" if kind.startswith("fp8") else PLAIN_BATCH
 
 
 def stand_ins(kind: str) -> tuple[str, ...]:
     """Return the kinds whose numbers serve for one, its own first."""
-    shared = {"bmm": PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    shared = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
     return tuple(dict.fromkeys((kind, shared, PLAIN)))
 
 
