@@ -8,7 +8,7 @@ requests.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
@@ -45,6 +46,7 @@ from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import ServingMetrics
+from simulators.serving.order import evaluate_together
 from simulators.serving.point import ANALYTIC, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
 from simulators.serving.pricing import prices_of
@@ -77,9 +79,13 @@ class Serving:
         if fidelities.any():
             return evaluate_apart(self.evaluate, batch, fidelities)
         shelf = Shelf()
-        return evaluate_pointwise(
-            ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), batch
-        )
+
+        def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
+            return evaluate_pointwise(
+                ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), rows
+            )
+
+        return evaluate_together(one_by_one, batch, DEPLOYED)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -127,6 +133,12 @@ class Serving:
         """Return the command or manifest that deploys a design."""
         known = [f.name for f in fields(ServingPoint) if f.name in point]
         return deployment(ServingPoint(**{n: point[n] for n in known}), target, name)
+
+    def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+        """Say when and by whom the prices were quoted."""
+        if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
+            return ("GPU-hours cost what usd_per_gpu_hour says.",)
+        return priced_by(axes["prices"], axes["gpu"])
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,24 @@ def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
+
+
+def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that varies fastest would otherwise have every table built again and again."""
+    points = [
+        point(gpu=gpu, qps=qps) for qps in (1.0, 2.0, 3.0) for gpu in ("h100_sxm", "a100_sxm")
+    ]
+    met: list[str] = []
+    module = importlib.import_module("simulators.serving.simulator")
+
+    def noted(one: ServingPoint, shelf: object) -> object:
+        met.append(one.gpu)
+        return simulate(one, shelf)
+
+    monkeypatch.setattr(module, "simulate", noted)
+    rows = SIMULATOR.evaluate(batch(*points)).to_pylist()
+    assert met == 3 * ["h100_sxm"] + 3 * ["a100_sxm"]
+    assert [row["ttft_mean_s"] for row in rows] == [simulate(p).ttft_mean_s for p in points]
 
 
 def test_hints_grow_with_the_requests() -> None:
