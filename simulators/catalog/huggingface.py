@@ -34,11 +34,11 @@ QK_NORM = ("qwen3", "qwen3_moe", "olmo2")
 QKV_BIASES = ("qwen2", "qwen2_moe")
 
 
-def sheet_of_config(path: Path) -> dict[str, Any]:
-    """Return the fields of a `LanguageModel` that a `config.json` states or implies.
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the content of a `config.json`.
 
     Raises:
-        UserError: the file is not JSON, or not the configuration of a decoder-only transformer.
+        UserError: the file is not JSON, or no object.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -46,6 +46,16 @@ def sheet_of_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a readable Hugging Face config: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{path}: a Hugging Face config is a JSON object")
+    return config
+
+
+def sheet_of_config(path: Path) -> dict[str, Any]:
+    """Return the fields of a `LanguageModel` that a `config.json` states or implies.
+
+    Raises:
+        UserError: the file is not JSON, or not the configuration of a decoder-only transformer.
+    """
+    config = read_config(path)
     config = config.get("text_config") or config
     family = str(config.get("model_type", ""))
     if family in ("bert", "t5", "vit", "clip", "whisper") or config.get("is_encoder_decoder"):

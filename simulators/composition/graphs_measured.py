@@ -26,7 +26,7 @@ from simulators.workload.graph import Graph
 TABLE = "gpu_models/labels.parquet"
 SHAPES = "gpu_models/models.json"
 
-FAMILIES = {
+CODES = {
     "bert-large": "bert", "gpt2-large": "gpt2", "gpt3-xl-3072": "gpt2", "gpt3-2.7b": "gpt2",
     "opt-1.3b": "opt", "switch-xl-4e": "switch",
 }  # fmt: skip
@@ -115,7 +115,7 @@ def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
     shape = json.loads((reference / SHAPES).read_text(encoding="utf-8"))["models"][name]
     return Classic(
         name=name,
-        family=FAMILIES[name],
+        code=CODES[name],
         layers=shape["layers"],
         hidden=shape["hidden"],
         heads=shape["heads"],

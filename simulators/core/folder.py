@@ -16,6 +16,9 @@ from typing import Any
 
 from simulators.core.errors import UnknownNameError, UserError
 
+READ_BY_PATH = (".json", ".onnx")
+"""Files of other tools that may stand for a name."""
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -27,11 +30,13 @@ class Folder:
         kind: what one of them is called, as in "unknown gpu".
         path: where the package keeps them, relative to `simulators/`.
         suffix: of the files.
+        besides: where names are looked for that are not found here.
     """
 
     kind: str
     path: str
     suffix: str = ".toml"
+    besides: Folder | None = None
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -63,7 +68,7 @@ class Folder:
             UnknownNameError: nothing answers to the name.
             UserError: a path was given and no file is there.
         """
-        if os.sep in name or name.endswith((self.suffix, ".json")):
+        if os.sep in name or name.endswith((self.suffix, *READ_BY_PATH)):
             if not Path(name).is_file():
                 raise UserError(f"{self.kind} '{name}': there is no such file")
             return Path(name)
@@ -72,12 +77,18 @@ class Folder:
                 return file
         if (alias := self._aliases().get(name)) is not None:
             return alias
+        if self.besides is not None and self.besides.has(name):
+            return self.besides.find(name)
         raise UnknownNameError(
             self.kind,
             name,
-            self.names(),
+            (*self.names(), *(self.besides.names() if self.besides else ())),
             f"To add one, write catalog/{Path(self.path).name}/{name}{self.suffix}",
         )
+
+    def has(self, name: str) -> bool:
+        """Say whether a name or an alias resolves here."""
+        return name in self.names() or name in self._aliases()
 
     def _aliases(self) -> dict[str, Path]:
         if self.suffix != ".toml":
@@ -98,7 +109,8 @@ class _Simulators(Folder):
 
 SIMULATORS = _Simulators("simulator", ".", ".py")
 GPUS = Folder("gpu", "catalog/gpus")
-MODELS = Folder("model", "catalog/models")
+GRAPHS = Folder("graph", "catalog/graphs")
+MODELS = Folder("model", "catalog/models", besides=GRAPHS)
 CLUSTERS = Folder("cluster", "catalog/clusters")
 ACCELERATORS = Folder("accelerator", "catalog/accelerators")
 PRICES = Folder("price", "catalog/prices")
@@ -109,7 +121,8 @@ ROUTERS = Folder("router", "serving/routers", ".py")
 FOLDERS = {
     folder.kind: folder
     for folder in (
-        GPUS, MODELS, CLUSTERS, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS, ROUTERS, SIMULATORS,
+        GPUS, MODELS, GRAPHS, CLUSTERS, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS, ROUTERS,
+        SIMULATORS,
     )
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graph import Graph, Sketch
+from simulators.workload.graph import Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Classic:
     """The shape of a transformer with explicit scores."""
 
     name: str
-    family: str  # bert, gpt2, opt, switch
+    code: str  # whose implementation: bert, gpt2, opt, switch
     layers: int
     hidden: int
     heads: int
@@ -29,6 +29,12 @@ class Classic:
     experts: int = 0
     expert_capacity: int = 0
     has_language_head: bool = True  # BERT: else a classifier of whole sequences
+    source: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of sequences; the length is their tokens."""
+        return classic_graph(self, load.batch, load.length or self.max_context)
 
     @property
     def attention_width(self) -> int:
@@ -39,11 +45,11 @@ class Classic:
 def classic_graph(model: Classic, batch: int, length: int, tp: int = 1) -> Graph:
     """Return the graph of a whole model over `batch` sequences of `length` tokens.
 
-    >>> bert = Classic(name="bert", family="bert", layers=2, hidden=8, heads=2, ffn=32, vocab=100)
+    >>> bert = Classic(name="bert", code="bert", layers=2, hidden=8, heads=2, ffn=32, vocab=100)
     >>> len([n for n in classic_graph(bert, 2, 16).nodes if n.kind == "linear"])
     10
     """
-    draw = {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}[model.family]
+    draw = {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}[model.code]
     return draw(model, batch, length, tp)
 
 

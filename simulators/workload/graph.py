@@ -34,6 +34,15 @@ VIEWS = ("input", "weight", "view", "part")
 KINDS = (*VIEWS, *PRODUCTS, *POINTWISE, *NORMS, *TABLES, *MOVES)
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a model is run on: how many inputs, how long each is, and whether it is trained."""
+
+    batch: int
+    length: int = 0  # tokens, pixels a side, rows a lookup ...; 0: the model's usual
+    training: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One operator: what it reads, the shape of its result, its own weights."""
@@ -43,7 +52,8 @@ class Node:
     inputs: tuple[int, ...]  # positions of the nodes it reads
     shape: Shape  # of the result; the last rank is contiguous
     weights: tuple[Shape, ...] = ()  # none where they are another node's (tied)
-    repeat: int = 1  # layers it stands for
+    repeat: int = 1  # how often it runs: layers it stands for, times steps
+    copies: int = 1  # of its weights: layers it stands for
     stride: int = 1  # of a convolution or pool
     groups: int = 1  # of a convolution; routed copies per row of a grouped linear
     causal: bool = False  # attention that sees only what came before
@@ -74,7 +84,7 @@ class Graph:
     @property
     def parameters(self) -> int:
         """Weights of the model; tied ones count once."""
-        return sum(node.repeat * node.parameters for node in self.nodes)
+        return sum(node.copies * node.parameters for node in self.nodes)
 
     @property
     def flops(self) -> float:
@@ -151,6 +161,7 @@ class Sketch:
     nodes: list[Node] = field(default_factory=list)
     scope: str = ""
     _repeat: int = 1
+    _copies: int = 1
 
     def graph(self) -> Graph:
         """Return what was drawn."""
@@ -158,7 +169,15 @@ class Sketch:
 
     @contextmanager
     def layers(self, count: int, scope: str = "layer") -> Iterator[None]:
-        """Draw one layer for `count` alike."""
+        """Draw one layer for `count` alike, each with weights of its own."""
+        outer, self._copies = self._copies, self._copies * count
+        with self.steps(count, scope):
+            yield
+        self._copies = outer
+
+    @contextmanager
+    def steps(self, count: int, scope: str = "step") -> Iterator[None]:
+        """Draw one of `count` runs of the same weights."""
         outer, self._repeat = self._repeat, self._repeat * count
         named, self.scope = self.scope, f"{self.scope}{scope}."
         yield
@@ -196,6 +215,7 @@ class Sketch:
                 shape=shape,
                 weights=weights,
                 repeat=self._repeat,
+                copies=self._copies,
                 stride=stride,
                 groups=groups,
                 causal=causal,

@@ -22,7 +22,7 @@ from simulators.workload.graph import Graph, Sketch
 from simulators.workload.operators import Elementwise, Gemm
 
 GPT2 = Classic(
-    name="small", family="gpt2", layers=2, hidden=256, heads=4, ffn=1024, vocab=512, max_context=64
+    name="small", code="gpt2", layers=2, hidden=256, heads=4, ffn=1024, vocab=512, max_context=64
 )
 V100 = load_gpu("v100_pcie")
 
@@ -126,18 +126,18 @@ def test_fusion_does_not_wait_for_a_later_product() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    family=sampled_from(["bert", "gpt2", "opt"]),
+    code=sampled_from(["bert", "gpt2", "opt"]),
     batch=integers(1, 4),
     length=sampled_from([32, 64]),
 )
 def test_more_sequences_tokens_or_layers_never_take_less(
-    family: str, batch: int, length: int
+    code: str, batch: int, length: int
 ) -> None:
     model = Classic(
-        name="m", family=family, layers=2, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
+        name="m", code=code, layers=2, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
     )
     deeper = Classic(
-        name="m", family=family, layers=4, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
+        name="m", code=code, layers=4, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
     )
     seconds = _seconds(classic_graph(model, batch, length))
     assert _seconds(classic_graph(model, batch + 1, length)) >= seconds
