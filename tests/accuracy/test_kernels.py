@@ -14,8 +14,12 @@ from simulators.core.calibration import (
     verify_measured,
 )
 from simulators.core.contract import Check
+from simulators.core.folder import PACKAGE
 from simulators.kernels.checks import checks
-from simulators.kernels.levels import boards, calibration_file
+from simulators.kernels.draw import power_files
+from simulators.kernels.frameworks import fused_files
+from simulators.kernels.levels import boards, calibration_file, places
+from simulators.kernels.tensor_levels import tensor_files
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
 
@@ -55,6 +59,15 @@ def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> 
 
 
 @pytest.mark.slow
+def test_intervals_of_tensor_products_hold_as_often_as_those_of_fp32(
+    found: dict[str, Check],
+) -> None:
+    kinds = ("bf16", "fp8", "fp8_block", "fp4", "tensor")
+    assert all(found[f"{kind} product coverage"].ok for kind in kinds)
+    assert found["side kernel coverage"].ok
+
+
+@pytest.mark.slow
 def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:
@@ -63,3 +76,10 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
         file = calibration_file(board.name)
         assert file is not None
         verify_measured(provenance_of(read_calibration(file), file), reference)
+    for file in (*tensor_files(places()), *fused_files(), *power_files()):
+        verify_measured(provenance_of(read_calibration(file), file), reference)
+
+
+def test_calibrations_of_all_rooms_stay_modest() -> None:
+    files = [file for folder in PACKAGE.glob("*/calibration") for file in folder.rglob("*.toml")]
+    assert sum(file.stat().st_size for file in files) < 3_000_000
