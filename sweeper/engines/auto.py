@@ -98,30 +98,42 @@ class Auto:
 
 @dataclass
 class _Choice:
-    """The engine chosen at the first round."""
+    """The engine chosen at the first round, and chosen again once the rounds add up to more."""
 
     options: Auto
     stack: ExitStack
     crew: Crew | None = None
+    estimate: Estimate | None = None
+    asked: int = 0
+    hired: bool = False
 
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
-        if self.crew is None:
-            self.crew = self.stack.enter_context(self._choose(task, total, say).open())
+        self.asked += total
+        if self.estimate is None:
+            task.warm_up()
+            self.estimate = probe(task.space)
+        if self.crew is None or (not self.hired and self._is_worth_it(self.estimate)):
+            self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
         yield from self.crew.run(task, batches, total, say)
 
-    def _choose(self, task: Task, total: int, say: Say) -> Engine:
-        options = self.options
-        workers = options.actors or os.cpu_count() or 1
-        task.warm_up()
-        estimate = probe(task.space)
-        work_s = estimate.point_s * total
-        figures = f"{total:,} points × {_short(estimate.point_s)} = {_short(work_s)} of work"
-        if work_s < options.worth_s or workers < 2:
-            why = "one core" if workers < 2 else f"under {options.worth_s:g} s"
+    @property
+    def _workers(self) -> int:
+        return self.options.actors or os.cpu_count() or 1
+
+    def _is_worth_it(self, estimate: Estimate) -> bool:
+        """Return whether what was asked so far is worth actors: a search will ask as much again."""
+        return self._workers > 1 and estimate.point_s * self.asked >= self.options.worth_s
+
+    def _choose(self, estimate: Estimate, say: Say) -> Engine:
+        options, work_s = self.options, estimate.point_s * self.asked
+        figures = f"{self.asked:,} points × {_short(estimate.point_s)} = {_short(work_s)} of work"
+        self.hired = self._is_worth_it(estimate)
+        if not self.hired:
+            why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"
             say(f"auto chose inline: {figures}, {why}")
             return load_engine("inline")
         say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
-        return load_engine("ray", actors=workers, point_timeout_s=options.point_timeout_s)
+        return load_engine("ray", actors=self._workers, point_timeout_s=options.point_timeout_s)
 
 
 def _short(seconds: float) -> str:

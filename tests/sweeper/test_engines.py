@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UnknownNameError, UserError
-from sweeper.engines import Engine, load_engine
+from sweeper.engines import Engine, auto, load_engine
 from sweeper.engines.auto import hinted, probe
+from sweeper.keys import define
 from sweeper.samplers import load_sampler
 from sweeper.space import DesignSpace
+from sweeper.store import Part, Store
 from sweeper.testing import check_engine
+from sweeper.work import Task
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space, sweep
 
 
@@ -63,6 +68,31 @@ def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert said[0].startswith("auto chose inline: 100 points × ")
     assert "of work, under 20 s" in said[0]
     assert said[1] == "engine inline: this process"
+
+
+def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rounds of 100 points, a tenth of a second each: the third is worth actors."""
+    chosen: list[str] = []
+
+    class Idle:
+        @contextmanager
+        def open(self) -> Iterator[Idle]:
+            yield self
+
+        def run(self, *_: object) -> Iterator[Part]:
+            yield from ()
+
+    def load(name: str, **_: object) -> Idle:
+        chosen.append(name)
+        return Idle()
+
+    monkeypatch.setattr(auto, "load_engine", load)
+    monkeypatch.setattr(auto, "probe", lambda _: auto.Estimate(1, 0.1))
+    task = Task(troubled(), Store("nowhere", define(troubled())), {})
+    with auto.Auto(worth_s=25.0, actors=2).open() as crew:
+        for _ in range(10):
+            assert not list(crew.run(task, [], 100, lambda _: None))
+    assert chosen == ["inline", "ray"]
 
 
 def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
