@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 COMMANDS = (
-    "list", "show", "plan", "pareto", "report", "explain", "compare", "export", "validate",
+    "ask", "list", "show", "plan", "pareto", "report", "explain", "compare", "export", "validate",
     "doctor",
 )  # fmt: skip
 
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
+python -m sweeper ask --model M --gpu G --gpus N --qps Q   the cheapest deployment in its deadlines
 python -m sweeper list [KIND]                   what there is: spaces, gpus, models, schedulers ...
 python -m sweeper show NAME [KEY]               what a space, gpu ... is; or one design of a sweep
 python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes

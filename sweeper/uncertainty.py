@@ -20,7 +20,7 @@ from sweeper.layers import rank_layers
 from sweeper.query import check_columns, objective_matrix
 from sweeper.skyline import distinct_front
 
-_Z90 = 1.6448536269514722
+Z90 = 1.6448536269514722
 """Standard deviations from the middle of a normal distribution to the edge of its 90 % interval."""
 LAYERS = 3
 """Fronts behind one another whose designs are drawn; what lies further back is on no front."""
@@ -99,5 +99,5 @@ def _sigma(table: pl.DataFrame, name: str, band: float) -> NDArray[np.float64]:
         )
         with np.errstate(all="ignore"):
             width: NDArray[np.float64] = np.log(high / low)
-        return np.nan_to_num(width / (2 * _Z90))
-    return np.full(len(table), np.log1p(band) / _Z90)
+        return np.nan_to_num(width / (2 * Z90))
+    return np.full(len(table), np.log1p(band) / Z90)

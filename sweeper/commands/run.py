@@ -80,11 +80,7 @@ def main(composed: Mapping[str, Any]) -> int:
     """Run the sweep and print its front; exit code 3 when points failed."""
     if composed["output"] not in ("text", "json"):
         raise UserError(f"output={composed['output']}: write output=text or output=json")
-    asked = question(composed)
-    _check_not_empty(asked.space)
-    with _alone(asked.store):
-        folder = record.begin(asked.store, composed)
-        answers = _answer(asked, composed["failures"])
+    answers, folder = sweep(question(composed))
     failure: UserError | None = None
     try:
         record.finish(folder, answers, plot=bool(composed["plot"]))
@@ -97,6 +93,18 @@ def main(composed: Mapping[str, Any]) -> int:
     if failure is not None:
         raise failure
     return 3 if any(answers.rows.get(s) for s in FAILURES) else 0
+
+
+def sweep(asked: Question) -> tuple[summary.Answers, Path]:
+    """Answer a question under a live display, and return the answers and the folder of the run.
+
+    Raises:
+        UserError: the space is empty, runs already, or its folder cannot be written.
+    """
+    _check_not_empty(asked.space)
+    with _alone(asked.store):
+        folder = record.begin(asked.store, asked.written)
+        return _answer(asked, asked.written["failures"]), folder
 
 
 def _check_not_empty(space: DesignSpace) -> None:

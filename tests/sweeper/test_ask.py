@@ -1,0 +1,62 @@
+"""A question by flags ends in a deployment, or in what stands in its way."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sweeper.__main__ import main
+
+QUESTION = "ask --model llama3_1_8b --gpu h100_sxm --gpus 2 --qps 2 --requests 60 --run-with inline"
+
+
+def ask(words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    capsys.readouterr()
+    assert main(shlex.split(words)) == code
+    captured = capsys.readouterr()
+    return captured.err if code == 2 else captured.out
+
+
+def test_a_question_by_flags_is_answered(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = ask(QUESTION, capsys)
+    assert "per million tokens" in text
+    assert "How sure: meets both deadlines with" in text
+    assert "vllm serve meta-llama/Llama-3.1-8B" in text
+    assert "Prices: public_cloud, h100_sxm $2.99 an hour (2025-06" in text
+    assert "Next   python -m sweeper report ask_llama3_1_8b_" in text
+    answer = json.loads(ask(f"{QUESTION} --json", capsys))
+    row = answer["design"]
+    assert row["ttft_p99_s"] <= 1.0
+    assert row["tpot_p99_s"] <= 0.05
+    assert row["tp"] * row["pp"] * row["replicas"] <= 2
+    assert answer["next_best"]["cost_usd_per_mtok"] >= row["cost_usd_per_mtok"]
+    assert main(["export", answer["space"], row["key"], "--target", "kubernetes"]) == 0
+    assert main(["pareto", answer["space"]]) == 0
+
+
+def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ask(f"{QUESTION} --ttft 0.001", capsys, code=1)
+    assert "No design on at most 2 of h100_sxm meets" in text
+    assert "Nearest: " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ask --model llama3_1_8b", "the following arguments are required: --gpu"),
+        ("ask --model lama --gpu h100_sxm", "unknown model 'lama'"),
+        ("ask --model llama3_1_8b --gpu h1000", "unknown gpu 'h1000'"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from vllm, sglang, trtllm"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --qps 0", "write a number above zero"),
+        ("ask --model llama3_1_70b --gpu t4 --gpus 1", "its constraints leave none"),
+    ],
+)
+def test_mistakes_are_explained(
+    workplace: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    assert said in ask(words, capsys, code=2)
