@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,17 @@ def verify_measured(provenance: Provenance, reference: Path) -> bool:
                 f"{digest[:12]}…. Fit again, or fetch the table that belongs to it"
             )
     return found
+
+
+def fitted_digests(files: Iterable[Path]) -> set[str]:
+    """Return the hashes of all tables that some calibrations were fitted to.
+
+    Raises:
+        UserError: a calibration is unreadable or was changed by hand.
+    """
+    return {
+        digest for file in files for digest in provenance_of(read_calibration(file), file).sha256
+    }
 
 
 def sha256_of(path: Path) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import provenance_of, read_calibration, sha256_of
+from simulators.core.calibration import fitted_digests, sha256_of
 from simulators.core.contract import Check
 from simulators.kernels.draw import power_files
 from simulators.kernels.energy import energy_j, power_w
@@ -43,11 +43,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     tables = power_tables(reference)
     if not tables:
         return [Check("kernels: watts", None, note=f"{MEASURED}/*_power.parquet are absent")]
-    fitted = {
-        digest
-        for file in power_files()
-        for digest in provenance_of(read_calibration(file), file).sha256
-    }
+    fitted = fitted_digests(power_files())
     whole = rows == "all" and not fitted & {sha256_of(table) for table in tables}
     parts = [p if whole else p.where(p.held_out) for p in read_power_rows(reference)]
     found: list[Check] = []

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import provenance_of, read_calibration, sha256_of
+from simulators.core.calibration import fitted_digests, sha256_of
 from simulators.core.contract import Check
 from simulators.kernels.frameworks import SIDE_FOLDER
 from simulators.kernels.latency import price
@@ -33,11 +33,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     tables = side_tables(reference)
     if not tables:
         return [Check("kernels: side kernels", None, note=f"their tables in {MEASURED} are absent")]
-    fitted = {
-        digest
-        for file in SIDE_FOLDER.glob("*.toml")
-        for digest in provenance_of(read_calibration(file), file).sha256
-    }
+    fitted = fitted_digests(SIDE_FOLDER.glob("*.toml"))
     whole = rows == "all" and not fitted & {sha256_of(table) for table in tables}
     found: list[Check] = []
     inside: list[NDArray[np.bool_]] = []

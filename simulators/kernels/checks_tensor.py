@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import provenance_of, read_calibration, sha256_of
+from simulators.core.calibration import fitted_digests, sha256_of
 from simulators.core.contract import Check
 from simulators.kernels.gemm import gemm_roofline_s
 from simulators.kernels.latency import price
@@ -69,12 +69,7 @@ def tensor_checks(reference: Path, rows: str) -> list[Check]:
 def _fitted_to(reference: Path) -> bool:
     """Say whether the shipped calibrations were fitted to the table of this folder."""
     table = reference / TABLE
-    fitted = {
-        digest
-        for file in tensor_files(places())
-        for digest in provenance_of(read_calibration(file), file).sha256
-    }
-    return table.is_file() and sha256_of(table) in fitted
+    return table.is_file() and sha256_of(table) in fitted_digests(tensor_files(places()))
 
 
 def _own(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:

@@ -144,7 +144,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 1
+    version: int = 2
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

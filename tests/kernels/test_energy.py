@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.calibration import fitted_digests
 from simulators.kernels.draw import draw_of, power_files
 from simulators.kernels.energy import energy_j, power_w, resting_w
 from simulators.kernels.latency import price
@@ -84,3 +85,9 @@ def test_features_of_a_meter_are_finite_for_products_and_attention() -> None:
     seconds = np.array([1e-5, 1e-4])
     assert np.isfinite(meter_features(decode, seconds)).all()
     assert np.isfinite(meter_features(product(8.0), seconds)).all()
+
+
+def test_a_calibration_knows_the_tables_it_rests_on() -> None:
+    digests = fitted_digests(power_files())
+    assert len(digests) == 3
+    assert all(len(digest) == 64 for digest in digests)
