@@ -12,7 +12,9 @@ from simulators.collectives.fit import (
     NVLINK,
     Measured,
     errors_between,
+    growth_coverage,
     growth_errors,
+    held_out_coverage,
     held_out_errors,
     read_table,
 )
@@ -154,7 +156,7 @@ def _nccl(reference: Path, rows: str) -> list[Check]:
     found.append(_all_nccl(table, held_out=held_out))
     found += [_growth(table, collective) for collective in COLLECTIVE_NAMES]
     found.append(_overall_growth(table))
-    found += [_interpolated_ranks(table), _handful(table)]
+    found += [_interpolated_ranks(table), *_coverage(table), _handful(table)]
     found += _hgx_default(table, held_out=held_out)
     return found
 
@@ -266,6 +268,26 @@ def _interpolated_ranks(table: dict[str, dict[str, Measured]]) -> Check:
     together = np.concatenate(errors)
     value = _mape(together)
     return Check(name, value, "%", 15.0, value <= 15.0, together.size, "NVLink GPUs")
+
+
+def _coverage(table: dict[str, dict[str, Measured]]) -> list[Check]:
+    """Count rows inside intervals that were fitted without them: sizes, then rank counts."""
+    sizes = [
+        held_out_coverage(libraries["nccl"]) for libraries in table.values() if "nccl" in libraries
+    ]
+    ranks = [growth_coverage(table, NVLINK, collective) for collective in COLLECTIVE_NAMES]
+    found = []
+    for name, parts in (("sizes", sizes), ("ranks_8_from_4", ranks)):
+        inside = np.concatenate(parts) if parts else np.zeros(0, bool)
+        if not inside.size:
+            found.append(Check(f"collectives/covered_{name}", None, unit="%", note="no rows"))
+            continue
+        share = round(100.0 * float(np.mean(inside)), 1)
+        note = "inside 90 % intervals fitted without them, at least"
+        found.append(
+            Check(f"collectives/covered_{name}", share, "%", 90.0, share >= 90.0, inside.size, note)
+        )
+    return found
 
 
 def _hgx_default(table: dict[str, dict[str, Measured]], *, held_out: bool) -> list[Check]:

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.collectives.curves import Curve, wire_share
-from simulators.collectives.measured import CALIBRATIONS, GROWTH, OWN_CALIBRATIONS
-from simulators.collectives.regression import Rows, learn, plain_line
+from simulators.collectives.measured import CALIBRATIONS, GROWTH, OWN_CALIBRATIONS, STEP_BAND
+from simulators.collectives.regression import NOISE, Rows, learn, plain_line
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 
@@ -32,6 +32,8 @@ NCCL = "collectives/nccl_measured.parquet"
 FOLDS = 4
 SPLIT = "errors by 4-fold cross-validation over sizes, first and last size of a curve never held"
 COVERAGE = 0.9
+LEAST_BAND = 1.645 * NOISE
+"""Nine in ten of the versions of a library are that near to one another."""
 CATALOG_NAMES = {"rtx_pro_6000_server": "rtx_pro_6000"}
 """Where the table's name of a GPU is not the catalog's."""
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
@@ -166,6 +168,31 @@ def held_out_errors(measured: Measured) -> HeldOut:
     A size is held out in all precisions at once: they are measured together.
     """
     rows, code = measured.rows, measured.rows_code
+    errors, inner = np.zeros(code.size), np.zeros(code.size, bool)
+    for out in _folds(measured):
+        inner |= out
+        guess = learn(rows.take(~out)).log_s(rows.kin[out], rows.octave[out])
+        errors[out] = guess - rows.log_s[out]
+    return HeldOut(errors[inner], code[inner], rows.octave[inner])
+
+
+def held_out_coverage(measured: Measured) -> NDArray[np.bool_]:
+    """Say of inner sizes whether the interval holds them that is fitted without them."""
+    rows = measured.rows
+    covered = []
+    for out in _folds(measured):
+        kept = Measured(measured.keys, rows.take(~out))
+        inner = held_out_errors(kept)
+        errors = learn(kept.rows).log_s(rows.kin[out], rows.octave[out]) - rows.log_s[out]
+        bands = np.array([_band_of(inner, code) for code in range(len(measured.keys))])
+        covered.append(np.abs(errors) <= bands[measured.rows_code[out]])
+    return np.concatenate(covered)
+
+
+def _folds(measured: Measured) -> Iterator[NDArray[np.bool_]]:
+    """Yield the rows that are held out together."""
+    rows = measured.rows
+    code = measured.rows_code
     fold, inner = np.zeros(code.size, np.int64), np.zeros(code.size, bool)
     for together in np.unique(rows.kin[:, [0, 2]], axis=0):
         mine = np.flatnonzero((rows.kin[:, [0, 2]] == together).all(axis=1))
@@ -173,13 +200,10 @@ def held_out_errors(measured: Measured) -> HeldOut:
         rank = np.searchsorted(sizes, rows.octave[mine])
         fold[mine] = rank % FOLDS
         inner[mine] = (rank > 0) & (rank < sizes.size - 1)
-    errors = np.zeros(code.size)
     for held in range(FOLDS):
         out = (fold == held) & inner
         if out.any():
-            guess = learn(rows.take(~out)).log_s(rows.kin[out], rows.octave[out])
-            errors[out] = guess - rows.log_s[out]
-    return HeldOut(errors[inner], code[inner], rows.octave[inner])
+            yield out
 
 
 def errors_between(measured: Measured, key: Key) -> Floats:
@@ -200,8 +224,6 @@ def fitted_curves(measured: Measured, *, with_bands: bool = True) -> Iterator[tu
     held = HeldOut(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
     if with_bands:
         held = held_out_errors(measured)
-    errors, owners = held.log_error, held.curve
-    wide = _band(errors)
     process = learn(measured.rows)
     for code, key in enumerate(measured.keys):
         mine = measured.of(key)
@@ -210,7 +232,6 @@ def fitted_curves(measured: Measured, *, with_bands: bool = True) -> Iterator[tu
         grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + 1.0)
         kin = np.tile(measured.kin_of(key), (grid.size, 1))
         departure = process.log_s(kin, grid) - line.log_s(grid)
-        own = errors[owners == code]
         yield (
             key,
             Curve(
@@ -218,11 +239,18 @@ def fitted_curves(measured: Measured, *, with_bands: bool = True) -> Iterator[tu
                 bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
                 first_octave=float(grid[0]),
                 departure=tuple(round(float(x), 3) for x in departure),
-                band=round(max(wide, _band(own)) if own.size else wide, 3),
+                band=round(_band_of(held, code), 3),
                 measured_from=float(octave.min()),
                 measured_to=float(octave.max()),
             ),
         )
+
+
+def _band_of(held: HeldOut, code: int) -> float:
+    """Return the band of a curve: that of all curves of its library, or its own if wider."""
+    wide = max(_band(held.log_error), LEAST_BAND)
+    own = held.log_error[held.curve == code]
+    return max(wide, _band(own)) if own.size else wide
 
 
 def _band(errors: Floats) -> float:
@@ -322,6 +350,18 @@ def growth_errors(
         if mine.any() and others.gpu.size:
             errors[gpu] = smoothed(others, seen.weight[mine]) - seen.log_ratio[mine]
     return errors
+
+
+def growth_coverage(
+    table: dict[str, dict[str, Measured]], gpus: Sequence[str], collective: str
+) -> NDArray[np.bool_]:
+    """Say of rows at 8 ranks whether the interval of growth learnt from other GPUs holds them."""
+    covered = [np.zeros(0, bool)]
+    for gpu, errors in growth_errors(table, gpus, collective).items():
+        others = growth_errors(table, [o for o in gpus if o != gpu], collective)
+        band = STEP_BAND * _band(np.concatenate(list(others.values())))
+        covered.append(np.abs(errors) <= band)
+    return np.concatenate(covered)
 
 
 def growth_text(table: dict[str, dict[str, Measured]], source: Path) -> str:

@@ -7,6 +7,7 @@ was measured the algorithm that large libraries would take is modelled on the cl
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 import numpy as np
@@ -72,10 +73,11 @@ def collective_time(
     memory = np.full(size_bytes.size, gpu.hbm_bytes_per_s)
     name = gpu.measured_as or gpu.name
     if ranks > 1 and name in NETWORKS.names():
-        return measured_s(
+        answer = measured_s(
             plan, collective=collective, gpu=name, library=library, dtype=dtype,
             size_bytes=size_bytes, requests=requests, memory_bytes_per_s=memory,
         )  # fmt: skip
+        return dataclasses.replace(answer, extrapolated=answer.extrapolated | gpu.is_what_if)
     taken = np.zeros(size_bytes.size, np.int64)
     collectives_ns(requests, memory, plan.whole[None], plan.rates[None], taken)
     if (taken == IMPOSSIBLE).any():

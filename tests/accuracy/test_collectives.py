@@ -7,8 +7,8 @@ import pytest
 from simulators.collectives.checks import checks
 from simulators.core.calibration import reference_folder
 
-# Percent; l40s is PCIe, whose all-to-alls scatter more than a fit can know.
-WIDER = {"collectives/nccl_l40s": 9.0}
+# Percent; at 8 ranks of l40s, PCIe boards, the same bytes in another precision differ by 8 % too.
+WIDER = {"collectives/nccl_l40s": 7.6}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulators.catalog.cluster import load_cluster
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.pricing import collective_time
 from simulators.core.errors import Infeasible
@@ -35,6 +35,15 @@ def test_the_network_between_nodes_is_slower_than_the_one_inside() -> None:
         for ranks in (8, 16)
     )  # fmt: skip
     assert np.all(far > near)
+
+
+def test_a_gpu_of_ones_imagination_is_marked_as_extrapolated() -> None:
+    gpu = what_if(load_gpu("h100_sxm"), bandwidth_scale=2.0)
+    answer = collective_time(
+        collective="all_reduce", size_bytes=SIZES, ranks=8, cluster=load_cluster("dgx_h100"),
+        gpu=gpu,
+    )  # fmt: skip
+    assert answer.extrapolated.all()
 
 
 def test_ranks_fill_whole_nodes() -> None:
