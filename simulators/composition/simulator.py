@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
-from simulators.composition import bands, clocks, network
+from simulators.composition import bands, clocks, graphs, graphs_pass, network
 from simulators.composition.bands import interval_s, together
 from simulators.composition.effects import NAMES as EFFECTS
 from simulators.composition.effects import NOTHING, effects_without
@@ -42,6 +42,8 @@ from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.kernels.latency import flops
 from simulators.kernels.simulator import SIMULATOR as KERNELS
 from simulators.workload.cut import Parallelism, check_cut
+from simulators.workload.families import draw, is_graph_model
+from simulators.workload.graph import Load
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.operators import Collective, Column
 from simulators.workload.precision import precision
@@ -53,7 +55,7 @@ Columns = dict[str, NDArray[np.float64]]
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 WORDS = ("model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without")
 NUMBERS = ("tp", "pp", "overlap", *SCALES)
-PHASES = ("prefill", "decode")
+PHASES = ("prefill", "decode", *graphs_pass.PHASES)
 GB = 1e9
 
 
@@ -66,9 +68,16 @@ class CompositionPoint:
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
     tp: int = choice("GPUs that share every layer", default=1)
     pp: int = choice("groups of GPUs that share the layers out", default=1)
-    phase: str = choice("prefill of whole prompts, or decode of one token each", default="decode")
+    phase: str = choice(
+        "prefill of whole prompts, decode of one token each, training; a graph's: inference",
+        default="decode",
+    )
     batch: int = choice("requests in the batch", default=1)
     context: int = choice("tokens of each prompt, or read by each decode", default=1024)
+    size: int = choice(
+        "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual", default=0
+    )
+    dp: int = choice("GPUs that train on batches of their own and sum gradients", default=1)
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice("how kernels are launched: graphs, eager, eager_tp", default=DEFAULT)
@@ -114,7 +123,7 @@ class CompositionMetrics:
 class CompositionFacts:
     """What a constraint may ask about a point without simulating it."""
 
-    gpus: int = fact("GPUs of the replica", needs=("tp", "pp"))
+    gpus: int = fact("GPUs of all replicas", needs=("tp", "pp", "dp"))
     model_parameters: int = fact("weights of the model", needs=("model",))
     hbm_bytes_per_gpu: int = fact("memory of one GPU", unit="B", needs=("gpu",))
 
@@ -135,7 +144,13 @@ class Composition:
         out = {f.name: np.full(rows, np.nan) for f in fields(CompositionMetrics)}
         reasons = np.full(rows, "", object)
         flags = np.zeros((2, rows), bool)
-        for where, group in _groups(batch):
+        drawn = graphs_pass.drawn_rows(batch)
+        for row in np.flatnonzero(drawn):
+            reasons[row] = _graph_row(batch, int(row), out, flags)
+        for every, group in _groups(batch):
+            where = every[~drawn[every]]
+            if not where.size:
+                continue
             try:
                 replica = _replica(group)
                 local = _memory(replica, _step(batch, where), batch, where)
@@ -162,7 +177,7 @@ class Composition:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
             fitted = (network.CALIBRATION, clocks.CALIBRATION, bands.CALIBRATION)
-            return (*fitted, *KERNELS.reads("", value))
+            return (*fitted, graphs.CALIBRATION, *KERNELS.reads("", value))
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
@@ -182,6 +197,9 @@ class Composition:
             UserError: a value nothing answers to.
         """
         batch = _batch_of(point)
+        if graphs_pass.drawn_rows(batch)[0]:
+            job = graphs_pass.job_of(batch.to_pylist()[0])
+            return graphs_pass.explained_pass(job, graphs_pass.run(job))
         [(where, group)] = _groups(batch)
         replica, step = _replica(group), _step(batch, where)
         if reason := _does_not_fit(replica, _memory(replica, step, batch, where))[0]:
@@ -194,10 +212,10 @@ class Composition:
         """Return the facts of every row."""
         models, model_names = categories(batch, "model")
         gpus, gpu_names = categories(batch, "gpu")
-        parameters = np.array([load_model(name).parameters for name in model_names])
+        parameters = np.array([_parameters(str(name)) for name in model_names])
         memory = np.array([load_gpu(name).hbm_bytes for name in gpu_names])
         columns = [
-            numbers(batch, "tp") * numbers(batch, "pp"),
+            numbers(batch, "tp") * numbers(batch, "pp") * numbers(batch, "dp"),
             parameters[models],
             memory[gpus],
         ]
@@ -228,6 +246,25 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
         group |= dict(zip(NUMBERS, map(float, key[len(named) :]), strict=True))
         groups.append((where, group))
     return groups
+
+
+def _graph_row(batch: pa.RecordBatch, row: int, out: Columns, flags: NDArray[np.bool_]) -> str:
+    """Write the metrics of a pass over a graph, and return why there are none."""
+    try:
+        job = graphs_pass.job_of(batch.slice(row, 1).to_pylist()[0])
+        done = graphs_pass.run(job)
+    except Infeasible as verdict:
+        return str(verdict)
+    for name, value in graphs_pass.metrics_of(job, done).items():
+        out[name][row] = value
+    flags[0, row], flags[1, row] = done.calibrated, done.extrapolated
+    return ""
+
+
+def _parameters(model: str) -> int:
+    """Return the weights of a model, iterated or drawn."""
+    drawn = is_graph_model(model)
+    return draw(model, Load(batch=1)).parameters if drawn else load_model(model).parameters
 
 
 def _replica(group: dict[str, Any]) -> Replica:
