@@ -9,14 +9,28 @@ group are padded to the height of a matrix instruction.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.gpu import Gpu
-from simulators.kernels.bending import bent_seconds
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.bands import Band
+from simulators.kernels.correction import bent_seconds
 from simulators.kernels.family import Family, Flags
 from simulators.kernels.frameworks import Entry, entry_of
-from simulators.kernels.fused import attention_features, decode_seconds, prefill_seconds
+from simulators.kernels.fused import (
+    Numbers,
+    attention_features,
+    decode_seconds,
+    mixed_features,
+    mixed_seconds,
+    prefill_seconds,
+    split_sums,
+    sums,
+)
+from simulators.kernels.knots import read_knots
 from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Attention
@@ -29,9 +43,16 @@ LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
 LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
 """A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
 
+FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
+
 
 def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one fused attention kernel over a batch of requests."""
+    """Return the seconds of one fused attention kernel over a batch of requests.
+
+    A mixed batch is one launch where the library has such a kernel, else two after each other.
+    """
+    if attention.phase == "mixed":
+        return _mixed_seconds(attention, gpu, profile)
     entry = _entry(attention, gpu, profile)
     if entry is not None:
         # Isolated measurements hold the launch that `price` adds.
@@ -46,15 +67,79 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
     return np.maximum(four_norm(compute_s, memory_s), attention_roofline_s(attention, gpu))
 
 
+def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of chunks and decodes together; without chunks, of the decode kernel."""
+    chunks, decodes = apart(attention)
+    decodes_s = attention_seconds(decodes, gpu, profile)
+    some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
+    entry = _entry(attention, gpu, profile)
+    if entry is not None:
+        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+        together_s = np.maximum(alone_s, attention_roofline_s(attention, gpu))
+        return np.where(some_chunks, np.maximum(together_s, decodes_s), decodes_s)
+    chunks_s = attention_seconds(chunks, gpu, profile)
+    some_decodes = np.asarray(decodes.query_tokens, np.float64) > 0.0
+    both_s = chunks_s + profile.kernel_s + decodes_s
+    return np.where(some_chunks & some_decodes, both_s, np.where(some_chunks, chunks_s, decodes_s))
+
+
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
+    """Return the seconds of one launch: off the knots of a table, else by a form and its trees."""
+    if entry.knots is None:
+        return formula_seconds(attention, gpu, entry)
+    measured_here = gpu.name == entry.lender and not gpu.is_what_if
+    scale = None if measured_here else functools.partial(_moved, gpu=gpu, entry=entry)
+    seconds = read_knots(entry.knots, attention, scale)
+    if np.isnan(seconds).any():
+        return np.where(np.isnan(seconds), formula_seconds(attention, gpu, entry), seconds)
+    return seconds
+
+
+def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
     """Return the seconds of one launch by a fitted form and the trees that bend it."""
-    form = decode_seconds if attention.phase == "decode" else prefill_seconds
-    moved_bytes = attention_bytes(attention)
-    seconds = np.asarray(form(attention, gpu, entry.numbers, moved_bytes), np.float64)
+    seconds = form_seconds(attention, gpu, entry.numbers)
     if entry.bend is None:
         return seconds
-    features = attention_features(attention, seconds.shape)
+    looked_at = mixed_features if attention.phase == "mixed" else attention_features
+    features = looked_at(attention, seconds.shape)
     return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
+
+
+def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
+    """Return the seconds of one launch by the form alone."""
+    form = FORM_OF[attention.phase]
+    return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
+
+
+def _moved(attention: Attention, *, gpu: Gpu, entry: Entry) -> Floats:
+    """Return how many times as long the form says an operator takes as where it was measured."""
+    there = form_seconds(attention, load_gpu(entry.lender), entry.numbers)
+    return form_seconds(attention, gpu, entry.numbers) / there
+
+
+def apart(attention: Attention) -> tuple[Attention, Attention]:
+    """Return the chunks and the decodes of a mixed batch as two launches."""
+    chunks, chunk_keys, decodes, decode_keys = split_sums(attention)
+    queries, pairs, _, _ = sums(attention)
+    plain = replace(attention, decodes=0.0, decode_kv_tokens=0.0)
+    return (
+        replace(
+            plain,
+            phase="prefill",
+            requests=chunks,
+            query_tokens=queries - decodes,
+            pairs=pairs - decode_keys,
+            kv_tokens=chunk_keys,
+        ),
+        replace(
+            plain,
+            phase="decode",
+            requests=decodes,
+            query_tokens=decodes,
+            pairs=decode_keys,
+            kv_tokens=decode_keys,
+        ),
+    )
 
 
 def kernel_of(attention: Attention) -> str:
@@ -126,6 +211,11 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
     return entry_of(gpu, profile, kernel_of(attention), dtypes)
 
 
+def _band(attention: Attention, gpu: Gpu, profile: Profile) -> Band | None:
+    entry = _entry(attention, gpu, profile)
+    return None if entry is None else entry.band
+
+
 def _class(_attention: Attention, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
     return np.array("attention")
 
@@ -143,4 +233,5 @@ FAMILY = Family(
     roofline_s=attention_roofline_s,
     classes=_class,
     origin=_origin,
+    band=_band,
 )

@@ -9,26 +9,28 @@ Beyond the times of the fit the slope is one again, and the trees hold their las
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
 from simulators.kernels.boosting import boosted
-from simulators.kernels.correction import BLOCK, Correction
+from simulators.kernels.correction import Correction
 
 Columns = NDArray[np.float64]
 
-PIECES = ("features", "thresholds", "values")
-"""Arrays of a correction, which a calibration holds as one line of numbers each."""
+LEAF_STEP = 1e-4
+"""Files hold leaves in whole steps of a hundredth of a percent, which keeps their order."""
 
 
 def bend_from(table: Mapping[str, Any]) -> Correction:
     """Return the correction a calibration holds as lines of numbers."""
-    features, thresholds, values = (str(table[name]).split() for name in PIECES)
+    features, thresholds = (str(table[name]).split() for name in ("features", "thresholds"))
+    if "leaves" in table:
+        leaves = np.array(str(table["leaves"]).split(), np.float64) * LEAF_STEP
+    else:
+        leaves = np.array(str(table["values"]).split(), np.float64)
     return Correction(
         alpha=float(table["alpha"]),
         offset=float(table["offset"]),
@@ -37,7 +39,7 @@ def bend_from(table: Mapping[str, Any]) -> Correction:
         depth=int(table["depth"]),
         features=np.array(features, np.int64),
         thresholds=np.array(thresholds, np.float64),
-        values=np.array(values, np.float64),
+        values=leaves,
     )
 
 
@@ -50,8 +52,8 @@ def bend_lines(bend: Correction) -> list[str]:
         f"log_t_hi = {bend.log_t_hi:.6g}",
         f"depth = {bend.depth}",
         f'features = "{" ".join(map(str, bend.features.tolist()))}"',
-        f'thresholds = "{" ".join(f"{x:.5g}" for x in bend.thresholds.tolist())}"',
-        f'values = "{" ".join(f"{x:.3g}" for x in bend.values.tolist())}"',
+        f'thresholds = "{" ".join(f"{x:.4g}" for x in bend.thresholds.tolist())}"',
+        f'leaves = "{" ".join(map(str, np.rint(bend.values / LEAF_STEP).astype(int).tolist()))}"',
     ]
 
 
@@ -97,61 +99,3 @@ def fit_bend(
         thresholds=thresholds,
         values=values,
     )
-
-
-def bent_seconds(bend: Correction, features: Columns, seconds: Columns) -> Columns:
-    """Return the corrected seconds of rows, given one feature per row of the matrix."""
-    bends = np.array([bend.alpha, bend.offset, bend.log_t_lo, bend.log_t_hi])
-    columns = np.ascontiguousarray(np.concatenate([features, seconds[None]]))
-    out = np.empty(seconds.size)
-    _walk(columns, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
-    return out
-
-
-@kernel(i8(matrix(f8), array(f8), i8, array(i8), *arrays(f8, 3)))
-def _walk(
-    rows: Floats,
-    bends: Floats,
-    depth: int,
-    features: Ints,
-    thresholds: Floats,
-    values: Floats,
-    out: Floats,
-) -> int:
-    """Send every row down every complete binary tree; a row equal to a threshold goes left.
-
-    All splits of a tree are compared at once, as in the correction of matrix products.
-    """
-    alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
-    splits = 2**depth - 1
-    trees = features.size // splits
-    count = rows.shape[0]
-    leaf_of = np.empty(2**splits, np.int64)
-    for bits in range(leaf_of.size):
-        node = 0
-        for _ in range(depth):
-            node = 2 * node + 1 + ((bits >> node) & 1)
-        leaf_of[bits] = node - splits
-    columns = np.zeros((count, BLOCK))
-    went = np.empty(BLOCK, np.int64)
-    leaves = np.empty(BLOCK)
-    for start in range(0, out.size, BLOCK):
-        size = min(BLOCK, out.size - start)
-        for f in range(count):
-            for j in range(size):
-                columns[f, j] = rows[f, start + j]
-        leaves[:] = 0.0
-        for tree in range(trees):
-            went[:] = 0
-            for split in range(splits):
-                column = columns[features[tree * splits + split]]
-                threshold = thresholds[tree * splits + split]
-                for j in range(BLOCK):
-                    went[j] |= (column[j] > threshold) << split
-            for j in range(size):
-                leaves[j] += values[tree * (splits + 1) + leaf_of[went[j]]]
-        for j in range(size):
-            log_t = math.log(rows[count - 1, start + j])
-            held = min(max(log_t, log_t_lo), log_t_hi)
-            out[start + j] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves[j])
-    return 0

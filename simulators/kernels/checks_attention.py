@@ -3,7 +3,8 @@
 Tables that the calibrations were fitted to are judged by the half of their shapes that was held
 out; any other folder's tables are judged whole. Decode has a region apart: short keys, many
 requests, many query heads per key head, where kernels are several times slower than bandwidth and
-libraries switch between them.
+libraries switch between them. Chunks on a prefix, mixed batches and layers of experts from other
+tables follow in `checks_chunks.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import provenance_of, read_calibration, sha256_of
 from simulators.core.contract import Check
+from simulators.kernels import checks_chunks
 from simulators.kernels.fit_fused import predicted_s
 from simulators.kernels.frameworks import FOLDER, Entry, entry_of
 from simulators.kernels.levels import profile_of
@@ -30,6 +32,7 @@ CROWDED_BAR = 25.0
 TRANSFER_BAR = 15.0
 SKEWED_BAR = 25.0
 FRAMEWORKS = ("vllm", "trtllm")
+"""Whose transfer to another GPU is judged."""
 
 SHORT_KEYS, MANY_REQUESTS, MANY_HEADS = 1024.0, 32.0, 12.0
 """The region apart: fewer keys than this, and as many requests and query heads per key head."""
@@ -53,7 +56,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
             measured = read_measured(reference, gpu, kernel)
             judged = [m if whole else m.where(m.held_out) for m in measured]
             found += _kernel_checks(gpu, kernel, judged)
-    return found
+    return found + checks_chunks.checks(reference) + checks_chunks.coverage(reference)
 
 
 def _fitted_hashes() -> set[str]:

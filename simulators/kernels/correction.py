@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel
+from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
 from simulators.kernels.tiling import flat
 
-FEATURES = 9
-"""m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds."""
+Columns = NDArray[np.float64]
 
 REFERENCE_TILE = 128.0
 """The tile whose count is a feature: the largest square one that all libraries have."""
@@ -59,27 +58,21 @@ def correction_from(table: Mapping[str, Any]) -> Correction:
 
 
 def corrected_seconds(
-    correction: Correction,
-    sizes: tuple[NDArray[np.float64], ...],
-    seconds: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    correction: Correction, sizes: tuple[Columns, ...], seconds: Columns
+) -> Columns:
     """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
-    m, n, k, batch = (flat(size, seconds.shape) for size in sizes)
-    bends = np.array(
-        [correction.alpha, correction.offset, correction.log_t_lo, correction.log_t_hi]
-    )
-    out = np.empty(seconds.size)
-    _correct(
-        m, n, k, batch, flat(seconds, seconds.shape), bends,
-        correction.depth, correction.features, correction.thresholds, correction.values, out,
-    )  # fmt: skip
-    return out.reshape(seconds.shape)
+    rows = seconds.reshape(-1)
+    features = features_of(tuple(flat(size, seconds.shape) for size in sizes), rows).T
+    return bent_seconds(correction, features[:-1], rows).reshape(seconds.shape)
 
 
 def features_of(
     sizes: tuple[NDArray[np.float64], ...], seconds: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return one row of features per product, none of which ever falls when a size grows."""
+    """Return one row of features per product, none of which ever falls when a size grows.
+
+    They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
+    """
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
     return np.stack([m, n, k, batch, m * k, n * k, m * n, tiles, seconds], axis=1)
@@ -89,13 +82,18 @@ BLOCK = 256
 """Rows walked together: their features stay in the first-level cache for all trees."""
 
 
-@kernel(i8(*arrays(f8, 6), i8, *arrays(i8, 1), *arrays(f8, 3)))
-def _correct(
-    m: Floats,
-    n: Floats,
-    k: Floats,
-    batch: Floats,
-    seconds: Floats,
+def bent_seconds(bend: Correction, features: Columns, seconds: Columns) -> Columns:
+    """Return the corrected seconds of rows, given one feature per row of the matrix."""
+    bends = np.array([bend.alpha, bend.offset, bend.log_t_lo, bend.log_t_hi])
+    columns = np.ascontiguousarray(np.concatenate([features, seconds[None]]))
+    out = np.empty(seconds.size)
+    _walk(columns, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
+    return out
+
+
+@kernel(i8(matrix(f8), array(f8), i8, array(i8), *arrays(f8, 3)))
+def _walk(
+    rows: Floats,
     bends: Floats,
     depth: int,
     features: Ints,
@@ -111,24 +109,22 @@ def _correct(
     alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
     splits = 2**depth - 1
     trees = features.size // splits
+    count = rows.shape[0]
     leaf_of = np.empty(2**splits, np.int64)
     for bits in range(leaf_of.size):
         node = 0
         for _ in range(depth):
             node = 2 * node + 1 + ((bits >> node) & 1)
         leaf_of[bits] = node - splits
-    columns = np.empty((FEATURES, BLOCK))
+    columns = np.zeros((count, BLOCK))
     went = np.empty(BLOCK, np.int64)
     leaves = np.empty(BLOCK)
     for start in range(0, out.size, BLOCK):
         size = min(BLOCK, out.size - start)
-        for j in range(size):
-            i = start + j
-            columns[0, j], columns[1, j], columns[2, j], columns[3, j] = m[i], n[i], k[i], batch[i]
-            columns[4, j], columns[5, j], columns[6, j] = m[i] * k[i], n[i] * k[i], m[i] * n[i]
-            down, across = math.ceil(m[i] / REFERENCE_TILE), math.ceil(n[i] / REFERENCE_TILE)
-            columns[7, j], columns[8, j] = batch[i] * down * across, seconds[i]
-            leaves[j] = 0.0
+        for f in range(count):
+            for j in range(size):
+                columns[f, j] = rows[f, start + j]
+        leaves[:] = 0.0
         for tree in range(trees):
             went[:] = 0
             for split in range(splits):
@@ -139,7 +135,7 @@ def _correct(
             for j in range(size):
                 leaves[j] += values[tree * (splits + 1) + leaf_of[went[j]]]
         for j in range(size):
-            log_t = math.log(seconds[start + j])
+            log_t = math.log(rows[count - 1, start + j])
             held = min(max(log_t, log_t_lo), log_t_hi)
             out[start + j] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves[j])
     return 0

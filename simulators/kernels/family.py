@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.bands import Band
 from simulators.kernels.profile import Profile
 
 O = TypeVar("O")  # noqa: E741 - an operator
@@ -26,6 +27,11 @@ def empty_kernel_s(_operator: object, _gpu: Gpu, profile: Profile) -> float:
     return profile.kernel_s
 
 
+def band_of_class(_operator: object, _gpu: Gpu, _profile: Profile) -> Band | None:
+    """Return no band: the profile holds one for the operator's class."""
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[O]):
     """What can be asked of an operator of one family."""
@@ -38,3 +44,4 @@ class Family(Generic[O]):
     classes: Callable[[O, Gpu, Profile], NDArray[np.str_]]  # whose rates and band, by row
     origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]]  # calibrated, extrapolated
     launch_s: Callable[[O, Gpu, Profile], float] = empty_kernel_s  # 0 where `seconds` has it
+    band: Callable[[O, Gpu, Profile], Band | None] = band_of_class  # of what was fitted by itself

@@ -1,14 +1,16 @@
 """Fit attention and expert kernels to measured tables: `python -m simulators.kernels.fit_fused`.
 
-First the few numbers of the form, then the trees, on half of all shapes; errors and the 90 %
-interval come from the other half. One file per GPU is written to `calibration/fused`.
+On half of all shapes: first the few numbers of the form, then the trees, then for decode the knots
+of the table, if they say more about shapes set aside within that half. Of the other half, one half
+again gives the 90 % interval and the rest judges it; errors are of both. One file per GPU is
+written to `calibration/fused`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +19,35 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
-from simulators.kernels.attention import attention_bytes, fitted_seconds
+from simulators.kernels.attention import (
+    fitted_seconds,
+    form_seconds,
+    formula_seconds,
+)
+from simulators.kernels.bands import WIDEST, Band, band_of
 from simulators.kernels.bending import bend_lines, fit_bend
+from simulators.kernels.correction import Correction
 from simulators.kernels.frameworks import FOLDER, Entry
 from simulators.kernels.fused import (
     FORMS,
     PARTS,
     attention_features,
-    decode_seconds,
     expert_features,
     expert_seconds,
-    prefill_seconds,
+    mixed_features,
 )
 from simulators.kernels.grouped_gemm import fitted_expert_seconds
+from simulators.kernels.knots import knot_lines
+from simulators.kernels.knots_fit import fit_knots
 from simulators.kernels.least_squares import fit_log
+from simulators.kernels.measured_chunks import (
+    CHUNK_GPUS,
+    CHUNKS,
+    MIXED,
+    MIXED_GPUS,
+    read_chunks,
+)
+from simulators.kernels.measured_experts import FRONTIER, FRONTIER_GPUS, read_layers
 from simulators.kernels.measured_fused import FOLDER as MEASURED
 from simulators.kernels.measured_fused import (
     GPUS,
@@ -40,6 +57,7 @@ from simulators.kernels.measured_fused import (
     products_of,
     read_measured,
 )
+from simulators.kernels.measurements import fraction
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +71,23 @@ RIDGE = 0.1
 REACH = 4.0
 """No number leaves where it started by more than a factor of 55."""
 
-COVERED = (0.05, 0.95)
+MOST = {"tile": 64.0}
+"""Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
+taller one would make a short chunk pay for its whole prefix many times over."""
+
+KNOTTED_TREES = 24
+"""Trees that only serve head sizes a table of knots lacks."""
+
+SET_ASIDE = 0.35
+"""Beyond this part of the split, fitted rows are set aside while a choice is made."""
+
+BANDED = 0.75
+"""Up to this part of the split, rows no fit saw give the interval; the rest judge it."""
+
+KERNELS = (*TABLES, "mixed")
+
+FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
+"""A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
 
 SHIPPED = ("vllm", "trtllm")
 """Calibrations stay small: the third framework's kernels are fitted where these have no table."""
@@ -80,14 +114,26 @@ def main() -> None:
 def fit_gpu(reference: Path, gpu: str) -> None:
     """Write the calibration of one GPU's fused kernels."""
     done = []
-    for kernel in TABLES:
+    for kernel in KERNELS:
         found = [r for r in read_measured(reference, gpu, kernel) if r.spread == "balanced"]
-        shipped = [rows for rows in found if rows.framework in SHIPPED]
-        done += [fit_kernel(rows) for rows in shipped or found]
-    for fitted in done:
-        print(f"{gpu} {fitted.rows.name} {100.0 * fitted.error:.1f} %", flush=True)
+        shipped = [rows for rows in found if rows.framework in SHIPPED] or found
+        shipped = shipped + read_chunks(reference, gpu, kernel)
+        if kernel == "experts":
+            shipped = shipped + read_layers(reference, gpu)
+        for rows in _joined(shipped):
+            done.append(fit_kernel(rows))
+            print(f"{gpu} {rows.name} {100.0 * done[-1].error:.1f} %", flush=True)
     if done:
         write_calibration(FOLDER / f"{gpu}.toml", _text(reference, gpu, done))
+
+
+def _joined(found: list[Measured]) -> list[Measured]:
+    """Return rows of one kernel together, whatever table they are from."""
+    names: dict[str, Measured] = {}
+    for rows in found:
+        before = names.get(rows.name)
+        names[rows.name] = rows if before is None else before.with_rows(rows)
+    return [rows for rows in names.values() if rows.seconds.size >= FEWEST_ROWS]
 
 
 def fit_kernel(rows: Measured) -> Fitted:
@@ -95,30 +141,66 @@ def fit_kernel(rows: Measured) -> Fitted:
     seen, unseen = rows.where(~rows.held_out), rows.where(rows.held_out)
     gpu = load_gpu(rows.gpu)
     numbers = _fit_form(_thinned(seen, FORM_ROWS), gpu)
-    plain = Entry(rows.framework, numbers, None, True, 0.5, 2.0)
-    chosen = _thinned(seen, TREE_ROWS)
-    features, seconds, target = _stacked(chosen, gpu, plain)
-    bend = fit_bend(features, seconds, target, alpha=ALPHA, trees=TREES, depth=DEPTH)
-    bent = Entry(rows.framework, numbers, bend, True, 0.5, 2.0)
-    ratio = unseen.seconds / predicted_s(unseen, gpu, bent)
-    lo, hi = np.quantile(ratio, COVERED)
-    error = float(np.mean(np.abs(1.0 / ratio - 1.0)))
-    return Fitted(
-        rows,
-        Entry(rows.framework, numbers, bend, True, min(float(lo), 1.0), max(float(hi), 1.0)),
-        error,
+    plain = Entry(rows.framework, numbers, None, None, WIDEST, rows.gpu, calibrated=True)
+    entry = _fit_rest(seen, gpu, plain)
+    predicted = predicted_s(unseen, gpu, entry)
+    error = float(np.mean(np.abs(predicted / unseen.seconds - 1.0)))
+    banded = fraction(unseen.group) < BANDED
+    band = band_of(predicted[banded], unseen.seconds[banded])
+    return Fitted(rows, replace(entry, band=band), error)
+
+
+def _fit_rest(seen: Measured, gpu: Gpu, plain: Entry) -> Entry:
+    """Return the entry with trees and, where they foretell rows set aside better, with knots."""
+    if seen.seconds.size < FEWEST_TREE_ROWS:
+        return plain
+    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, TREES))
+    if not seen.kernel.endswith("decode"):
+        return bent
+    aside = fraction(seen.group) >= SET_ASIDE
+    first, rest = seen.where(~aside), seen.where(aside)
+    choices = [replace(plain, bend=_fit_trees(first, gpu, plain, TREES))]
+    choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]
+    errors = [
+        float(np.mean(np.abs(predicted_s(rest, gpu, choice) / rest.seconds - 1.0)))
+        for choice in choices
+    ]
+    best = choices[int(np.argmin(errors))].knots
+    if best is None:
+        return bent
+    short = replace(plain, bend=_fit_trees(seen, gpu, plain, KNOTTED_TREES))
+    return replace(short, knots=_with_knots(seen, gpu, bent, alone=best.alone).knots)
+
+
+def _with_knots(rows: Measured, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
+    """Return an entry that reads times off the knots of these rows."""
+    knots = fit_knots(
+        attention_of(rows),
+        rows.seconds,
+        lambda operator: formula_seconds(operator, gpu, bent),
+        alone=alone,
     )
+    return replace(bent, knots=knots)
+
+
+def _fit_trees(rows: Measured, gpu: Gpu, plain: Entry, trees: int) -> Correction:
+    features, seconds, target = _stacked(_thinned(rows, TREE_ROWS), gpu, plain)
+    return fit_bend(features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH)
 
 
 def predicted_s(rows: Measured, gpu: Gpu, entry: Entry) -> Floats:
     """Return what an entry says of measured rows: of experts, both products together."""
     if rows.kernel != "experts":
         return fitted_seconds(attention_of(rows), gpu, entry)
-    parts = [
-        fitted_expert_seconds(sizes, experts, rows.dtypes, gpu, entry)
-        for sizes, experts in products_of(rows)
+    up, down = _products_s(rows, gpu, entry)
+    return np.asarray(up + down, np.float64)
+
+
+def _products_s(rows: Measured, gpu: Gpu, entry: Entry) -> list[Floats]:
+    return [
+        fitted_expert_seconds(p.sizes, p.experts, p.top_k, rows.dtypes, gpu, entry)
+        for p in products_of(rows)
     ]
-    return np.asarray(parts[0] + parts[1], np.float64)
 
 
 def _fit_form(rows: Measured, gpu: Gpu) -> dict[str, float]:
@@ -126,11 +208,12 @@ def _fit_form(rows: Measured, gpu: Gpu) -> dict[str, float]:
     form = FORMS[rows.kernel.removeprefix("mla_")]
     names = list(form)
     start = np.log([form[name] for name in names])
-    high = np.array([0.0 if n in PARTS else x + REACH for n, x in zip(names, start, strict=True)])
+    ends = [0.0 if n in PARTS else x + REACH for n, x in zip(names, start, strict=True)]
+    high = np.array([min(e, np.log(MOST.get(n, np.inf))) for n, e in zip(names, ends, strict=True)])
     seconds = _form_of(rows, gpu)
     fitted = fit_log(
         lambda p: seconds(dict(zip(names, np.exp(p).tolist(), strict=True))),
-        start,
+        np.minimum(start, high),
         rows.seconds,
         weights=np.ones(rows.seconds.size),
         ridge=np.full(start.size, RIDGE),
@@ -142,25 +225,25 @@ def _fit_form(rows: Measured, gpu: Gpu) -> dict[str, float]:
 def _form_of(rows: Measured, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
     """Return the uncorrected seconds as a function of the form's numbers."""
     if rows.kernel == "experts":
-        products = [sizes for sizes, _ in products_of(rows)]
+        products = [product.sizes for product in products_of(rows)]
         return lambda numbers: np.asarray(
             sum(expert_seconds(sizes, rows.dtypes, gpu, numbers) for sizes in products)
         )
     attention = attention_of(rows)
-    moved_bytes = attention_bytes(attention)
-    form = decode_seconds if attention.phase == "decode" else prefill_seconds
-    return lambda numbers: form(attention, gpu, numbers, moved_bytes)
+    return lambda numbers: form_seconds(attention, gpu, numbers)
 
 
 def _stacked(rows: Measured, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floats]:
     """Return features, formula and target; a layer's time is shared by its products as computed."""
     if rows.kernel != "experts":
         seconds = predicted_s(rows, gpu, plain)
-        return attention_features(attention_of(rows), seconds.shape), seconds, rows.seconds
-    miss = rows.seconds / predicted_s(rows, gpu, plain)
-    products = products_of(rows)
-    each = [fitted_expert_seconds(s, e, rows.dtypes, gpu, plain) for s, e in products]
-    features = np.concatenate([expert_features(s, e) for s, e in products], axis=1)
+        looked_at = mixed_features if rows.kernel == "mixed" else attention_features
+        return looked_at(attention_of(rows), seconds.shape), seconds, rows.seconds
+    each = _products_s(rows, gpu, plain)
+    miss = rows.seconds / (each[0] + each[1])
+    features = np.concatenate(
+        [expert_features(p.sizes, p.experts, p.top_k) for p in products_of(rows)], axis=1
+    )
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])
 
 
@@ -171,7 +254,10 @@ def _thinned(rows: Measured, count: int) -> Measured:
 
 def _text(reference: Path, gpu: str, done: list[Fitted]) -> str:
     """Return the calibration file of one GPU."""
-    tables = dict.fromkeys(f"{MEASURED}/{TABLES[fitted.rows.kernel]}.parquet" for fitted in done)
+    kernels = [fitted.rows.kernel for fitted in done]
+    tables = [f"{MEASURED}/{TABLES[kernel]}.parquet" for kernel in TABLES if kernel in kernels]
+    others = ((MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (FRONTIER, FRONTIER_GPUS))
+    tables += [table for table, gpus in others if gpu in gpus]
     measured = ", ".join(f'"{table}"' for table in tables)
     hashes = ", ".join(f'"{sha256_of(reference / table)}"' for table in tables)
     lines = [
@@ -188,10 +274,17 @@ def _text(reference: Path, gpu: str, done: list[Fitted]) -> str:
         name, entry = fitted.rows.name, fitted.entry
         numbers = ", ".join(f"{key} = {value:.5g}" for key, value in entry.numbers.items())
         lines += ["", f'[entry."{name}"]', f"numbers = {{ {numbers} }}"]
-        lines += [f"held_out_mape = {fitted.error:.4f}", f"band = [{entry.lo:.4f}, {entry.hi:.4f}]"]
+        lines += [f"held_out_mape = {fitted.error:.4f}", _band_line(entry.band)]
         if entry.bend is not None:
             lines += [f'[entry."{name}".bend]', *bend_lines(entry.bend)]
+        if entry.knots is not None:
+            lines += [f'[entry."{name}".knots]', *knot_lines(entry.knots)]
     return "\n".join(lines)
+
+
+def _band_line(band: Band) -> str:
+    lo, hi = (", ".join(f"{x:.4f}" for x in ends) for ends in (band.lo, band.hi))
+    return f"band = {{ lo = [{lo}], hi = [{hi}] }}"
 
 
 if __name__ == "__main__":

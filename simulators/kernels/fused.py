@@ -17,6 +17,13 @@ Decode; every query head of a group scores all keys, and a block has a fixed cos
     blocks  = R kv_heads block_clocks / (SMs clock)
     t       = start + (memory^4 + compute^4)^(1/4) + blocks
 
+A mixed launch (chunks and decodes in one kernel, which then splits no keys) is a prefill whose
+decodes fill a whole tile with one row (`KVd` keys, `Rd` requests), and whose longest block may be
+either's:
+
+    padded  = as above + tile KVd + tile step Rd
+    t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
+
 Experts, for one grouped product of `rows` over `awake` experts:
 
     compute = 2 n k (rows + pad awake) / (compute peak)
@@ -54,7 +61,7 @@ EXPERTS = {
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
-FORMS = {"prefill": PREFILL, "decode": DECODE, "experts": EXPERTS}
+FORMS = {"prefill": PREFILL, "mixed": PREFILL, "decode": DECODE, "experts": EXPERTS}
 PARTS = ("compute", "bandwidth", "traffic")
 """Numbers that are parts of a data sheet's rate: at most one."""
 
@@ -70,6 +77,24 @@ def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Float
     compute_s = padded * per_pair / rate + numbers["tail"] * longest / (rate / gpu.sm_count)
     memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     return np.asarray(numbers["start_s"] + four_norm(compute_s, memory_s), np.float64)
+
+
+def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
+    """Return the uncorrected seconds of one launch over prompt chunks and single new tokens."""
+    queries, pairs, keys, _ = sums(a)
+    chunks, chunk_keys, decodes, decode_keys = split_sums(a)
+    per_pair = a.heads * (4.0 * a.head_dim + numbers["softmax"])
+    rate = numbers["compute"] * gpu.peak(a.dtype)
+    tile, step = numbers["tile"], numbers["step"]
+    padded = pairs + tile * keys + step * queries + tile * step * (chunks + decodes)
+    padded = padded + tile * decode_keys + tile * step * decodes
+    most_keys = np.maximum(
+        chunk_keys / np.maximum(chunks, 1.0), decode_keys / np.maximum(decodes, 1.0)
+    )
+    longest_s = 2.0 * tile * most_keys * per_pair / a.heads / (rate / gpu.sm_count)
+    memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    busy_s = four_norm(padded * per_pair / rate, numbers["tail"] * longest_s, memory_s)
+    return np.asarray(numbers["start_s"] + busy_s, np.float64)
 
 
 def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
@@ -105,11 +130,46 @@ def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
     return queries, pairs, keys, np.maximum(requests, 1.0)
 
 
+def split_sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return chunks and their keys, decodes and theirs, of a mixed launch."""
+    requests, keys, decodes, decode_keys = (
+        np.asarray(column, np.float64)
+        for column in (a.requests, a.kv_tokens, a.decodes, a.decode_kv_tokens)
+    )
+    return requests - decodes, keys - decode_keys, decodes, decode_keys
+
+
+def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
+    """Return what trees look at in a mixed launch; none falls when a batch grows."""
+    chunks, chunk_keys, decodes, decode_keys = split_sums(a)
+    queries, pairs, _, _ = sums(a)
+    past = chunk_keys / np.maximum(chunks, 1.0)
+    seen = decode_keys / np.maximum(decodes, 1.0)
+    new = queries - decodes
+    columns = (
+        np.asarray(a.heads, np.float64),
+        np.asarray(a.kv_heads, np.float64),
+        np.asarray(a.head_dim, np.float64),
+        new,
+        past,
+        decodes,
+        seen,
+        np.maximum(past, seen),
+        new * a.heads,
+        decodes * a.heads,
+        decode_keys * a.heads,
+        (pairs - decode_keys) * a.heads,
+        -np.asarray(a.kv_heads, np.float64),
+    )
+    return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
+
+
 def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     """Return what trees look at, one row per feature; none falls when a batch grows.
 
     Libraries choose a kernel by the geometry of the heads, whose times rise and fall with it; so
-    the geometry is let bend both ways, and the laws are those of requests and tokens.
+    the geometry is let bend both ways, and the laws are those of requests and tokens. A window is
+    part of the geometry.
     """
     queries, pairs, keys, requests = sums(a)
     group = np.asarray(a.heads, np.float64) / np.asarray(a.kv_heads, np.float64)
@@ -129,12 +189,21 @@ def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
         -group,
         -np.asarray(a.kv_heads, np.float64),
         -np.asarray(a.head_dim, np.float64),
+        np.asarray(a.window, np.float64),
+        -np.asarray(a.window, np.float64),
     )
     return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
 
 
-def expert_features(sizes: ExpertSizes, experts: float | Floats) -> Floats:
-    """Return what trees look at, one row per feature; none falls when a size grows."""
-    rows, awake, n, k = np.broadcast_arrays(*sizes)
-    columns = (rows, awake, n, k, n * k, rows * n, rows * k, np.broadcast_to(experts, rows.shape))
+def expert_features(sizes: ExpertSizes, experts: float | Floats, top_k: float | Floats) -> Floats:
+    """Return what trees look at, one row per feature; none falls when there are more tokens.
+
+    Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
+    ways.
+    """
+    rows, awake, n, k, all_experts, chosen = np.broadcast_arrays(*sizes, experts, top_k)
+    columns = (
+        rows, awake, n, k, n * k, rows * n, rows * k, all_experts, rows / awake, chosen,
+        -n, -k, -all_experts, -chosen,
+    )  # fmt: skip
     return np.stack([column.reshape(-1) for column in columns])

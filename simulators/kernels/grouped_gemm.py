@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.bending import bent_seconds
+from simulators.kernels.bands import Band
+from simulators.kernels.correction import bent_seconds
 from simulators.kernels.family import Family, Flags
 from simulators.kernels.frameworks import Entry, entry_of
 from simulators.kernels.fused import ExpertSizes, expert_features, expert_seconds
@@ -35,7 +36,9 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
         )
     if entry is not None:
         sizes = (tokens * grouped.top_k, active_experts(grouped), n, k)
-        alone_s = fitted_expert_seconds(sizes, float(grouped.experts), grouped.dtype, gpu, entry)
+        alone_s = fitted_expert_seconds(
+            sizes, float(grouped.experts), grouped.top_k, grouped.dtype, gpu, entry
+        )
         # Isolated measurements hold the launch that `price` adds.
         return np.maximum(alone_s - profile.kernel_s, grouped_gemm_roofline_s(grouped, gpu))
     rates = _rates(grouped, gpu, profile)
@@ -53,6 +56,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
 def fitted_expert_seconds(
     sizes: ExpertSizes,
     experts: float | NDArray[np.float64],
+    top_k: float | NDArray[np.float64],
     dtype: str,
     gpu: Gpu,
     entry: Entry,
@@ -62,6 +66,7 @@ def fitted_expert_seconds(
     Args:
         sizes: routed rows, awake experts, n and k.
         experts: all experts of this GPU, awake or not.
+        top_k: how many of them a token goes to.
         dtype: of the products.
         gpu: where they run.
         entry: the fitted numbers.
@@ -69,7 +74,7 @@ def fitted_expert_seconds(
     seconds = np.asarray(expert_seconds(sizes, dtype, gpu, entry.numbers), np.float64)
     if entry.bend is None:
         return seconds
-    features = expert_features(sizes, experts)
+    features = expert_features(sizes, experts, top_k)
     return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
 
 
@@ -138,6 +143,11 @@ def _entry(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     return entry_of(gpu, profile, "experts", tuple(dict.fromkeys((dtype, "bf16"))))
 
 
+def _band(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Band | None:
+    entry = _entry(grouped, gpu, profile)
+    return None if entry is None else entry.band
+
+
 def _origin(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     """Without a table of grouped products the rates are those of plain ones."""
     entry = _entry(grouped, gpu, profile)
@@ -152,4 +162,5 @@ FAMILY = Family(
     roofline_s=grouped_gemm_roofline_s,
     classes=_class,
     origin=_origin,
+    band=_band,
 )

@@ -22,7 +22,9 @@ from simulators.workload.operators import Attention
 Floats = NDArray[np.float64]
 Sizes = dict[str, Floats]
 
-GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
+GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090")
+NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
+"""What the tables call a GPU, where the catalog calls it something else."""
 FOLDER = "llm_kernels"
 TABLES = {
     "prefill": "context_attention", "decode": "generation_attention",
@@ -66,6 +68,14 @@ class Measured:
         """Rows of shapes no fit may see."""
         return fraction(self.group) >= HELD_OUT
 
+    def with_rows(self, more: Measured) -> Measured:
+        """Return these rows and others of the same kernel."""
+        sizes = {n: np.concatenate([c, more.sizes[n]]) for n, c in self.sizes.items()}
+        seconds = np.concatenate([self.seconds, more.seconds])
+        return replace(
+            self, sizes=sizes, seconds=seconds, group=np.concatenate([self.group, more.group])
+        )
+
     def where(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> Measured:
         """Return some of the rows."""
         sizes = {name: column[keep] for name, column in self.sizes.items()}
@@ -74,10 +84,10 @@ class Measured:
 
 def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     """Return the rows of one GPU, by framework and precisions, each of its most used kernel."""
-    path = reference / FOLDER / f"{TABLES[kernel]}.parquet"
+    path = reference / FOLDER / f"{TABLES.get(kernel, kernel)}.parquet"
     if not path.is_file():
         return []
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", gpu)])
+    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", NAMED.get(gpu, gpu))])
     text = [n for n in ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype",
                         "moe_dtype", "distribution") if n in table.column_names]  # fmt: skip
     labels = {name: np.array(table[name].to_pylist()) for name in text}
@@ -88,9 +98,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     ]
     sizes = {name: table[name].to_numpy().astype(np.float64) for name in shape}
     seconds = table["latency_us"].to_numpy().astype(np.float64) * 1e-6
-    group = np.zeros(seconds.size, np.uint64)
-    for name in shape:
-        group = group * np.uint64(1_000_003) + sizes[name].astype(np.uint64)
+    group = group_of(sizes)
     found: dict[str, Measured] = {}
     keys = np.array(["|".join(row) for row in zip(*labels.values(), strict=True)])
     for key in np.unique(keys):
@@ -111,20 +119,31 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     return list(found.values())
 
 
+def group_of(sizes: Sizes) -> NDArray[np.uint64]:
+    """Return a number of each row's shape, by which it falls on a side of the split."""
+    group = np.zeros(next(iter(sizes.values())).size, np.uint64)
+    for column in sizes.values():
+        group = group * np.uint64(1_000_003) + column.astype(np.uint64)
+    return group
+
+
 def attention_of(rows: Measured) -> Attention:
     """Return the attention these rows timed, as columns."""
     s = rows.sizes
     dtype, kv_dtype = rows.dtypes.split("_")
     requests, heads = s["batch_size"], s["num_heads"]
-    window = np.where(s.get("window_size", heads * 0.0) > 0, s.get("window_size", heads), np.inf)
+    window = s.get("window_size", heads * 0.0)
+    seen = np.where(window > 0.0, window, np.inf)
     decode = rows.kernel.endswith("decode")
     if decode:
         query_tokens = requests
-        pairs = kv_tokens = requests * np.minimum(s["isl"] + s["step"], window)
+        pairs = kv_tokens = requests * np.minimum(s["isl"] + s["step"], seen)
     else:
-        new = np.minimum(s["isl"], window)
-        pairs = requests * (new * (new + 1.0) / 2.0 + (s["isl"] - new) * new)
-        query_tokens = kv_tokens = requests * s["isl"]
+        new, past = np.minimum(s["isl"], seen), np.minimum(s["step"], seen)
+        pairs = requests * (new * (new + 1.0) / 2.0 + (s["isl"] - new) * new + s["isl"] * past)
+        query_tokens, kv_tokens = requests * s["isl"], requests * (s["isl"] + past)
+    decodes = s.get("decodes", heads * 0.0)
+    decode_kv_tokens = decodes * s.get("decode_keys", decodes)
     latent = rows.kernel.startswith("mla")
     kv_heads, head_dim = s.get("num_key_value_heads", heads), s.get("head_dim", heads * 0.0)
     if latent and decode:
@@ -135,30 +154,46 @@ def attention_of(rows: Measured) -> Attention:
     columns: dict[str, object] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     return Attention(
         name=rows.kernel,
-        phase="decode" if decode else "prefill",
-        requests=requests,
-        query_tokens=query_tokens,
-        pairs=pairs,
-        kv_tokens=kv_tokens,
+        phase=rows.kernel.removeprefix("mla_"),
+        requests=requests + decodes,
+        query_tokens=query_tokens + decodes,
+        pairs=pairs + decode_kv_tokens,
+        kv_tokens=kv_tokens + decode_kv_tokens,
         dtype=dtype,
         kv_dtype=kv_dtype,
+        window=window,
+        decodes=decodes,
+        decode_kv_tokens=decode_kv_tokens,
         **columns,  # type: ignore[arg-type]  # a table has a head count per row
     )
 
 
-def products_of(rows: Measured) -> list[tuple[tuple[Floats, Floats, Floats, Floats], Floats]]:
-    """Return rows, awake experts, n and k of the two products of a gated layer, and its experts.
+@dataclass(frozen=True)
+class Product:
+    """One of the two products of a gated layer of experts, as columns."""
+
+    sizes: tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n and k
+    experts: Floats  # of this GPU
+    top_k: Floats  # of them, per token
+
+
+def products_of(rows: Measured) -> tuple[Product, Product]:
+    """Return the two products of a gated layer.
 
     Balanced tables spread tokens evenly: as many experts wake as there are routed rows. Others are
-    taken as independent draws.
+    taken as independent draws, unless they say how many woke.
     """
     s = rows.sizes
     experts = np.maximum(s["num_experts"] / s["moe_ep_size"], 1.0)
-    routed = np.maximum(s["num_tokens"] * s["topk"] / s["moe_ep_size"], 1.0)
+    top_k = s["topk"] / s["moe_ep_size"]
+    routed = np.maximum(s["num_tokens"] * top_k, 1.0)
     awake = np.minimum(experts, routed)
     if rows.spread != "balanced":
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
+    routed, awake = s.get("routed", routed), s.get("awake", awake)
     width, hidden = s["inter_size"] / s["moe_tp_size"], s["hidden_size"]
-    up, down = (routed, awake, 2.0 * width, hidden), (routed, awake, hidden, width)
-    return [(up, experts), (down, experts)]
+    return (
+        Product((routed, awake, 2.0 * width, hidden), experts, top_k),
+        Product((routed, awake, hidden, width), experts, top_k),
+    )

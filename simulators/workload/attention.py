@@ -107,7 +107,8 @@ def _attentions(
         return (whole, _state_update(phase, model, cut, rest, step))
     seen = _seen_through(step, float(model.window))
     local = _attention(phase, model, cut, rest, seen, dtype, kv_dtype)
-    return (whole, replace(local, name=f"{phase}_window_attention"))
+    name = f"{phase}_window_attention"
+    return (whole, replace(local, name=name, window=float(model.window)))
 
 
 def _seen_through(step: Step, window: float) -> Step:

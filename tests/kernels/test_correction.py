@@ -74,13 +74,10 @@ def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
 
     bent = fitted(3)
     draw = np.random.default_rng(np.random.SeedSequence(2))
-    m, n, k, batch = (np.ceil(draw.uniform(1, 3000, 300)) for _ in range(4))
-    seconds = 1e-6 * m
+    sizes = tuple(np.ceil(draw.uniform(1, 3000, 300)) for _ in range(4))
+    rows = np.ascontiguousarray(features_of(sizes, 1e-6 * sizes[0]).T)
     bends = np.array([bent.alpha, bent.offset, bent.log_t_lo, bent.log_t_hi])
     outs = [np.empty(300), np.empty(300)]
-    for run, out in zip((room._correct, room._correct.py_func), outs, strict=True):
-        run(
-            m, n, k, batch, seconds, bends, bent.depth,
-            bent.features, bent.thresholds, bent.values, out,
-        )  # fmt: skip
+    for run, out in zip((room._walk, room._walk.py_func), outs, strict=True):
+        run(rows, bends, bent.depth, bent.features, bent.thresholds, bent.values, out)
     assert np.array_equal(*outs)
