@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.draw import Draw, draw_of
 from simulators.kernels.latency import Kernel, flops, moved_bytes
-from simulators.workload.operators import Attention, Elementwise, Embedding, Norm
+from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0
 """Boards are designed so that the matrix units at full rate reach the power limit."""
@@ -52,7 +52,7 @@ def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
 def drawn_w(draw: Draw, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the watts by given numbers."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
-    share = draw.compute.get(ALIKE.get(dtype, dtype), COMPUTE_SHARE)
+    share = draw.compute.get(format_of(operator), COMPUTE_SHARE)
     if isinstance(operator, Attention):
         share *= draw.factor.get(operator.phase, 1.0)
     f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
@@ -62,6 +62,19 @@ def drawn_w(draw: Draw, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats
     want_w = idle_w + (gpu.tdp_w - idle_w) * activity
     limit_w = draw.limit * gpu.tdp_w
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+
+
+def format_of(operator: Kernel) -> str:
+    """Return the measured format whose multipliers an operator keeps busy.
+
+    >>> format_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8", weight_dtype="fp8_block"))
+    'fp8_block'
+    """
+    if isinstance(operator, Norm | Elementwise | Embedding):
+        return "fp32"
+    if isinstance(operator, Gemm) and operator.weight_dtype == "fp8_block":
+        return operator.weight_dtype
+    return ALIKE.get(operator.dtype, operator.dtype)
 
 
 def resting_w(gpu: Gpu) -> float:

@@ -22,7 +22,7 @@ from simulators.core.report import print_checks
 from simulators.kernels.bending import bend_lines, fit_bend
 from simulators.kernels.correction import Correction
 from simulators.kernels.draw import Draw, power_file
-from simulators.kernels.energy import drawn_w
+from simulators.kernels.energy import drawn_w, format_of
 from simulators.kernels.least_squares import fit_log
 from simulators.kernels.measured_fused import FOLDER as MEASURED
 from simulators.kernels.meter import SETTLED_S, meter_features, reading_w
@@ -39,12 +39,13 @@ Floats = NDArray[np.float64]
 
 START = {
     "awake": (0.2, 0.02, 0.6), "memory": (0.5, 0.05, 2.0), "limit": (0.985, 0.9, 1.01),
-    "bf16": (1.0, 0.1, 4.0), "fp8": (1.0, 0.1, 4.0), "fp4": (1.0, 0.1, 4.0),
+    "bf16": (1.0, 0.1, 4.0), "fp8": (1.0, 0.1, 4.0), "fp8_block": (1.0, 0.1, 4.0),
+    "fp4": (1.0, 0.1, 4.0),
     "prefill": (1.0, 0.2, 5.0), "decode": (1.0, 0.05, 20.0),
 }  # fmt: skip
 """Where a fit begins, and between what it stays."""
 
-FORMATS = ("bf16", "fp8", "fp4")
+FORMATS = ("bf16", "fp8", "fp8_block", "fp4")
 PHASES = ("prefill", "decode")
 
 DRAW_ROWS = 1200
@@ -90,7 +91,7 @@ def fit_draw(parts: Sequence[PowerRows], gpu: Gpu) -> Draw:
     ]
     chosen = [part for part in chosen if len(part)]
     watts = np.concatenate([part.watts for part in chosen])
-    formats = [name for name in FORMATS if any(part.operator.dtype == name for part in chosen)]
+    formats = [name for name in FORMATS if any(format_of(part.operator) == name for part in chosen)]
     names = ("awake", "memory", "limit", *PHASES, *formats)
     start, low, high = (np.log([START[name][i] for name in names]) for i in range(3))
 
