@@ -4,6 +4,7 @@
     runtimes/graphs         gaps and host time of engines that replay CUDA graphs
     runtimes/eager          host time to launch the kernels of a layer, in one process
     runtimes/eager_tp       the same where several processes, one a GPU, run in step
+    bands                   what of a pass no kernel's interval explains
     clocks                  how far boards slow down while their matrix units are busy
 
 Every fit minimises the mean |log(predicted / measured)|: a factor too high weighs as much as a
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import load_cluster
-from simulators.composition import clocks
+from simulators.composition import bands, clocks
+from simulators.composition.coverage import configurations, smallest_share
+from simulators.composition.fit_deployments import fit_engines
 from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
     CONCURRENT,
@@ -37,6 +41,7 @@ from simulators.composition.measured import (
 )
 from simulators.composition.network import CALIBRATION, collective_s
 from simulators.composition.overhead import ANY, RUNTIMES, Runtime
+from simulators.composition.tables import TABLES
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
@@ -81,6 +86,8 @@ def main() -> None:
         "eager_tp": fit_eager_tp,
         "graphs": fit_graphs,
         "eager": fit_eager,
+        "bands": fit_bands,
+        "engines": fit_engines,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", help=f"any of {', '.join(fits)}")
@@ -123,7 +130,13 @@ def fit_graphs(reference: Path) -> None:
     fitted, tested = _split(cases)
 
     def runtime(numbers: Floats) -> Runtime:
-        return Runtime(name="graphs", layer_s=numbers[0], host_s=numbers[1], sequence_s=numbers[2])
+        return Runtime(
+            name="graphs",
+            layer_s=numbers[0],
+            host_s=numbers[1],
+            sequence_s=numbers[2],
+            boards=("h100_sxm",),
+        )
 
     start = np.array([1e-5, 1e-3, 1e-5])
     numbers = _descend(lambda x: _loss(fitted, runtime(x)), start)
@@ -153,6 +166,7 @@ def fit_eager(reference: Path) -> None:
             host_s=numbers[0],
             sequence_s=0.0,
             launch_layer_s={"any": numbers[1]},
+            boards=("a100_sxm",),
         )
 
     numbers = _descend(lambda x: _loss(fitted, runtime(x)), np.array([1e-4, 1e-4]))
@@ -176,6 +190,7 @@ def fit_eager_tp(reference: Path) -> None:
             host_s=0.0,
             sequence_s=numbers[1],
             launch_layer_s=_by_host(numbers[2:4]),
+            boards=("a100_sxm", "h100_sxm"),
             is_fused=False,
         )
 
@@ -225,6 +240,24 @@ def _busy_errors(layers: LayerRows, share: float) -> Floats:
     busy = layers.tokens > BUSY_TOKENS
     off: Floats = np.abs(np.log(layers.predicted_s(share) / layers.measured_s)[busy])
     return off
+
+
+def fit_bands(reference: Path) -> None:
+    """Fit what no kernel's interval explains to the passes that runtimes were fitted to."""
+    known = configurations(reference)
+    fitted = [one for one in known if not one.case.is_test]
+    tested = [one for one in known if one.case.is_test]
+    share = smallest_share(fitted)
+    tables = dict.fromkeys(table.path for table in TABLES)
+    off = [abs(np.log(one.predicted_s / one.measured_s)) for one in tested]
+    header = _header(
+        reference,
+        *tables,
+        rows=len(fitted),
+        held_out=np.array(off),
+        split="configurations that runtimes were fitted to; those held out there held out here",
+    )
+    write_calibration(bands.CALIBRATION, header + f"\n[unexplained]\nshare = {share:.3f}\n")
 
 
 def _by_host(numbers: Floats) -> dict[str, float]:
@@ -310,12 +343,14 @@ def _grid(low: float, high: float, step: float) -> list[float]:
     return [float(x) for x in np.arange(low, high + step / 2, step)]
 
 
-def _header(reference: Path, table: str, *, rows: int, held_out: Floats, split: str) -> str:
+def _header(reference: Path, *tables: str, rows: int, held_out: Floats, split: str) -> str:
+    digests = [sha256_of(reference / table) for table in tables]
+    measured, digest = (tables[0], digests[0]) if len(tables) == 1 else (tables, digests)
     return (
         "# Written by `python -m simulators.composition.fit`. To change a number, change the fit.\n"
         "[provenance]\n"
-        f'measured = "{table}"\n'
-        f'sha256 = "{sha256_of(reference / table)}"\n'
+        f"measured = {json.dumps(measured)}\n"
+        f"sha256 = {json.dumps(digest)}\n"
         f"rows = {rows}\n"
         f'split = "{split}"\n'
         f"held_out_rows = {held_out.size}\n"
@@ -342,7 +377,7 @@ def _runtime_file(runtime: Runtime) -> Path:
 
 def _runtime_body(runtime: Runtime) -> str:
     """Return the numbers of a runtime as TOML."""
-    body = "\n[runtime]\n"
+    body = f"\n[runtime]\nboards = {json.dumps(runtime.boards)}\n"
     if not runtime.is_fused:
         body += "is_fused = false\n"
     body += "".join(

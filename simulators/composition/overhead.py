@@ -4,10 +4,9 @@ A serving engine that replays CUDA graphs pays a gap per layer, and host work pe
 sequence (scheduling, input preparation, sampling). One that launches every kernel pays as much as
 the host is slower than the GPU: small layers are bound by their launches, large ones hide them.
 
-A framework's runtime also says whose kernels run, and how its kernels fare among others: with their
-weights prefetched and their starts overlapped they are faster than alone, and nearer to what the
-data sheet allows. That is a sum of two shares, of the time alone and of the least possible time.
-Where an engine may choose among kernels of several origins, it runs the fastest.
+A framework's runtime also says whose kernels run, and at what pace: with their weights prefetched
+and their starts overlapped kernels take less among others than alone. Where an engine may choose
+among kernels of several origins, it runs the fastest.
 
 A framework's numbers are fitted to whole deployments, groups of which (a model on a GPU) can be
 left out: `vllm@llama3_1_70b.h100_sxm` is `vllm` as if nobody had measured that model on that GPU.
@@ -15,6 +14,7 @@ left out: `vllm@llama3_1_70b.h100_sxm` is `vllm` as if nobody had measured that 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +35,6 @@ DEFAULT = "graphs"
 ANY = "any"
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How long kernels of a family take within an engine."""
-
-    alone: float = 1.0  # share of what they take alone
-    least: float = 0.0  # share of the least the data sheet allows
-
-
-ALONE = Pace()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
     """What a way of running a model costs besides its kernels."""
@@ -60,15 +49,16 @@ class Runtime:
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
     latent_layer_s: float = 0.0  # and one of latent attention
     state_layer_s: float = 0.0  # and one that keeps a state
+    boards: Sequence[str] = ()  # the GPUs it was fitted on
     is_fused: bool = True  # what stands between products runs as one kernel
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
-    paces: Mapping[str, Mapping[str, Pace]] = field(default_factory=dict)  # architecture, family
+    paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # architecture, family
 
-    def pace(self, architecture: str, family: str) -> Pace:
-        """Return how kernels of a family fare among others on GPUs of an architecture."""
-        return self.paces.get(architecture, {}).get(family, ALONE)
+    def pace(self, architecture: str, family: str) -> float:
+        """Return what kernels of a family take among others, over what they take alone."""
+        return self.paces.get(architecture, {}).get(family, 1.0)
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the gaps of a stage's layers of unusual kinds."""
@@ -135,7 +125,12 @@ def load_runtime(name: str = DEFAULT) -> Runtime:
     >>> load_runtime("graphs").launch_layer_s
     {}
     """
-    path, (_, _, left_out) = runtime_file(name), name.partition("@")
+    path = runtime_file(name)
+    return _runtime(path, name.partition("@")[2], name, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _runtime(path: Path, left_out: str, name: str, _mtime_ns: int) -> Runtime:
     content = read_calibration(path)
     fitted = content
     if left_out:
@@ -143,12 +138,12 @@ def load_runtime(name: str = DEFAULT) -> Runtime:
         if left_out not in known:
             raise UnknownNameError(f"group left out of runtime {path.stem}", left_out, known)
         fitted = known[left_out]
-    paces = {
-        architecture: {family: Pace(*shares) for family, shares in families.items()}
-        for architecture, families in fitted.get("paces", {}).items()
-    }
-    numbers = {**content["runtime"], **fitted["runtime"]}
-    return Runtime(name=name, paces=paces, kernels=content.get("kernels", {}), **numbers)
+    return Runtime(
+        name=name,
+        paces=fitted.get("paces", {}),
+        kernels=content.get("kernels", {}),
+        **content["runtime"] | fitted["runtime"],
+    )
 
 
 def runtime_file(name: str) -> Path:

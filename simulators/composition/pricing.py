@@ -74,7 +74,7 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
     """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
-    pace = replica.runtime.pace(replica.gpu.architecture, "messages").alone
+    pace = replica.runtime.pace(replica.gpu.architecture, "messages")
     rows = []
     for message in messages:
         if message.repeat == 0:
@@ -120,6 +120,8 @@ def quantising_s(operator: Compute, gpu: Gpu, framework: str) -> float:
     It is what the product starts later than one of 16-bit numbers by the same framework.
     """
     if not isinstance(operator, Gemm) or operator.dtype not in NARROW:
+        return 0.0
+    if np.any(np.asarray(operator.batch) > 1.0):  # heads' products were timed without it
         return 0.0
     profile = profile_of(gpu, BEST, framework)
     rates, plain = tensor_rates_of(operator, gpu, profile), profile.tensor.get(PLAIN)
@@ -184,9 +186,7 @@ def _among_others(
         quantised_s = quantising_s(operator, gpu, framework)
         if quantised_s:
             seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
-    seconds = pace.alone * seconds
-    if pace.least:
-        seconds = seconds + pace.least * roofline_s(operator, gpu)
+    seconds = pace * seconds
     if effects.clocks and (share := slowdown(gpu)):
         seconds = seconds + throttled_s(operator, gpu, share)
     return np.asarray(seconds, np.float64)

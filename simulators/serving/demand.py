@@ -65,17 +65,6 @@ def requests_for(point: ServingPoint) -> Requests:
     return in_sessions(asked, point.turns, point.think_s)
 
 
-def behind_frontend(asked: Requests, delay_s: float) -> Requests:
-    """Return the requests as the engine sees them, some time after the clients asked.
-
-    Raises:
-        UserError: the time is negative.
-    """
-    if not 0.0 <= delay_s < np.inf:
-        raise UserError(f"frontend_s is {delay_s:g}; it must not be negative")
-    return replace(asked, arrival_s=asked.arrival_s + delay_s) if delay_s else asked
-
-
 def _lengths(point: ServingPoint, name: str, count: int) -> Ints:
     """Return equal lengths, or lengths drawn evenly below the stated one.
 

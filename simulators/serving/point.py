@@ -57,9 +57,11 @@ class ServingPoint:
     think_s: float = choice(
         "how long such a client, or the user of a session, waits before", unit="s", default=0.0
     )
-    frontend_s: float = choice(
-        "between client and engine: network, tokenizer and HTTP, both ways", unit="s", default=0.0
+    frontend: str = choice(
+        "server between client and engine: auto (of the runtime's framework, if any) or none",
+        default="auto",
     )
+    frontend_s: float = choice("that a request takes to the engine besides", unit="s", default=0.0)
     patience_s: float | None = choice(
         "how long after its arrival an unfinished request is given up by its client; null: never",
         unit="s", default=None,

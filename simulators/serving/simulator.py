@@ -30,7 +30,6 @@ from simulators.serving.analytic import (
 )
 from simulators.serving.arrivals import Requests
 from simulators.serving.demand import (
-    behind_frontend,
     beyond_analytic,
     event_rows,
     requests_for,
@@ -42,6 +41,7 @@ from simulators.serving.deployment import (
     deployment_of,
     describe,
 )
+from simulators.serving.frontend import behind, frontend_of, seen_by_clients
 from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
@@ -51,7 +51,7 @@ from simulators.serving.point import ANALYTIC, EVENT, MIXED_STEPS, PREEMPTIONS, 
 from simulators.serving.policies import Scheduler, load_router, load_scheduler, policy_file
 from simulators.serving.pricing import prices_of
 from simulators.serving.records import batch_table, request_table
-from simulators.serving.replica import ARRIVAL, ITERATIONS
+from simulators.serving.replica import ITERATIONS
 from simulators.serving.report import report_of
 from simulators.serving.seeds import averaged
 from simulators.serving.service import Engine, Limits, kv_blocks, serve, swap_space
@@ -247,20 +247,23 @@ def run_of(
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
-    asked = behind_frontend(asked or requests_for(point), point.frontend_s)
+    asked = asked or requests_for(point)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
     table, price = prices_of(point, deployment.hardware)
+    frontend = frontend_of(point)
+    delay_s = frontend.delay_s(let_in.prompt_tokens)
     world = serve(
         Engine(scheduler, shelf.router(point.router), price),
         limits,
-        let_in,
+        behind(let_in, delay_s),
         replicas=point.replicas,
         shape=table.shape,
         table=table.table,
         log_rows=log_rows,
     )
-    world.times[:, ARRIVAL] -= point.frontend_s  # clients count from when they asked
+    if delay_s.any() or frontend.iterations:
+        world = seen_by_clients(world, frontend, delay_s, let_in.output_tokens)
     bill = Bill(
         gpus=deployment.gpus,
         gpus_per_stage=deployment.hardware.replica.cut.width,

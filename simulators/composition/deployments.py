@@ -1,0 +1,265 @@
+"""Deployments measured in public, and what a token takes in them in the steady state.
+
+InferenceMAX and NVIDIA's gap analyses serve a model to a fixed number of clients: lengths are drawn
+evenly between 0.8 and 1 of the stated ones, and each client asks again when it is answered. Mean
+times to the first and per later token are printed.
+
+What the tables leave open is assumed alike for all rows: see `_deployed`. Rows are left out by the
+documented rules of `excluded` alone, none of which looks at a prediction.
+
+While a request writes its `O` tokens, each other client's next prompt is prefilled once. An engine
+that mixes them into decode iterations has `p = (n - 1) / O` prompts in each; one that runs prompts
+apart stops that often. So the time per token of `n` requests is a sum over two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.replica import Replica
+from simulators.workload.cut import Parallelism
+from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.step import Step
+
+Floats = NDArray[np.float64]
+
+SILICON = "serving_measured/inferencex_aic_silicon.parquet"
+PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"
+
+MODELS = {
+    "MiniMaxAI/MiniMax-M2.5": "minimax_m2_5",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3_235b",
+    "Qwen/Qwen3.5-397B-A17B": "qwen3_5_397b",
+    "deepseek-ai/DeepSeek-R1": "deepseek_v3",
+    "deepseek-ai/DeepSeek-V3": "deepseek_v3",
+    "meta-llama/Llama-3.1-70B": "llama3_1_70b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama3_1_8b",
+    "moonshotai/Kimi-K2.5": "kimi_k2_5",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek_v3",
+    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek_v3",
+    "openai/gpt-oss-120b": "gpt_oss_120b",
+    "zhipuai/GLM-5": "glm_5",
+}
+
+FRAMEWORKS = ("vllm", "trtllm", "sglang")
+APART = ("sglang",)
+"""Engines that run prompts in iterations of their own."""
+
+SPREAD = 0.2
+MEAN = 1.0 - SPREAD / 2.0
+"""Lengths are drawn evenly from this share below the stated ones."""
+
+MEMORY_FRACTION = 0.9
+
+CROWDED = "trtllm/1.0.0rc3/meta-llama"
+"""A source whose engines take no more requests than are stated, while one more is in flight: its
+first tokens wait for the time of a whole answer over the clients."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One measured deployment under one load."""
+
+    name: str
+    family: tuple[str, ...]  # what a factor of a user's own calibrates
+    framework: str
+    model: str
+    gpu: str
+    cut: Parallelism
+    dtype: str
+    kv_dtype: str
+    clients: int
+    prompt: int  # longest lengths, in tokens
+    output: int
+    crowded: bool  # one client more than seats
+    ttft_s: float
+    tpot_s: float
+    peer_ttft_s: float | None
+    peer_tpot_s: float | None
+    excluded: str  # why it is left out of what is held to a limit; empty: it is not
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU: what is held out together."""
+        return f"{self.model}.{self.gpu}"
+
+    @property
+    def mean_prompt(self) -> float:
+        """Tokens of a prompt, on average."""
+        return MEAN * self.prompt
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model has no experts."""
+        return load_model(self.model).experts == 0
+
+    def replica(self, runtime: Runtime | None = None) -> Replica:
+        """Return the deployment under a runtime; without one, under its framework's."""
+        gpu = load_gpu(self.gpu)
+        return Replica(
+            model=load_model(self.model),
+            gpu=gpu,
+            cluster=cluster_for("auto", gpu),
+            cut=self.cut,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            runtime=runtime or load_runtime(self.framework),
+        )
+
+
+def silicon(reference: Path) -> list[Deployed]:
+    """Return the aggregated deployments of the reference folder, without copies."""
+    peers = {row["id"]: row for row in pq.read_table(reference / PEER).to_pylist()}
+    found: dict[tuple[object, ...], Deployed] = {}
+    for row in pq.read_table(reference / SILICON).to_pylist():
+        if row["mode"] == "agg" and row["concurrency"]:
+            one = _deployed(row, peers.get(row["id"], {}))
+            times = (round(row["ttft_ms"], 1), round(row["tpot_ms"], 1))
+            load = (one.cut, one.clients, one.prompt, one.output)
+            found.setdefault((*one.family, *load, *times), one)
+    return list(found.values())
+
+
+def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> Deployed:
+    """Return one row.
+
+    Assumed where the table is silent: of mixtures in 4 bits the experts alone are narrow; the KV
+    cache is fp8 where weights are narrow; nothing is speculated.
+    """
+    model, framework = MODELS[row["model"]], row["framework"]
+    precision = row["precision"] or "bf16"
+    answered = bool(peer.get("aic_ok"))  # else the peer has nothing to say
+    return Deployed(
+        name=row["id"],
+        family=(model, row["gpu"], framework, precision, row["framework_version"] or ""),
+        framework=framework,
+        model=model,
+        gpu=row["gpu"],
+        cut=_cut(row),
+        dtype=_dtype(model, row["gpu"], precision),
+        kv_dtype="bf16" if precision == "bf16" else "fp8",
+        clients=int(row["concurrency"]),
+        prompt=row["isl"],
+        output=row["osl"],
+        crowded=CROWDED in row["provenance"],
+        ttft_s=row["ttft_ms"] * 1e-3,
+        tpot_s=row["tpot_ms"] * 1e-3,
+        peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if answered else None,
+        peer_tpot_s=peer["aic_tpot_ms"] * 1e-3 if answered else None,
+        excluded=excluded(row),
+    )
+
+
+def _cut(row: Mapping[str, Any]) -> Parallelism:
+    """Return how a row's model is cut.
+
+    Where both degrees of attention are `n`, the source has multiplied out one stage of `n` GPUs.
+    """
+    tp, dp, ep = (int(row[n] or 1) for n in ("tp_size", "attention_dp_size", "moe_ep_size"))
+    if tp == dp:
+        return Parallelism(tp=1, ep=dp, attention_dp=dp)
+    has_experts = load_model(MODELS[row["model"]]).experts > 0
+    return Parallelism(tp=tp, ep=ep if has_experts else 1, attention_dp=dp)
+
+
+def _dtype(model: str, gpu: str, precision: str) -> str:
+    """Return the precision a checkpoint is served in."""
+    if precision in ("bf16", "fp8") or load_model(model).experts == 0:
+        return precision
+    native = "fp4" in load_gpu(gpu).peak_flops and precision == "fp4"
+    return "bf16+fp4" if native else "bf16+w4a16"
+
+
+def excluded(row: Mapping[str, Any]) -> str:
+    """Return why a row says nothing certain about its deployment; empty where it does.
+
+    The rules are those of the reference's own notes, and older than any fit.
+    """
+    model, gpu, precision = MODELS[row["model"]], row["gpu"], row["precision"]
+    framework, date = row["framework"], row["measured_date"] or ""
+    rules = {
+        "parallelism multiplied out": bool(row["suspect_parallelism"]),
+        "speculation not stated": model == "deepseek_v3"
+        and framework == "trtllm"
+        and date in ("2026-01-14", "2026-02-05", "2026-02-06"),
+        "a mixture of runs": model == "qwen3_5_397b"
+        and (precision, framework, gpu, date) == ("fp8", "sglang", "b200_sxm", "2026-03-20"),
+        "a start-up stall averaged in": model == "deepseek_v3"
+        and (precision, framework, date) == ("fp4", "sglang", "2025-11-10")
+        and row["ttft_ms"] > 3000.0,
+        "an engine limit below the clients": model == "gpt_oss_120b"
+        and (gpu, framework) == ("h100_sxm", "vllm")
+        and date.startswith("2025-12"),
+        "weights leave no room": model == "deepseek_v3"
+        and (precision, gpu, _cut(row).width) == ("fp8", "b200_sxm", 4),
+        "batch per rank unclear": row["model"].startswith("nvidia/")
+        or gpu == "gb200"
+        or (model == "gpt_oss_120b" and (gpu, framework) == ("h100_sxm", "trtllm")),
+    }
+    return next((why for why, applies in rules.items() if applies), "")
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """What a token takes: weights of two steps, each a column over loads of one replica."""
+
+    decode: Step
+    prefill: Step  # with the decodes that share the iteration, if they do
+    decode_weight: Floats
+    prefill_weight: Floats
+
+
+def steady_state(replica: Replica, loads: Sequence[Deployed], *, apart: bool) -> SteadyState:
+    """Return the steps of loads of one replica, and how often a token waits for each."""
+    prompt, output = (
+        MEAN * np.array([getattr(d, name) for d in loads], np.float64)
+        for name in ("prompt", "output")
+    )
+    context = prompt + output / 2.0
+    seats = np.maximum(1.0, kv_tokens(replica) / context)
+    running = np.minimum(np.array([d.clients for d in loads], np.float64), seats)
+    prompts = np.maximum(running - 1.0, 0.0) / output
+    at_once = np.ones_like(prompts) if apart else np.maximum(1.0, prompts)
+    beside = 0.0 if apart else running
+    return SteadyState(
+        decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
+        prefill=Step(
+            prefills=at_once,
+            prefill_tokens=at_once * prompt,
+            prefill_pairs=at_once * prompt * (prompt + 1.0) / 2.0,
+            prefill_kv_tokens=at_once * prompt,
+            decodes=beside * np.ones_like(prompts),
+            decode_kv_tokens=beside * context,
+            logits_rows=beside + at_once,
+        ),
+        decode_weight=np.ones_like(prompts) if apart else 1.0 - np.minimum(1.0, prompts),
+        prefill_weight=prompts if apart else np.minimum(1.0, prompts),
+    )
+
+
+def kv_tokens(replica: Replica) -> float:
+    """Return the tokens that the KV cache of a replica holds beside the weights."""
+    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes
+    usable -= weight_bytes(replica.model, replica.cut, replica.dtype)
+    per_token = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    return max(1.0, usable / per_token)
+
+
+def by_replica(rows: Sequence[Deployed]) -> dict[tuple[object, ...], list[int]]:
+    """Return the rows of each replica, by its description."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.framework)
+        found.setdefault(key, []).append(i)
+    return found

@@ -1,0 +1,56 @@
+"""Deployments that were measured in public, as points of this simulator.
+
+The public clients ask ten times each, all of the first wave at once, and again when answered.
+Budgets and limits of engines are the frameworks' defaults on data-centre GPUs; TensorRT-LLM's
+recipes raise its budget to the prompt and 256 tokens more.
+"""
+
+from __future__ import annotations
+
+from simulators.composition.deployments import MEMORY_FRACTION, SPREAD, Deployed
+from simulators.serving.point import ServingPoint
+
+SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
+BUDGETS = {"vllm": 8192, "sglang": 16384, "trtllm": 8192}
+"""Tokens of an iteration."""
+
+BEYOND_PROMPT = 256
+MOST_SEQUENCES = {"vllm": 1024, "sglang": 2048, "trtllm": 2048}
+"""Requests that run at a time."""
+
+PER_CLIENT = 10
+"""Requests that each client asks for in a run."""
+
+
+def point_of(deployed: Deployed, *, left_out: bool = False) -> ServingPoint:
+    """Return a measured deployment as a point.
+
+    Args:
+        deployed: the deployment and its load.
+        left_out: whether to use the numbers fitted without its group.
+    """
+    framework, cut = deployed.framework, deployed.cut
+    budget = BUDGETS[framework]
+    if framework == "trtllm":
+        budget = max(budget, deployed.prompt + BEYOND_PROMPT)
+    return ServingPoint(
+        model=deployed.model,
+        gpu=deployed.gpu,
+        tp=cut.tp,
+        ep=cut.ep,
+        attention_dp=cut.attention_dp,
+        scheduler=SCHEDULERS[framework],
+        runtime=f"{framework}@{deployed.group}" if left_out else framework,
+        chunk_size=budget,
+        max_batch=deployed.clients if deployed.crowded else MOST_SEQUENCES[framework],
+        memory_fraction=MEMORY_FRACTION,
+        watermark=0.0,
+        dtype=deployed.dtype,
+        kv_dtype=deployed.kv_dtype,
+        arrivals="closed",
+        clients=deployed.clients + deployed.crowded,
+        requests=PER_CLIENT * deployed.clients,
+        prompt_tokens=deployed.prompt,
+        output_tokens=deployed.output,
+        length_spread=SPREAD,
+    )

@@ -1,0 +1,136 @@
+"""What servers add to the first token, fitted to deployments whose engines are simulated first.
+
+    python -m simulators.serving.fit_frontends
+
+The rest of a measured time to the first token, when the engine's own is subtracted, is a sum of a
+time per request, one per prompt token and some iterations. A framework's three numbers make the
+mean |log(predicted / measured)| least, by least squares with weights that are corrected in rounds;
+groups count as the square root of their rows. Engines run with the numbers of `composition` that
+were fitted without the group they predict, and each group is left out here in turn as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.composition.deployments import FRAMEWORKS, SILICON, Deployed, by_replica, silicon
+from simulators.composition.fit_deployments import group_weights, non_negative
+from simulators.core.calibration import reference_folder, sha256_of, write_calibration
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats
+from simulators.serving.deployments import point_of
+from simulators.serving.frontend import CALIBRATION, NONE
+from simulators.serving.simulator import Shelf, simulate
+
+ROUNDS = 30
+LEAST_ERROR = 0.02
+"""Errors below this weigh alike, so that no single row decides."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Deployments with what their engines took, by our account."""
+
+    deployed: Sequence[Deployed]
+    ttft_s: Floats
+    tpot_s: Floats
+
+    def of(self, which: NDArray[np.bool_]) -> Rows:
+        """Return some of the rows."""
+        kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
+        return Rows(kept, self.ttft_s[which], self.tpot_s[which])
+
+
+def engines_alone(rows: Sequence[Deployed]) -> Rows:
+    """Return what the engines of deployments take, without servers, their groups left out."""
+    times = np.empty((len(rows), 2))
+    for indices in by_replica(rows).values():
+        shelf = Shelf()
+        for i in indices:
+            point = replace(point_of(rows[i], left_out=True), frontend=NONE)
+            found = simulate(point, shelf)
+            times[i] = found.ttft_mean_s, found.tpot_mean_s
+    return Rows(rows, times[:, 0], times[:, 1])
+
+
+def fit_frontend(rows: Rows) -> tuple[float, float, float]:
+    """Return seconds per request, seconds per prompt token, and iterations."""
+    measured = np.array([d.ttft_s for d in rows.deployed])
+    prompts = np.array([d.mean_prompt for d in rows.deployed])
+    design = np.stack([np.ones_like(prompts), prompts, rows.tpot_s], axis=-1)
+    scale = np.array([measured.mean(), measured.mean() / prompts.mean(), 1.0])
+    scale[2] = measured.mean() / rows.tpot_s.mean()
+    weight = group_weights([d.group for d in rows.deployed])
+    soft, linear = np.ones_like(measured), np.ones_like(measured)
+    values = np.zeros(3)
+    for _ in range(ROUNDS):
+        w = weight * soft * linear
+        a = design * (w / measured)[:, None] * scale
+        values = non_negative(a, w * (1.0 - rows.ttft_s / measured)) * scale
+        ratio = (rows.ttft_s + design @ values) / measured
+        error = np.log(ratio)
+        soft = (np.abs(error) + LEAST_ERROR) ** -0.5
+        linear = np.where(np.abs(ratio - 1.0) > 1e-6, np.abs(error / (ratio - 1.0 + 1e-12)), 1.0)
+    request_s, token_s, iterations = values
+    return float(request_s), float(token_s), float(iterations)
+
+
+def predicted_ttft_s(rows: Rows, numbers: tuple[float, float, float]) -> Floats:
+    """Return times to the first token behind a server of given numbers."""
+    request_s, token_s, iterations = numbers
+    prompts = np.array([d.mean_prompt for d in rows.deployed])
+    return rows.ttft_s + request_s + token_s * prompts + iterations * rows.tpot_s
+
+
+def fit_all(reference: Path) -> None:
+    """Fit the servers of all frameworks to the deployments of the reference folder."""
+    rows = engines_alone([row for row in silicon(reference) if not row.excluded])
+    framework = np.array([d.framework for d in rows.deployed])
+    group = np.array([d.group for d in rows.deployed])
+    text, without, errors = "", "", np.empty(framework.size)
+    for name in FRAMEWORKS:
+        own = framework == name
+        text += _table(f"frontend.{name}", fit_frontend(rows.of(own)))
+        for left_out in np.unique(group[own]):
+            held_out = own & (group == left_out)
+            numbers = fit_frontend(rows.of(own & ~held_out))
+            without += _table(f'without."{left_out}".{name}', numbers)
+            error = predicted_ttft_s(rows.of(held_out), numbers)
+            errors[held_out] = error / np.array([d.ttft_s for d in rows.of(held_out).deployed])
+    body = (
+        "# Written by `python -m simulators.serving.fit_frontends`. To change a number, change the "
+        f'fit.\n[provenance]\nmeasured = "{SILICON}"\n'
+        f'sha256 = "{sha256_of(reference / SILICON)}"\nrows = {framework.size}\n'
+        'split = "each group of a model and a GPU in turn; [without] holds the numbers"\n'
+        f"held_out_rows = {framework.size}\n"
+        f"held_out_mape = {np.abs(errors - 1.0).mean():.3f}\n"
+    )
+    write_calibration(CALIBRATION, body + text + without)
+
+
+def _table(name: str, numbers: tuple[float, float, float]) -> str:
+    request_s, token_s, iterations = numbers
+    return (
+        f"\n[{name}]\nrequest_s = {request_s:.4g}\ntoken_s = {token_s:.4g}\n"
+        f"iterations = {iterations:.4g}\n"
+    )
+
+
+def main() -> None:
+    """Fit the servers of all frameworks from the reference folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reference", type=Path, default=reference_folder())
+    reference = parser.parse_args().reference
+    if reference is None:
+        raise UserError("no reference folder; set SWEEPER_REFERENCE or give --reference")
+    fit_all(reference)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Between a client and an engine stands a server: it parses, tokenises, polls and streams.
+
+What clients measure begins and ends there. A request reaches the engine some time after it was
+asked, longer for longer prompts; and its first token is seen some iterations late, since engines
+look for new requests every few iterations, prepare one iteration during another, and send tokens in
+groups. What that amounts to was fitted by framework to times to the first token
+(`fit_frontends.py`); a client that asks the engine itself has none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.jit import Floats, Ints
+from simulators.serving.arrivals import Requests
+from simulators.serving.point import ServingPoint
+from simulators.serving.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
+from simulators.serving.world import World
+
+CALIBRATION = Path(__file__).parent / "calibration" / "frontends.toml"
+FRONTENDS = AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """The time a framework's server adds to the first token."""
+
+    request_s: float = 0.0  # of every request
+    token_s: float = 0.0  # of every prompt token
+    iterations: float = 0.0
+
+    def delay_s(self, prompt_tokens: Ints) -> Floats:
+        """Return when requests reach the engine, after they were asked."""
+        return np.asarray(self.request_s + self.token_s * prompt_tokens, np.float64)
+
+
+def frontend_of(point: ServingPoint) -> Frontend:
+    """Return what stands before a point's engine: the server of its runtime's framework, if any.
+
+    Raises:
+        UserError: a choice means nothing.
+    """
+    if point.frontend not in FRONTENDS:
+        raise UnknownNameError("frontend", point.frontend, FRONTENDS)
+    if not 0.0 <= point.frontend_s < np.inf:
+        raise UserError(f"frontend_s is {point.frontend_s:g}; it must not be negative")
+    found = Frontend() if point.frontend == NONE else load_frontend(point.runtime)
+    return replace(found, request_s=found.request_s + point.frontend_s)
+
+
+def load_frontend(runtime: str) -> Frontend:
+    """Return the server of a runtime's framework; none if the runtime is no framework's.
+
+    `vllm@llama3_1_70b.h100_sxm` is that of `vllm` as if nobody had measured that model on that GPU.
+    """
+    framework, _, left_out = runtime.partition("@")
+    return _frontend(framework, left_out, CALIBRATION.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _frontend(framework: str, left_out: str, _mtime_ns: int) -> Frontend:
+    content = read_calibration(CALIBRATION)
+    tables = content["without"].get(left_out, {}) if left_out else content["frontend"]
+    return Frontend(**tables[framework]) if framework in tables else Frontend()
+
+
+def behind(asked: Requests, delay_s: Floats) -> Requests:
+    """Return the requests as the engine sees them."""
+    return replace(asked, arrival_s=asked.arrival_s + delay_s) if delay_s.any() else asked
+
+
+def seen_by_clients(
+    world: World, frontend: Frontend, delay_s: Floats, output_tokens: Ints
+) -> World:
+    """Return the world after a run as its clients saw it: they asked earlier, by what they wait."""
+    times = world.times.copy()
+    later = np.maximum(output_tokens - 1, 1)
+    tpot_s = (times[:, COMPLETED] - times[:, FIRST_TOKEN]) / later
+    times[:, ARRIVAL] -= delay_s + frontend.iterations * tpot_s
+    return world._replace(times=times)

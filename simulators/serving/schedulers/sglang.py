@@ -1,0 +1,107 @@
+"""Prompts first, in batches of their own; decodes run when nobody waits or nobody else fits.
+
+SGLang's scheduler (Zheng et al., "SGLang: efficient execution of structured language model
+programs", 2024; `managers/schedule_policy.py`): `chunk_size` is its `chunked_prefill_size`. A prompt
+is let in if what the running requests are still expected to write also fits: a share of what they
+may write, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is used.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
+from simulators.serving.kernel import kernel
+from simulators.serving.kv_cache import allocate, blocks_for, seat_decodes
+from simulators.serving.replica import (
+    BATCH,
+    BATCH_SEATS,
+    BLOCK,
+    CHUNK,
+    DONE,
+    FOREVER,
+    FREE,
+    HEAD,
+    HOLDERS,
+    IDLE,
+    OUTPUT,
+    PROMPT,
+    RESTARTED,
+    SCHEDULE,
+    SEATS,
+    WAITING,
+    pop_waiting,
+    seat,
+    sort_by_arrival,
+)
+
+CHUNKED = True
+
+EXPECTED = 0.7 * 0.14
+"""Share of their longest output that running requests are expected to write."""
+
+
+@kernel(SCHEDULE)
+def schedule(
+    _now: float,
+    limits: Ints,
+    pool: Ints,
+    request: Ints,
+    _times: Floats,
+    waiting: Ints,
+    idle: Ints,
+    batch: Ints,
+    tokens: Ints,
+) -> int:
+    """Continue the prompt that was cut, then take new ones; with none of either, decode all."""
+    left = continue_prompts(limits, pool, request, idle, batch, tokens)
+    expected = expected_blocks(limits, pool, request, idle)
+    while (
+        pool[WAITING] > 0
+        and left > 0
+        and pool[HOLDERS] < limits[SEATS]
+        and pool[BATCH] < limits[BATCH_SEATS]
+    ):
+        prompt = request[waiting[pool[HEAD]], PROMPT]
+        blocks = blocks_for(prompt, limits[BLOCK])
+        if pool[FREE] - blocks < expected and pool[HOLDERS] > 0:
+            break
+        who = pop_waiting(pool, waiting)
+        allocate(pool, request, who, blocks)
+        granted = min(prompt, left)
+        seat(pool, batch, tokens, who, granted)
+        left -= granted
+    if pool[BATCH] > 0:
+        return 1
+    sort_by_arrival(request, idle, pool[IDLE])
+    restarts = pool[RESTARTED]
+    seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
+    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts else 1
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3)))
+def continue_prompts(
+    limits: Ints, pool: Ints, request: Ints, idle: Ints, batch: Ints, tokens: Ints
+) -> int:
+    """Seat requests whose prompt was cut; return the tokens left for others."""
+    left, kept = limits[CHUNK], 0
+    for i in range(pool[IDLE]):
+        who = idle[i]
+        missing = request[who, PROMPT] - request[who, DONE]
+        if missing > 0 and left > 0:
+            granted = min(missing, left)
+            seat(pool, batch, tokens, who, granted)
+            left -= granted
+        else:
+            idle[kept] = who
+            kept += 1
+    pool[IDLE] = kept
+    return left  # type: ignore[no-any-return]
+
+
+@kernel(f8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
+def expected_blocks(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> float:
+    """Return the blocks that those who decode are expected to take yet."""
+    tokens = 0
+    for i in range(pool[IDLE]):
+        who = idle[i]
+        tokens += request[who, PROMPT] + request[who, OUTPUT] - request[who, DONE]
+    return EXPECTED * tokens / limits[BLOCK]  # type: ignore[no-any-return]
