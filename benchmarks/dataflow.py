@@ -14,7 +14,8 @@ import numpy as np
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from simulators.dataflow.access import evaluate_all, work_for
+from simulators.dataflow.access import work_for
+from simulators.dataflow.costs import evaluate_all
 from simulators.dataflow.energy import machine_of
 from simulators.dataflow.mapping import encode, nest_of
 from simulators.dataflow.networks import layers_of, network

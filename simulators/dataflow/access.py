@@ -6,7 +6,8 @@ again, whether they walk the tensor or not. Spatial loops that do not walk a ten
 reduce it on the way out. Parashar et al., "Timeloop" (ISPASS 2019); Kwon et al., "MAESTRO" (MICRO
 2019).
 
-All counts are 64-bit integers; `Layer` refuses layers whose counts could overflow.
+These are the counts of loops that divide a layer's bounds; `remainders` has those that do not. All
+are 64-bit integers; `Layer` refuses layers whose counts could overflow.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ TEMPORAL, ORDER, SPATIAL_X, SPATIAL_Y = range(4)
 """Rows of one level's loops: bounds by dimension, dimensions outermost first, bounds, bounds."""
 
 FEASIBLE, TOO_LARGE, TOO_WIDE = range(3)
-ENERGY_PJ, CYCLES, COMPUTE_CYCLES, MACS_USED = range(4)
-RESULTS = 4
 
 
 class Nest(NamedTuple):
@@ -56,6 +55,10 @@ class Work(NamedTuple):
     loops: Ints  # dim, bound, level, product further out: of temporal loops, innermost first
     places: Ints  # by level: instances used, fan-out, split of outputs
     first: Ints  # by level: the innermost loop outside its tile
+    totals: Ints  # level x tensor x action: accesses of all instances, where tiles are cut short
+    sums: Ints  # whole tiles and steps x states of two dimensions
+    rank: Ints  # one dimension as a rank
+    cut: Ints  # whether a dimension's last tile is smaller
 
 
 CAPACITY, BLOCK, SHIFT, FAN_X, FAN_Y, STAGED = range(6)
@@ -66,9 +69,9 @@ USED, FAN, SPLIT = range(3)
 
 NEST = named_tuple((array(i8), matrix(i8), matrix(i8), matrix(i8), array(i8)), Nest)
 MACHINE = named_tuple((matrix(i8), matrix(f8), matrix(f8)), Machine)
-WORK = named_tuple((*(matrix(i8),) * 5, array(i8)), Work)
 LOOPS = array(i8, 3)
 COUNTS = array(i8, 3)
+WORK = named_tuple((*(matrix(i8),) * 5, array(i8), COUNTS, matrix(i8), array(i8), array(i8)), Work)
 
 
 def work_for(levels: int, dims: int) -> Work:
@@ -80,6 +83,10 @@ def work_for(levels: int, dims: int) -> Work:
         loops=np.ones((levels * dims + 1, 4), np.int64),
         places=np.ones((levels + 1, 3), np.int64),
         first=np.zeros(levels + 1, np.int64),
+        totals=np.zeros((levels, TENSORS, 3), np.int64),
+        sums=np.zeros((2, 4), np.int64),
+        rank=np.zeros(4, np.int64),
+        cut=np.zeros(1, np.int64),
     )
 
 
@@ -191,6 +198,7 @@ def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -
     found, places = work.loops, work.places
     levels, dims = keep.size, nest.bounds.size
     n = 0
+    work.cut[0] = 0
     for level in range(levels - 1, -1, -1):
         x = y = walked = 1
         work.first[level + 1] = n
@@ -203,7 +211,11 @@ def lay_out(nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work) -
             if home[OUTPUT, d] >= 0:
                 walked *= across * down
             spread[level, d] = across * down
-            extents[level, d] = extents[level + 1, d] * across * down * bound
+            extent = extents[level + 1, d] * across * down * bound
+            if extent > nest.bounds[d]:
+                extent = nest.bounds[d]
+                work.cut[0] = 1
+            extents[level, d] = extent
             if bound > 1:
                 found[n, DIM] = d
                 found[n, BOUND] = bound
@@ -274,72 +286,3 @@ def count(
             child = level
             number = 1
     return compute
-
-
-@kernel(i8(MACHINE, array(i8), matrix(i8), COUNTS, i8, i8, array(f8)), borrows=True)
-def charge(
-    machine: Machine, keep: Ints, places: Ints, counts: Ints, compute: int, macs: int, out: Floats
-) -> int:
-    """Fill in energy and cycles from the counts; return the cycles."""
-    sizes, energy, rates = machine.sizes, machine.energy_pj, machine.rates
-    levels = keep.size
-    cycles = float(compute)
-    energy_pj = energy[levels, READS] * macs
-    for level in range(levels):
-        reads = writes = 0
-        spent_pj = 0.0
-        shift, block = sizes[level, SHIFT], sizes[level, BLOCK]
-        for tensor in range(TENSORS):
-            if not keep[level] >> tensor & 1:
-                continue
-            reads += counts[level, tensor, READS]
-            writes += counts[level, tensor, FILLS] + counts[level, tensor, UPDATES]
-            for action in range(3):
-                words = counts[level, tensor, action] + block - 1
-                blocks = words >> shift if shift >= 0 else words // block
-                spent_pj += energy[level, action] * blocks
-        # Words leave by a wire along the columns and one along the rows, half of each on average.
-        hops = 0.5 * (sizes[level, FAN_X] + sizes[level, FAN_Y])
-        spent_pj += rates[level, HOP] * hops * reads
-        energy_pj += spent_pj * places[level, USED]
-        cycles = max(cycles, np.ceil(reads / rates[level, 0]))
-        cycles = max(cycles, np.ceil(writes / rates[level, 1]))
-        cycles = max(cycles, np.ceil((reads + writes) / rates[level, 2]))
-    for level in range(levels + 1):
-        energy_pj += energy[level, LEAK] * cycles * places[level, USED]
-    out[ENERGY_PJ] = energy_pj
-    out[CYCLES] = cycles
-    out[COMPUTE_CYCLES] = compute
-    out[MACS_USED] = places[levels, USED]
-    return int(cycles)
-
-
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, COUNTS, array(f8)), borrows=True)
-def evaluate(
-    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints, out: Floats
-) -> int:
-    """Count and charge one mapping; return why it is infeasible, or 0."""
-    temporal = lay_out(nest, machine, loops, keep, work)
-    if temporal < 0:
-        return -temporal
-    compute = count(nest, machine, loops, keep, work, temporal, counts)
-    macs = 1
-    for d in range(nest.bounds.size):
-        macs *= nest.bounds[d]
-    charge(machine, keep, work.places, counts, compute, macs, out)
-    return FEASIBLE
-
-
-@kernel(
-    i8(NEST, MACHINE, array(i8, 4), matrix(i8), WORK, COUNTS, matrix(f8), array(i8)), borrows=True
-)
-def evaluate_all(
-    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints,
-    out: Floats, verdicts: Ints,
-) -> int:  # fmt: skip
-    """Evaluate many mappings, each on its own; return how many are feasible."""
-    feasible = 0
-    for row in range(keep.shape[0]):
-        verdicts[row] = evaluate(nest, machine, loops[row], keep[row], work, counts, out[row])
-        feasible += verdicts[row] == FEASIBLE
-    return feasible

@@ -14,8 +14,6 @@ import numpy as np
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
 from simulators.dataflow.access import (
     COUNTS,
-    CYCLES,
-    ENERGY_PJ,
     FEASIBLE,
     LOOPS,
     MACHINE,
@@ -25,8 +23,9 @@ from simulators.dataflow.access import (
     Machine,
     Nest,
     Work,
-    evaluate,
 )
+from simulators.dataflow.costs import CYCLES, ENERGY_PJ, evaluate
+from simulators.dataflow.objective import score
 
 DRAWS = 12
 """Uniform numbers each step may use."""
@@ -46,10 +45,18 @@ class Space(NamedTuple):
     slot_count: Ints  # by dim
     keeps: Ints  # level x option: masks of kept tensors
     keep_count: Ints  # by level
-    goal: Floats  # exponents of energy and cycles, most cycles allowed
+    ordered: Ints  # by level: whether its loops must keep their order
+    limits: Floats  # most cycles allowed, cycles at full utilization
+    program: Floats  # the objective
+    quantities: Floats  # what it is of; the area never changes
+    stack: Floats  # scratch
 
 
-SPACE = named_tuple((matrix(i8), matrix(i8), array(i8), matrix(i8), array(i8), array(f8)), Space)
+SPACE = named_tuple(
+    (matrix(i8), matrix(i8), array(i8), matrix(i8), array(i8), array(i8), array(f8), matrix(f8),
+     array(f8), array(f8)),
+    Space,
+)  # fmt: skip
 
 
 @kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
@@ -109,6 +116,8 @@ def change(
         return 1
     if kind < REORDER:
         level, i, j = int(u * levels), int(v * dims), int(w * dims)
+        if space.ordered[level]:
+            return 2
         moved = loops[level, ORDER, i]
         step_by = 1 if j > i else -1
         while i != j:
@@ -145,12 +154,12 @@ def anneal(
         loops: mappings: where the walk is, its trial, the best so far.
         keep: the same.
         where: slots of the factors, the same.
-        best: goal of the three mappings; then scratch for an evaluation.
+        best: logarithm of the goal of the three mappings; then scratch for an evaluation.
     """
     seen = 0
     steps = draws.shape[0]
     out = best[3:]
-    energy_share, cycles_share, most = space.goal[0], space.goal[1], space.goal[2]
+    quantities = space.quantities
     temperature = heat[0]
     cooling = (heat[1] / heat[0]) ** (1.0 / max(1, steps))
     for step in range(steps):
@@ -162,9 +171,12 @@ def anneal(
         if evaluate(nest, machine, loops[1], keep[1], work, counts, out) != FEASIBLE:
             continue
         seen += 1
-        if out[CYCLES] > most:
+        if out[CYCLES] > space.limits[0]:
             continue
-        goal = energy_share * np.log(out[ENERGY_PJ]) + cycles_share * np.log(out[CYCLES])
+        quantities[0], quantities[1] = out[ENERGY_PJ], out[CYCLES]
+        quantities[2] = space.limits[1] / out[CYCLES]
+        value = score(space.program, quantities, space.stack)
+        goal = np.log(value) if value > 0.0 else -np.inf
         if goal - best[0] > -temperature * np.log(draws[step, 9] + 1e-300):
             continue
         copy(loops, keep, where, 1, 0)

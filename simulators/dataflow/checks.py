@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ CYCLES_SLACK = 2
 ENERGY_SLACK = 1e-5
 SURVEY_SLACK = 2e-3
 CPU_BAR_S = 10.0
+IMPERFECT_BAR = 90.0
 ANCHOR_EVALUATIONS = 400_000
 PJ_PER_UJ = 1e6
 
@@ -85,20 +87,27 @@ def _triples(folder: Path) -> list[Check]:
     wanted: dict[tuple[str, str], dict[tuple[str, str], dict[str, Any]]] = {}
     for row in pq.read_table(folder / "accesses.parquet").to_pylist():
         wanted.setdefault((row["id"], row["variant"]), {})[row["level"], row["tensor"]] = row
-    total = exact = timed = charged = imperfect = 0
+    total = exact = timed = charged = 0
+    cut = []
     for row in pq.read_table(folder / "triples.parquet").to_pylist():
-        imperfect += row["closed_form"] == "not_checked"
-        linked = {"exact": "default", "exact_without_link_transfers": "no_link_transfers"}
+        linked = {
+            "exact": "default",
+            "exact_without_link_transfers": "no_link_transfers",
+            "not_checked": "default",
+        }
         if (variant := linked.get(row["closed_form"])) is None:
             continue
-        total += 1
         accelerator, layer = tables.accelerators[row["arch"]], tables.layer(row["problem"])
         loops, keep = encode(read_mapping(json.loads(row["mapping"])), layer, accelerator)
         result = evaluated(loops, keep, layer, accelerator)
+        if row["closed_form"] == "not_checked":
+            cut.append((result, row, wanted[row["id"], variant]))
+            continue
+        total += 1
         if isinstance(result, str):
             continue
         suffix = "" if variant == "default" else "_no_link"
-        exact += _same_counts(result, wanted[row["id"], variant])
+        exact += _equal_counts(result, wanted[row["id"], variant]) == 4 * len(result.traffic)
         timed += abs(result.cycles - row[f"cycles{suffix}"]) <= CYCLES_SLACK
         energy_pj = (
             row["energy_total_uj"] * PJ_PER_UJ
@@ -110,21 +119,54 @@ def _triples(folder: Path) -> list[Check]:
         _share("dataflow/triples, counts equal", exact, total),
         _share("dataflow/triples, cycles within 2", timed, total),
         _share("dataflow/triples, energy within 1e-5", charged, total),
-        Check(
-            "dataflow/triples with imperfect factors", 0.0, "%", 90.0, False, imperfect,
-            "mappings whose last iteration is smaller are not modelled",
-        ),
+        *_imperfect(cut),
+    ]
+
+
+def _imperfect(rows: list[tuple[Evaluation | str, dict[str, Any], Any]]) -> list[Check]:
+    """Compare mappings whose last tiles are smaller.
+
+    The peer walks the first iterations and the last, and takes averages over instances: it charges
+    a last iteration like a whole one where it is the loop next to a level, and fills of what it
+    keeps behind a bypass by padded sizes. Ours are the counts of every iteration, so they differ
+    wherever it does either.
+    """
+    timed = same = counts = whole = 0
+    energies = []
+    for result, row, wanted in rows:
+        if isinstance(result, str):
+            continue
+        timed += result.compute_cycles == row["compute_cycles"]
+        equal = _equal_counts(result, wanted, instances=False)
+        same, counts = same + equal, counts + 3 * len(result.traffic)
+        whole += equal == 3 * len(result.traffic)
+        energies.append(abs(result.energy_pj / PJ_PER_UJ / row["energy_total_uj"] - 1.0))
+    share = 100.0 * whole / max(1, len(rows))
+    typical = 100.0 * statistics.median(energies) if energies else 0.0
+    note = (
+        f"at least; {same} of {counts} counts equal, energy {typical:.1f} % off in the median: "
+        "the peer charges last iterations as whole ones"
+    )
+    return [
+        _share("dataflow/triples with imperfect factors, iterations equal", timed, len(rows)),
+        Check("dataflow/triples with imperfect factors", share, "%", IMPERFECT_BAR,
+              share >= IMPERFECT_BAR, len(rows), note),
     ]  # fmt: skip
 
 
-def _same_counts(result: Evaluation, wanted: Mapping[tuple[str, str], Mapping[str, Any]]) -> bool:
-    return len(wanted) == len(result.traffic) and all(
-        (t.reads, t.fills, t.updates, t.instances)
-        == tuple(
-            wanted[t.level, t.tensor][key]
-            for key in ("reads", "fills", "updates", "utilized_instances")
-        )
+def _equal_counts(
+    result: Evaluation,
+    wanted: Mapping[tuple[str, str], Mapping[str, Any]],
+    *,
+    instances: bool = True,
+) -> int:
+    """Return how many of reads, fills, updates and instances of all lines are equal."""
+    assert len(wanted) == len(result.traffic)
+    keys = ("reads", "fills", "updates", "utilized_instances")[: 4 if instances else 3]
+    return sum(
+        ours == wanted[t.level, t.tensor][key]
         for t in result.traffic
+        for ours, key in zip((t.reads, t.fills, t.updates, t.instances), keys, strict=False)
     )
 
 

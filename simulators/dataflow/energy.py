@@ -21,20 +21,23 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import read_toml
 from simulators.core.jit import Ints
 from simulators.dataflow.access import (
-    COMPUTE_CYCLES,
-    CYCLES,
-    ENERGY_PJ,
     FEASIBLE,
     FILLS,
-    MACS_USED,
     READS,
-    RESULTS,
     TOO_LARGE,
     UPDATES,
     USED,
     Machine,
-    evaluate,
+    Work,
     work_for,
+)
+from simulators.dataflow.costs import (
+    COMPUTE_CYCLES,
+    CYCLES,
+    ENERGY_PJ,
+    MACS_USED,
+    RESULTS,
+    evaluate,
 )
 from simulators.dataflow.mapping import nest_of
 from simulators.workload.convolution import Layer
@@ -51,7 +54,10 @@ UM2_PER_MM2 = 1e6
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one tensor does at one level; words are per instance."""
+    """What one tensor does at one level; words are those of the first instance.
+
+    The other instances have as many, unless the last tile of a dimension is smaller.
+    """
 
     level: str
     tensor: str
@@ -59,6 +65,7 @@ class Traffic:
     fills: int
     updates: int
     instances: int
+    totals: tuple[int, int, int]  # reads, fills and updates of all instances
     energy_pj: float  # over all instances
 
 
@@ -178,7 +185,7 @@ def evaluated(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -
     verdict = evaluate(nest_of(layer), machine, loops, keep, work, counts, result)
     if verdict != FEASIBLE:
         return VERDICTS[verdict]
-    traffic = _traffic(accelerator, machine, keep, counts, work.places[:, USED])
+    traffic = _traffic(accelerator, machine, keep, counts, work)
     mac_pj = float(machine.energy_pj[-1, 0]) * layer.macs
     ideal = layer.macs / accelerator.mac.instances
     return Evaluation(
@@ -194,26 +201,33 @@ def evaluated(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -
 
 
 def _traffic(
-    accelerator: Accelerator, machine: Machine, keep: Ints, counts: Ints, used: Ints
+    accelerator: Accelerator, machine: Machine, keep: Ints, counts: Ints, work: Work
 ) -> tuple[Traffic, ...]:
+    """Return the lines of every level and tensor kept there."""
+    if not work.cut[0]:
+        work.totals[:] = counts * work.places[: keep.size, USED, None, None]
     lines = []
     for k, level in enumerate(accelerator.levels):
         for t, tensor in enumerate(TENSORS):
             if int(keep[k]) >> t & 1:
-                words = [int(counts[k, t, action]) for action in (READS, FILLS, UPDATES)]
+                words = [int(n) for n in counts[k, t]]
+                totals = [int(n) for n in work.totals[k, t]]
                 spent = sum(
-                    float(machine.energy_pj[k, action]) * -(-words[action] // level.block_words)
-                    for action in range(3)
+                    float(machine.energy_pj[k, action])
+                    * -(-words[action] // level.block_words)
+                    * (totals[action] / words[action] if words[action] else 0.0)
+                    for action in (READS, FILLS, UPDATES)
                 )
                 lines.append(
                     Traffic(
-                        level.name,
-                        tensor,
-                        words[0],
-                        words[1],
-                        words[2],
-                        int(used[k]),
-                        spent * int(used[k]),
+                        level=level.name,
+                        tensor=tensor,
+                        reads=words[READS],
+                        fills=words[FILLS],
+                        updates=words[UPDATES],
+                        instances=int(work.places[k, USED]),
+                        totals=(totals[READS], totals[FILLS], totals[UPDATES]),
+                        energy_pj=spent,
                     )
                 )
     return tuple(lines)

@@ -1,7 +1,8 @@
 """A mapping says where and when each multiply runs: which loops at which level, and what stays.
 
 At each level, outermost first: the tensors kept there, the loops that run in time, and the loops
-spread over the columns (X) and rows (Y) of the next level's instances.
+spread over the columns (X) and rows (Y) of the next level's instances. Bounds over a dimension may
+multiply to more than it has: the last iteration of each loop then ends where the dimension ends.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def encode(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> tuple[In
 
     Raises:
         UserError: levels, tensors or dimensions are not those of accelerator and layer, a loop
-            stands twice, or the bounds do not multiply to the layer's.
+            stands twice, bounds multiply to less than the layer's, or a loop never reaches its end.
     """
     names = [level.name for level in accelerator.levels]
     if (given := [level.level for level in mapping.levels]) != names:
@@ -131,13 +132,17 @@ def encode(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> tuple[In
         raise UserError(f"mapping: the outermost level, {names[0]}, keeps every tensor")
     for d, (dim, bound) in enumerate(zip(layer.dims, layer.bounds, strict=True)):
         product = math.prod(int(x) for row in (0, 2, 3) for x in loops[:, row, d])
-        if product != bound:
+        if product < bound:
             raise UserError(f"mapping: the loops over {dim} multiply to {product}, not to {bound}")
+        _check_reach(loops[:, (TEMPORAL, SPATIAL_X, SPATIAL_Y), d].ravel(), dim, bound)
     return loops, keep
 
 
 def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> Mapping:
-    """Return the mapping that loops and keep masks stand for."""
+    """Return the mapping that loops and keep masks stand for; loops that go past the end stop."""
+    loops = loops.copy()
+    for d, size in enumerate(layer.bounds):
+        _stop_at_end(loops, d, size)
 
     def found(row: Ints, order: Sequence[int]) -> tuple[Loop, ...]:
         return tuple((layer.dims[d], int(row[d])) for d in order if row[d] > 1)
@@ -157,9 +162,39 @@ def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> M
     )
 
 
+def _check_reach(bounds: Ints, dim: str, size: int) -> None:
+    """Refuse loops, outermost first, of which the outermost that iterates goes past the end."""
+    inner = math.prod(int(b) for b in bounds)
+    for bound in (int(b) for b in bounds):
+        inner //= bound
+        if bound > 1:
+            if (needed := -(-size // inner)) != bound:
+                raise UserError(
+                    f"mapping: the outermost loop over {dim} runs {bound} times; {needed} of "
+                    f"{inner} reach {size}"
+                )
+            return
+
+
+def _stop_at_end(loops: Ints, dim: int, size: int) -> None:
+    """Shorten the outermost loops over a dimension to the iterations that reach into it."""
+    inner = math.prod(int(b) for b in loops[:, (TEMPORAL, SPATIAL_X, SPATIAL_Y), dim].ravel())
+    for level in range(len(loops)):
+        for row in (TEMPORAL, SPATIAL_X, SPATIAL_Y):
+            inner //= int(loops[level, row, dim])
+            loops[level, row, dim] = min(int(loops[level, row, dim]), -(-size // inner))
+            if loops[level, row, dim] > 1:
+                return
+
+
 def _loop(loop: Any, level: str) -> Loop:
-    if not (isinstance(loop, list | tuple) and len(loop) == 2 and isinstance(loop[1], int)):
-        raise UserError(f"mapping: {level}: {loop!r} is not a loop such as [P, 8]")
+    """Read `[dim, bound]`; of `[dim, bound, last]` the last follows from the layer's bound."""
+    if not (
+        isinstance(loop, list | tuple)
+        and len(loop) in (2, 3)
+        and all(isinstance(bound, int) for bound in loop[1:])
+    ):
+        raise UserError(f"mapping: {level}: {loop!r} is not a loop such as [P, 8] or [P, 8, 3]")
     return (str(loop[0]), loop[1])
 
 

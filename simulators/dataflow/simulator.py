@@ -5,19 +5,25 @@ Layers run one after the other, each with its own mapping; nothing stays in a bu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
-from simulators.core.contract import choice, evaluate_pointwise, metric
+from simulators.core.contract import Contribution, choice, evaluate_pointwise, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import TECHNOLOGY, area_mm2
+from simulators.dataflow.explain import contributions
+from simulators.dataflow.files import accelerator_named, is_file, layers_named, mapping_named
 from simulators.dataflow.networks import layers_of, network_names
-from simulators.dataflow.search import GOALS, Found, find
-from simulators.dataflow.templates import constraints_of, dataflows
+from simulators.dataflow.objective import NAMED, QUANTITIES
+from simulators.dataflow.search import Constraints, Found, find, given
+from simulators.dataflow.templates import constraints_of, dataflows, read_constraints
+from simulators.dataflow.timeloop import read_yaml
 from simulators.workload.convolution import Layer
 
 PJ_PER_J = 1e12
@@ -40,7 +46,14 @@ class DataflowPoint:
         "technology node, all energies by the table; 0 as in the file", unit="nm", default=0.0
     )
     dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
-    goal: str = choice(f"what the mapper minimises: {', '.join(GOALS)}", default="edp")
+    goal: str = choice(
+        f"what the mapper minimises: {', '.join(NAMED)}, or an expression of "
+        f"{', '.join(QUANTITIES)}",
+        default="edp",
+    )
+    constraints: str = choice("path of a YAML file of what mappings must obey", default="")
+    mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
+    remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     evaluations: int = choice("mappings tried per distinct layer", default=40_000)
     seed: int = choice("of the mapper", default=0)
 
@@ -78,10 +91,27 @@ class Dataflow:
         return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on its accelerator's file and on the technology table."""
-        if name != "accelerator":
-            return ()
-        return (ACCELERATORS.find(str(value)), TECHNOLOGY)
+        """A point depends on the files it names and on the technology table."""
+        if name == "accelerator":
+            path = Path(str(value))
+            return (path if is_file(str(value)) else ACCELERATORS.find(str(value)), TECHNOLOGY)
+        files = name in ("constraints", "mapping") or (name == "network" and is_file(str(value)))
+        return (Path(str(value)),) if files and value else ()
+
+    def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
+        """Return where the time and the energy of a design go: by layer, level and tensor.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        design = DataflowPoint(**point)
+        accelerator = machine_for(design)
+        return [
+            line
+            for layer, times, found in _found(design, accelerator)
+            for line in contributions(layer, times, found.mapping, found.evaluation, accelerator)
+        ]
 
     def warm_up(self) -> None:
         """Compile the mapper."""
@@ -106,20 +136,13 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
     if point.seed < 0:
         raise UserError(f"seed is {point.seed}; it must not be negative")
     accelerator = machine_for(point)
-    found = [
-        (
-            times,
-            _mapped(layer, accelerator, point.dataflow, point.goal, point.evaluations, point.seed),
-        )
-        for layer, times in layers_of(point.network, point.layer)
-    ]
-    return _totals(found, accelerator)
+    return _totals([(n, f) for _, n, f in _found(point, accelerator)], accelerator)
 
 
 def machine_for(point: DataflowPoint) -> Accelerator:
     """Return the accelerator a point asks for, resized."""
     return resized(
-        load_accelerator(point.accelerator),
+        accelerator_named(point.accelerator),
         pe_rows=point.pe_rows,
         pe_cols=point.pe_cols,
         buffer_scale=point.buffer_scale,
@@ -129,16 +152,30 @@ def machine_for(point: DataflowPoint) -> Accelerator:
     )
 
 
+def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
+    """Return the layers of a point, how often each occurs, and its mapping."""
+    layers = layers_named(point.network, point.layer)
+    if point.mapping:
+        if len(layers) > 1:
+            raise UserError(f"mapping '{point.mapping}' is of one layer; name it by `layer`")
+        layer, times = layers[0]
+        mapping = mapping_named(point.mapping, layer, accelerator)
+        return [(layer, times, given(mapping, layer, accelerator))]
+    rules = read_constraints(read_yaml(Path(point.constraints))) if point.constraints else None
+    return [(layer, times, _mapped(layer, accelerator, point, rules)) for layer, times in layers]
+
+
 def _mapped(
-    layer: Layer, accelerator: Accelerator, dataflow: str, goal: str, evaluations: int, seed: int
+    layer: Layer, accelerator: Accelerator, point: DataflowPoint, rules: Constraints | None
 ) -> Found:
     return find(
         layer,
         accelerator,
-        goal=goal,
-        evaluations=evaluations,
-        seed=seed,
-        constraints=constraints_of(dataflow, layer, accelerator),
+        goal=point.goal,
+        evaluations=point.evaluations,
+        seed=point.seed,
+        constraints=constraints_of(point.dataflow, layer, accelerator, rules),
+        remainders=point.remainders,
     )
 
 

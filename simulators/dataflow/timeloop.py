@@ -25,8 +25,12 @@ def read_yaml(path: Path) -> Any:
     """
     import yaml  # type: ignore[import-untyped]
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
+        """Reads tags such as `!Component` as what they stand before."""
+
+    Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, True))
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a safe loader
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ from simulators.core.contract import Check
 from simulators.dataflow.checks import checks
 
 KNOWN_MISSES = {"dataflow/triples with imperfect factors", "dataflow/sparse dstc"}
-"""Mappings with a smaller last iteration are not modelled; 1 of 12 dual-side rows is 10.7 % off."""
+"""The peer approximates smaller last iterations; 1 of 12 dual-side rows is 10.7 % off."""
 
 DSTC_BUDGET = 11.0
 

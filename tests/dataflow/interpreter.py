@@ -29,7 +29,7 @@ class Loop:
 
 def interpret(layer: Layer, mapping: Mapping) -> Counts:
     """Return reads, fills and updates per instance, by level and tensor."""
-    loops, depth = _loops(mapping), len(mapping.levels)
+    loops, depth = loops_of(mapping), len(mapping.levels)
     counts: Counts = {}
     for name, tensor in zip(TENSORS, layer.tensors, strict=True):
         keepers = [k for k, level in enumerate(mapping.levels) if name in level.keep]
@@ -48,7 +48,7 @@ def interpret(layer: Layer, mapping: Mapping) -> Counts:
     return counts
 
 
-def _loops(mapping: Mapping) -> list[Loop]:
+def loops_of(mapping: Mapping) -> list[Loop]:
     """Return all loops, outermost first."""
     plain = [
         (k, dim, bound, spatial)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac
 from simulators.core.errors import UserError
-from simulators.dataflow.access import distinct_sums, evaluate, work_for
+from simulators.dataflow.access import distinct_sums, work_for
+from simulators.dataflow.costs import evaluate
 from simulators.dataflow.energy import Evaluation, evaluated, machine_of
 from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode, nest_of
 from simulators.dataflow.search import primes_of
 from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
+from tests.dataflow.walker import cycles, walk
 
 ALL = ("Weights", "Inputs", "Outputs")
 PRICES = {"read": 2.0, "write": 3.0, "update": 3.0}
@@ -86,8 +89,54 @@ def test_the_closed_form_counts_what_a_walk_counts(nest: tuple[Layer, Mapping]) 
     assert counted == interpret(layer, mapping)
 
 
+@st.composite
+def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
+    """Draw loops that need not divide: each outermost one ends where its dimension does."""
+    layer = draw(LAYERS)
+    levels = draw(st.integers(2, 3))
+    slots: dict[tuple[int, int], dict[str, int]] = {}
+    for dim, bound in layer.extents.items():
+        places = [(k, side) for k in range(levels) for side in range(3)]
+        inner = 1
+        chosen = sorted(draw(st.sets(st.sampled_from(places), min_size=1, max_size=3)))
+        for place in chosen[:0:-1]:
+            times = draw(st.integers(1, 3))
+            if inner * times < bound:
+                slots.setdefault(place, {})[dim] = times
+                inner *= times
+        slots.setdefault(chosen[0], {})[dim] = -(-bound // inner)
+    found = []
+    for k in range(levels):
+        temporal = draw(st.permutations(list(slots.get((k, 0), {}).items())))
+        keep = ALL if k == 0 else tuple(draw(st.sets(st.sampled_from(ALL))))
+        sides = (tuple(slots.get((k, side), {}).items()) for side in (1, 2))
+        found.append(LevelLoops(f"L{k}", keep, tuple(temporal), *sides))
+    return layer, Mapping(tuple(found))
+
+
+@settings(max_examples=300, deadline=None)
+@given(nest=cut_nests())
+def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(nest: tuple[Layer, Mapping]) -> None:
+    layer, mapping = nest
+    instances = math.prod(
+        b for level in mapping.levels for _, b in (*level.spatial_x, *level.spatial_y)
+    )
+    assume(instances * layer.macs < 3000)
+    accelerator = machine(len(mapping.levels))
+    result = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+    if result == "loops_exceed_array":
+        return
+    assert isinstance(result, Evaluation)
+    first = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
+    assert first == walk(layer, mapping, only_first=True)
+    assert {(t.level, t.tensor): t.totals for t in result.traffic} == walk(
+        layer, mapping, only_first=False
+    )
+    assert result.compute_cycles == cycles(layer, mapping)
+
+
 @settings(max_examples=50, deadline=None)
-@given(nest=nests())
+@given(nest=st.one_of(nests(), cut_nests()))
 def test_compiled_and_plain_agree_bit_for_bit(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac, load_accelerator
 from simulators.core.errors import Infeasible, UserError
-from simulators.dataflow.access import CYCLES, ENERGY_PJ, evaluate_all, work_for
+from simulators.dataflow.access import work_for
+from simulators.dataflow.costs import CYCLES, ENERGY_PJ, evaluate_all
 from simulators.dataflow.energy import machine_of
 from simulators.dataflow.mapping import nest_of
 from simulators.dataflow.search import Constraints, bounds, find, primes_of

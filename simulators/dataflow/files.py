@@ -1,0 +1,343 @@
+"""Problems, architectures and mappings from files: Timeloop's own YAML, versions 3 and 4, and ours.
+
+One way only. An architecture keeps levels, sizes, meshes, bandwidths and technology; energies come
+from the technology table. What has no counterpart here is refused, not dropped silently: names of
+built-in shapes, sums of more than two terms, sizes written as expressions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of, load_accelerator
+from simulators.core.errors import UserError, suggestion
+from simulators.dataflow.mapping import LevelLoops, Loop, read_mapping
+from simulators.dataflow.mapping import Mapping as LoopNest
+from simulators.dataflow.networks import Counted, layers_of
+from simulators.dataflow.timeloop import layer_of, read_yaml
+from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
+
+KINDS: dict[str, Callable[..., Layer]] = {
+    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
+}  # fmt: skip
+STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")
+_LEVEL_KEYS = {
+    "depth": ("memory_depth", "memory-depth", "depth", "entries"),
+    "width_bits": ("memory_width", "memory-width", "width"),
+    "word_bits": ("word-bits", "word_bits", "datawidth", "data_width"),
+    "banks": ("n_banks", "n-banks"),
+    "read_words_per_cycle": ("read_bandwidth",),
+    "write_words_per_cycle": ("write_bandwidth",),
+    "shared_words_per_cycle": ("shared_bandwidth",),
+}
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is the path of a YAML file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
+    """Return the layers of a network, or those of a file: a Timeloop problem or a list of layers.
+
+    Raises:
+        UserError: the network, the file or the layer is not there or not right.
+    """
+    if not is_file(name):
+        return layers_of(name, layer)
+    table = _table(read_yaml(Path(name)), name)
+    if "problem" in table:
+        return ((layer_of_problem(table["problem"], name), 1),)
+    if not isinstance(table.get("layers"), list):
+        raise UserError(f"{name}: neither a 'problem' of Timeloop nor a list of 'layers'")
+    found = tuple(_layer(_table(entry, name), name) for entry in table["layers"])
+    chosen = tuple(pair for pair in found if layer in ("all", pair[0].name))
+    if not chosen:
+        names = [one.name for one, _ in found]
+        raise UserError(f"{name} has no layer '{layer}'{suggestion(layer, names)}")
+    return chosen
+
+
+def accelerator_named(name: str) -> Accelerator:
+    """Return the accelerator of that name, TOML file, or Timeloop architecture.
+
+    Raises:
+        UserError: there is none, or it is not right.
+    """
+    if not is_file(name):
+        return load_accelerator(name)
+    table = _table(read_yaml(Path(name)), name)
+    if "architecture" not in table:
+        raise UserError(f"{name}: no 'architecture' in it")
+    return accelerator_of_architecture(table["architecture"], Path(name))
+
+
+def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest:
+    """Return the mapping of a file: Timeloop's, or a list of levels with loops.
+
+    Raises:
+        UserError: it is not there or not right.
+    """
+    table = read_yaml(Path(name))
+    if isinstance(table, Mapping) and "mapping" in table:
+        table = table["mapping"]
+    if not isinstance(table, list) or not all(isinstance(entry, Mapping) for entry in table):
+        raise UserError(f"{name}: a mapping is a list of levels, or of Timeloop's directives")
+    if any("target" in entry for entry in table):
+        return mapping_of_directives(table, layer, accelerator, name)
+    return read_mapping(table)
+
+
+def layer_of_problem(problem: Any, where: str) -> Layer:
+    """Return a Timeloop problem as a layer; its data spaces become weights, inputs and outputs."""
+    problem = _table(problem, where)
+    shape = problem.get("shape")
+    if not isinstance(shape, Mapping):
+        raise UserError(f"{where}: the problem's shape must be written out, not named {shape!r}")
+    instance = _table(problem.get("instance", {}), where)
+    dims = [str(d) for d in shape.get("dimensions", ())]
+    spaces = shape.get("data-spaces", shape.get("data_spaces", ()))
+    labels = tensor_labels(spaces, where)
+    coefficients = {
+        str(c["name"]): int(instance.get(c["name"], c.get("default", 1)))
+        for c in shape.get("coefficients", ())
+    }
+    return layer_of(
+        str(shape.get("name", Path(where).stem)),
+        dims,
+        {labels[space["name"]]: space["projection"] for space in spaces},
+        {d: int(_number(instance.get(d, 1), f"{where}: instance: {d}")) for d in dims},
+        coefficients,
+    )
+
+
+def tensor_labels(spaces: Any, where: str) -> dict[str, str]:
+    """Return which of our tensors each data space is: by its name, or in the order given."""
+    if not isinstance(spaces, Sequence) or len(spaces) != len(TENSORS):
+        raise UserError(f"{where}: three data spaces are needed: two operands and one output")
+    for space in spaces:
+        if not isinstance(space, Mapping) or "name" not in space or "projection" not in space:
+            raise UserError(f"{where}: a data space needs a name and a projection")
+    written = [
+        s["name"] for s in spaces if s.get("read-write") or s.get("read_write") or s.get("writes")
+    ]
+    if len(written) != 1:
+        raise UserError(f"{where}: one data space must be read-write, not {len(written)}")
+    read = [space["name"] for space in spaces if space["name"] != written[0]]
+    if read[0] == TENSORS[1] or read[1] == TENSORS[0]:
+        read.reverse()
+    return {read[0]: TENSORS[0], read[1]: TENSORS[1], written[0]: TENSORS[2]}
+
+
+def accelerator_of_architecture(architecture: Any, path: Path) -> Accelerator:
+    """Return a Timeloop architecture; storage outermost first, then the multipliers."""
+    architecture = _table(architecture, str(path))
+    nodes = architecture.get("nodes")
+    parts = list(_flat_nodes(nodes, path) if nodes else _flat_subtree(architecture, path, 1, {}))
+    levels: list[dict[str, Any]] = []
+    mac: dict[str, Any] = {}
+    inherited: dict[str, Any] = {}
+    for name, kind, attributes, mesh in parts:
+        inherited |= attributes
+        if "mac" in kind or "compute" in kind:
+            bits = _first(attributes, _LEVEL_KEYS["word_bits"], path, name)
+            mac = {"mesh": mesh, "word_bits": int(bits or 8)}
+        elif any(word in kind for word in STORAGE):
+            levels.append(_level(name, kind, attributes, mesh, path))
+    if not levels or not mac:
+        raise UserError(f"{path}: an architecture needs storage levels and a mac")
+    sheet: dict[str, Any] = {"name": path.stem, "source": f"{path.name}, a Timeloop architecture"}
+    if node := re.match(r"\s*(\d+)\s*nm", str(inherited.get("technology", ""))):
+        sheet["node_nm"] = float(node[1])
+    if "global_cycle_seconds" in inherited:
+        cycle_s = _number(inherited["global_cycle_seconds"], f"{path}: global_cycle_seconds")
+        sheet["clock_hz"] = 1.0 / cycle_s
+    return accelerator_of({**sheet, "levels": levels, "mac": mac}, path)
+
+
+def mapping_of_directives(
+    directives: Sequence[Mapping[str, Any]], layer: Layer, accelerator: Accelerator, where: str
+) -> LoopNest:
+    """Return Timeloop's mapping: per target and type factors, permutation, split, keep, bypass."""
+    names = [level.name for level in accelerator.levels]
+    loops: dict[str, dict[str, tuple[Loop, ...]]] = {name: {} for name in names}
+    keep: dict[str, tuple[str, ...]] = dict.fromkeys(names, TENSORS)
+    for entry in directives:
+        target, kind = str(entry.get("target")), str(entry.get("type"))
+        if target not in names:
+            raise UserError(f"{where}: target '{target}'{suggestion(target, names)}")
+        if kind in ("bypass", "datatype", "dataspace"):
+            skipped = _words(entry.get("bypass", ()))
+            if unknown := [
+                t for t in (*skipped, *_words(entry.get("keep", ()))) if t not in TENSORS
+            ]:
+                raise UserError(
+                    f"{where}: {target}: '{unknown[0]}'{suggestion(unknown[0], TENSORS)}"
+                )  # fmt: skip
+            keep[target] = tuple(t for t in TENSORS if t not in skipped)
+            continue
+        if kind not in ("temporal", "spatial"):
+            raise UserError(f"{where}: {target}: type '{kind}' is not temporal, spatial or bypass")
+        found = _directed(entry, layer, f"{where}: {target}")
+        if kind == "temporal":
+            loops[target]["temporal"] = found
+        else:
+            split = int(entry.get("split", len(layer.dims)))
+            inner = _permutation(entry, layer)[:split]
+            loops[target]["spatial_x"] = tuple(loop for loop in found if loop[0] in inner)
+            loops[target]["spatial_y"] = tuple(loop for loop in found if loop[0] not in inner)
+    _fill_up(loops, layer, where)
+    return LoopNest(tuple(LevelLoops(name, keep[name], **loops[name]) for name in names))
+
+
+def _layer(entry: Mapping[str, Any], where: str) -> Counted:
+    """Return a layer of our own list: `conv`, `dwconv`, `matmul`, `bmm` or `einsum`."""
+    name, times = str(entry.get("name", "layer")), entry.get("times", 1)
+    if not isinstance(times, int) or times < 1:
+        raise UserError(f"{where}: layer '{name}': times is {times!r}, no positive whole number")
+    kinds = [key for key in entry if key in KINDS]
+    sizes = entry.get("sizes", {}) if "einsum" in entry else entry.get(kinds[0] if kinds else "")
+    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in sizes.values()):
+        raise UserError(
+            f"{where}: layer '{name}' needs one of {', '.join(KINDS)} with whole sizes, or "
+            "einsum with sizes"
+        )
+    if "einsum" in entry:
+        return einsum(name, str(entry["einsum"]), **sizes), times
+    try:
+        return KINDS[kinds[0]](name, **sizes), times
+    except TypeError as error:
+        said = re.sub(r"^\w+\(\) ", "", str(error))
+        raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error
+
+
+def _flat_subtree(
+    node: Mapping[str, Any], path: Path, count: int, attributes: Mapping[str, Any]
+) -> Iterator[tuple[str, str, dict[str, Any], list[int]]]:
+    """Yield the components of a version 3 tree: name, class, attributes and mesh."""
+    attributes = {**attributes, **node.get("attributes", {})}
+    for part in node.get("local", ()):
+        own = {**attributes, **part.get("attributes", {})}
+        name, copies = _counted(str(part.get("name")))
+        total = count * copies
+        columns = int(_number(own.get("meshX", total), f"{path}: {name}: meshX"))
+        if total % columns:
+            raise UserError(f"{path}: {name}: meshX is {columns}, of {total} instances")
+        yield name, str(part.get("class", "")).lower(), own, [columns, total // columns]
+    for child in node.get("subtree", ()):
+        _, copies = _counted(str(child.get("name", "")))
+        yield from _flat_subtree(_table(child, str(path)), path, count * copies, attributes)
+
+
+def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, Any], list[int]]]:
+    """Yield the components of a version 4 list; meshes of outer nodes multiply."""
+    if not isinstance(nodes, Sequence):
+        raise UserError(f"{path}: nodes is no list")
+    mesh = [1, 1]
+    attributes: dict[str, Any] = {}
+    for node in nodes:
+        table = _table(node, str(path))
+        spatial = _table(table.get("spatial", {}), str(path))
+        mesh = [
+            side * int(_number(spatial.get(key, 1), f"{path}: {key}"))
+            for side, key in zip(mesh, ("meshX", "meshY"), strict=True)
+        ]
+        own = _table(table.get("attributes", {}), str(path))
+        if "class" in table:
+            yield str(table.get("name")), str(table["class"]).lower(), {**attributes, **own}, mesh
+        else:
+            attributes |= own
+
+
+def _level(
+    name: str, kind: str, attributes: Mapping[str, Any], mesh: list[int], path: Path
+) -> dict[str, Any]:
+    """Return one storage level as our files write it."""
+    level: dict[str, Any] = {"name": name, "mesh": mesh}
+    level["kind"] = "dram" if "dram" in kind else "sram"
+    if level["kind"] == "sram" and ("reg" in kind or kind.endswith("rf")):
+        level["kind"] = "register"
+    for ours, theirs in _LEVEL_KEYS.items():
+        if (value := _first(attributes, theirs, path, name)) is not None:
+            level[ours] = value if "per_cycle" in ours else int(value)
+    level.setdefault("word_bits", 8)
+    blocks = _first(attributes, ("block-size", "block_size"), path, name)
+    level.setdefault("width_bits", int(blocks or 1) * level["word_bits"])
+    if level["kind"] == "dram":
+        level.pop("depth", None)
+        if "type" in attributes:
+            level["dram_type"] = str(attributes["type"]).lower()
+    return level
+
+
+def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop, ...]:
+    """Return the loops of one directive, outermost first; a factor of 0 is what is left."""
+    factors: dict[str, int] = {}
+    given = entry.get("factors", "")
+    text = " ".join(str(f) for f in given) if isinstance(given, list) else str(given)
+    for word in text.split():
+        read = re.fullmatch(r"([A-Za-z_]+)\s*=?\s*(\d+)(?:,\d+)?", word)
+        if read is None or read[1] not in layer.dims:
+            raise UserError(f"{where}: '{word}' is no factor such as {layer.dims[0]}4")
+        factors[read[1]] = int(read[2])
+    return tuple(
+        (dim, factors[dim]) for dim in reversed(_permutation(entry, layer))
+        if factors.get(dim, 1) != 1
+    )  # fmt: skip
+
+
+def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:
+    """Return all dimensions, innermost first, those that are not named last."""
+    given = entry.get("permutation", "")
+    words = list(given) if isinstance(given, list) else re.findall(r"\w+", str(given))
+    if len(words) == 1 and words[0] not in layer.dims:
+        words = list(words[0])
+    return [*words, *(dim for dim in layer.dims if dim not in words)]
+
+
+def _fill_up(loops: dict[str, dict[str, tuple[Loop, ...]]], layer: Layer, where: str) -> None:
+    """Replace factors of 0 by what the others leave of a dimension."""
+    for dim, bound in layer.extents.items():
+        every = [b for rows in loops.values() for row in rows.values() for d, b in row if d == dim]
+        if every.count(0) > 1:
+            raise UserError(f"{where}: two factors of {dim} are 0; one can be what is left")
+        rest = -(-bound // math.prod(b for b in every if b))
+        for rows in loops.values():
+            for key, row in rows.items():
+                rows[key] = tuple((d, rest if d == dim and b == 0 else b) for d, b in row)
+
+
+def _counted(name: str) -> tuple[str, int]:
+    """Split `PE[0..167]` into its name and how many there are."""
+    read = re.fullmatch(r"(.*)\[(\d+)\.\.(\d+)\]", name)
+    return (read[1], int(read[3]) - int(read[2]) + 1) if read else (name, 1)
+
+
+def _first(
+    attributes: Mapping[str, Any], keys: Sequence[str], path: Path, name: str
+) -> float | None:
+    for key in keys:
+        if key in attributes:
+            return _number(attributes[key], f"{path}: {name}: {key}")
+    return None
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        return int(value) if float(value) == int(float(value)) else float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where} is {value!r}, not a number") from error
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else tuple(str(value).split())
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: a table of keys is needed, not {value!r}")
+    return dict(value)
