@@ -92,6 +92,31 @@ def _dit(config: Config) -> Config:
     }
 
 
+def _unet(config: Config) -> Config:
+    width = config["cross_attention_dim"]
+    if width not in CLIP_LAYERS:
+        known = ", ".join(map(str, CLIP_LAYERS))
+        raise UserError(f"a denoiser's text width of {width} is not known here; it may be {known}")
+    return {
+        "family": "latent_diffusion",
+        "widths": config["block_out_channels"],
+        "attends": ["Attn" in kind for kind in config["down_block_types"]],
+        "depth": config["layers_per_block"],
+        "heads": config["attention_head_dim"],  # as diffusers misnames it
+        "text_layers": CLIP_LAYERS[width],
+        "text_hidden": width,
+        "text_heads": width // 64,
+        "text_vocab": 49_408,
+        "text_length": 77,
+        "decoder_widths": [512, 512, 256, 128],
+        "image": 8 * config["sample_size"],
+    }
+
+
+CLIP_LAYERS = {768: 12, 1024: 23}
+"""Layers of the text encoder that belongs to a width: CLIP ViT-L/14, and OpenCLIP ViT-H/14 but its
+last (configs of stable-diffusion-v1-5 and stable-diffusion-2)."""
+
 GRAPH_KINDS: dict[str, Callable[[Config], Config]] = {
     "bert": _encoder,
     "roberta": _encoder,
@@ -100,6 +125,7 @@ GRAPH_KINDS: dict[str, Callable[[Config], Config]] = {
     "vit": _vit,
     "deit": _vit,
     "resnet": _resnet,
+    "UNet2DConditionModel": _unet,
     "DiTTransformer2DModel": _dit,
     "Transformer2DModel": _dit,
 }

@@ -170,10 +170,7 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
     Bands of kernels of one class are taken to err together, and classes independently.
     """
     mine = priced.of(phase)
-    factor = np.full(mine.size, 1.0 / framework.sustained_of(gpu))
-    if phase == BACKWARD:
-        products = [isinstance(launch.kernel, Gemm) for launch in priced.launches]
-        factor[products] *= framework.gradient_of(gpu)
+    factor = slowdown(priced, gpu, framework)
     busy_s = float(np.sum((priced.seconds * factor)[mine]))
     repeats = priced.repeats
     waits = np.array([launch.waits for launch in priced.launches], bool)
@@ -188,6 +185,16 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
         hi_s=busy_s + launch_s + above,
         energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * resting_w(gpu),
     )
+
+
+def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
+    """Return the time of each kernel within a model over its time alone."""
+    gradient = framework.gradient_of(gpu)
+    factors = [
+        gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
+        for launch in priced.launches
+    ]
+    return np.array(factors) / framework.sustained_of(gpu)
 
 
 def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:

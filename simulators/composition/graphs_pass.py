@@ -28,6 +28,7 @@ from simulators.composition.graphs import (
     Span,
     load_framework,
     price_launches,
+    slowdown,
     span,
 )
 from simulators.composition.graphs_gradients import backward_launches
@@ -217,38 +218,40 @@ def metrics_of(job: Job, one: Pass) -> dict[str, float]:
 
 def explained_pass(job: Job, one: Pass) -> list[Contribution]:
     """Return what each operator and wait takes, summed over operators of one name."""
+    factor = slowdown(one.priced, job.gpu, job.framework)
+    columns = (one.priced.repeats, one.priced.seconds * factor, one.priced.joules * factor)
     rows: dict[tuple[str, str], list[float]] = {}
-    for launch, seconds, joules in zip(
-        one.priced.launches, one.priced.seconds, one.priced.joules, strict=True
-    ):
+    for launch, *numbers in zip(one.priced.launches, *columns, strict=True):
         row = rows.setdefault((launch.phase, launch.node), [0.0] * 5)
-        work, moved = (float(f(launch.kernel)) * launch.repeat for f in (flops, moved_bytes))
-        for place, value in enumerate((launch.repeat, seconds, joules, work, moved)):
+        work = (float(f(launch.kernel)) * launch.repeat for f in (flops, moved_bytes))
+        for place, value in enumerate((*numbers, *work)):
             row[place] += value
     level = "fitted" if one.calibrated else "unmodelled"
-    found = []
-    for (phase, name), (count, seconds, joules, work, moved) in rows.items():
-        # The framework makes all kernels of a phase slower or faster by what it adds.
-        part = one.spans[phase]
-        share = seconds / np.sum(one.priced.seconds[one.priced.of(phase)])
-        found.append(
-            Contribution(
-                phase=phase,
-                name=name,
-                count=count,
-                time_s=share * part.busy_s,
-                flops=work,
-                energy_j=job.replicas * joules,
-                moved_bytes=moved,
-                level=level,
-                bound=_bound(job, work, moved),
-            )
+    found = [
+        Contribution(
+            phase=phase,
+            name=name,
+            count=count,
+            time_s=seconds,
+            energy_j=job.replicas * joules,
+            flops=job.replicas * work,
+            moved_bytes=job.replicas * moved,
+            bound=_bound(job, work, moved),
+            level=level,
         )
-    for phase, part in one.spans.items():
-        if part.launch_s:
-            found.append(
-                Contribution(phase=phase, name="launches", time_s=part.launch_s, bound="host")
-            )
+        for (phase, name), (count, seconds, joules, work, moved) in rows.items()
+    ]
+    found += [
+        Contribution(
+            phase=phase,
+            name="launches",
+            time_s=part.launch_s,
+            energy_j=job.replicas * part.launch_s * resting_w(job.gpu),
+            bound="host",
+        )
+        for phase, part in one.spans.items()
+        if part.launch_s
+    ]
     if one.collective_s:
         found.append(
             Contribution(
