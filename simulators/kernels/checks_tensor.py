@@ -21,7 +21,6 @@ from simulators.kernels.tensor_levels import (
     Measured,
     tensor_boards,
     tensor_files,
-    tensor_rates,
 )
 from simulators.kernels.tensor_rows import TABLE, TensorRows, read_tensor_rows
 from simulators.workload.operators import Gemm
@@ -77,10 +76,10 @@ def _own(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:
     lines = []
     inside: dict[str, list[NDArray[np.bool_]]] = {}
     errors: dict[str, list[float]] = {}
+    fitted = {(board.name, *whose) for board in known for whose in board.rates}
     for part in parts:
         gpu = load_gpu(part.gpu)
-        rates = tensor_rates(known, gpu.name, gpu.architecture, part.framework).get(part.kind)
-        if rates is None or not rates.calibrated or rates.kind != part.kind:
+        if (gpu.name, part.framework, part.kind) not in fitted:
             continue
         priced = price(_product(part), gpu, framework=part.framework)
         predicted_s = priced.latency_s

@@ -21,7 +21,7 @@ from simulators.kernels.tensor import MEASURED, TensorRates, stand_ins, tensor_r
 FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""
 
-FRAMEWORKS = ("trtllm", "vllm")
+FRAMEWORKS = ("trtllm", "vllm", "sglang")
 DEFAULT_FRAMEWORK = "trtllm"
 
 RELATIVES = {
