@@ -34,6 +34,9 @@ SKEWED_BAR = 25.0
 FRAMEWORKS = ("vllm", "trtllm")
 """Whose transfer to another GPU is judged."""
 
+PRINTED = ("rtx_pro_6000", "rtx_4090")
+"""Boards nothing was asked of."""
+
 SHORT_KEYS, MANY_REQUESTS, MANY_HEADS = 1024.0, 32.0, 12.0
 """The region apart: fewer keys than this, and as many requests and query heads per key head."""
 
@@ -95,13 +98,14 @@ def _lines(
     errors: list[Floats],
 ) -> list[Check]:
     bar = BAR[kernel] if spread == "balanced" else SKEWED_BAR
+    limit = None if title.split()[0] in PRINTED else bar
     everything = np.concatenate(errors)
     if kernel != "decode":
-        return [_line(f"{title} MAPE", everything, bar)]
+        return [_line(f"{title} MAPE", everything, limit)]
     crowded = np.concatenate([_crowded(part) for part, _ in mine])
     return [
-        _line(f"{title} MAPE", everything[~crowded], bar),
-        _line(f"{title} crowded MAPE", everything[crowded], CROWDED_BAR),
+        _line(f"{title} MAPE", everything[~crowded], limit),
+        _line(f"{title} crowded MAPE", everything[crowded], limit and CROWDED_BAR),
     ]
 
 
@@ -143,9 +147,10 @@ def _crowded(part: Measured) -> NDArray[np.bool_]:
     return np.asarray(short & many & (s["num_heads"] / s["num_key_value_heads"] >= MANY_HEADS))
 
 
-def _line(name: str, errors: Floats, bar: float) -> Check:
+def _line(name: str, errors: Floats, bar: float | None) -> Check:
     if not errors.size:
         return Check(name, None, "%", note="no rows")
     value = float(np.mean(np.abs(errors)))
     note = f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
-    return Check(name, value, "%", bar, bool(value <= bar), errors.size, note)
+    ok = None if bar is None else bool(value <= bar)
+    return Check(name, value, "%", bar, ok, errors.size, note)

@@ -37,7 +37,7 @@ from simulators.kernels.fused import (
     mixed_features,
 )
 from simulators.kernels.grouped_gemm import fitted_expert_seconds
-from simulators.kernels.knots import knot_lines
+from simulators.kernels.knots import Knots, knot_lines, sliced
 from simulators.kernels.knots_fit import fit_knots
 from simulators.kernels.least_squares import fit_log
 from simulators.kernels.measured_chunks import (
@@ -45,6 +45,7 @@ from simulators.kernels.measured_chunks import (
     CHUNKS,
     MIXED,
     MIXED_GPUS,
+    POINTS,
     read_chunks,
 )
 from simulators.kernels.measured_experts import FRONTIER, FRONTIER_GPUS, read_layers
@@ -71,7 +72,7 @@ RIDGE = 0.1
 REACH = 4.0
 """No number leaves where it started by more than a factor of 55."""
 
-MOST = {"tile": 64.0}
+MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}}
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
@@ -168,8 +169,27 @@ def _fit_rest(seen: Measured, gpu: Gpu, plain: Entry) -> Entry:
     best = choices[int(np.argmin(errors))].knots
     if best is None:
         return bent
-    short = replace(plain, bend=_fit_trees(seen, gpu, plain, KNOTTED_TREES))
-    return replace(short, knots=_with_knots(seen, gpu, bent, alone=best.alone).knots)
+    worse = _better_by_formula(best, rest, gpu, choices[0])
+    knots = _with_knots(seen, gpu, bent, alone=best.alone).knots
+    assert knots is not None
+    kept = {where: grid for where, grid in knots.grids.items() if where.packing not in worse}
+    trees = TREES if worse else KNOTTED_TREES
+    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
+    return replace(bent, knots=replace(knots, grids=kept))
+
+
+def _better_by_formula(knots: Knots, rest: Measured, gpu: Gpu, bent: Entry) -> set[int]:
+    """Return the packings whose rows, set aside, a formula foretells better than knots."""
+    attention = attention_of(rest)
+    errors = [
+        np.abs(np.log(predicted_s(rest, gpu, entry) / rest.seconds))
+        for entry in (bent, replace(bent, knots=knots))
+    ]
+    rows: dict[int, list[NDArray[np.bool_]]] = {}
+    for where, mine, _, _ in sliced(attention, alone=knots.alone):
+        rows.setdefault(where.packing, []).append(mine)
+    both = {packing: np.any(parts, axis=0) for packing, parts in rows.items()}
+    return {p for p, mine in both.items() if errors[0][mine].mean() < errors[1][mine].mean()}
 
 
 def _with_knots(rows: Measured, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
@@ -209,7 +229,8 @@ def _fit_form(rows: Measured, gpu: Gpu) -> dict[str, float]:
     names = list(form)
     start = np.log([form[name] for name in names])
     ends = [0.0 if n in PARTS else x + REACH for n, x in zip(names, start, strict=True)]
-    high = np.array([min(e, np.log(MOST.get(n, np.inf))) for n, e in zip(names, ends, strict=True)])
+    most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in names]
+    high = np.minimum(ends, most)
     seconds = _form_of(rows, gpu)
     fitted = fit_log(
         lambda p: seconds(dict(zip(names, np.exp(p).tolist(), strict=True))),
@@ -256,7 +277,12 @@ def _text(reference: Path, gpu: str, done: list[Fitted]) -> str:
     """Return the calibration file of one GPU."""
     kernels = [fitted.rows.kernel for fitted in done]
     tables = [f"{MEASURED}/{TABLES[kernel]}.parquet" for kernel in TABLES if kernel in kernels]
-    others = ((MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (FRONTIER, FRONTIER_GPUS))
+    others = (
+        (MIXED, MIXED_GPUS),
+        (CHUNKS, CHUNK_GPUS),
+        (POINTS, ("a100_sxm",)),
+        (FRONTIER, FRONTIER_GPUS),
+    )
     tables += [table for table, gpus in others if gpu in gpus]
     measured = ", ".join(f'"{table}"' for table in tables)
     hashes = ", ".join(f'"{sha256_of(reference / table)}"' for table in tables)

@@ -21,12 +21,14 @@ from simulators.kernels import (
     gemm,
     grouped_gemm,
     reduction,
+    side,
 )
 from simulators.kernels.bands import WIDEST, interval_s
 from simulators.kernels.convolution import Convolution
 from simulators.kernels.family import Family, Flags, Floats
 from simulators.kernels.levels import BEST, profile_of
 from simulators.kernels.profile import Profile
+from simulators.kernels.side import CausalConvolution, EncoderAttention, Quantisation, StateUpdate
 from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.operators import (
     Attention,
@@ -38,7 +40,7 @@ from simulators.workload.operators import (
     Norm,
 )
 
-Kernel = Compute | Convolution
+Kernel = Compute | Convolution | CausalConvolution | StateUpdate | Quantisation | EncoderAttention
 
 FAMILIES: dict[type, Family[Any]] = {
     Gemm: gemm.FAMILY,
@@ -48,6 +50,7 @@ FAMILIES: dict[type, Family[Any]] = {
     Elementwise: elementwise.FAMILY,
     Embedding: elementwise.FAMILY,
     Convolution: convolution.FAMILY,
+    **dict.fromkeys((CausalConvolution, StateUpdate, Quantisation, EncoderAttention), side.FAMILY),
 }
 
 
@@ -67,8 +70,8 @@ def price(
 ) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
-    `operator.repeat` is left to the caller. `framework` says whose tensor-core kernels run, unless
-    `level` is a profile of one's own.
+    Of an operator without work it is 0. `operator.repeat` is left to the caller. `framework` says
+    whose kernels run, unless `level` is a profile of one's own.
 
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
@@ -76,7 +79,8 @@ def price(
     profile = level if isinstance(level, Profile) else profile_of(gpu, level, framework)
     family = FAMILIES[type(operator)]
     running_s = family.seconds(operator, gpu, profile)
-    return _priced(operator, gpu, profile, running_s + family.launch_s(operator, gpu, profile))
+    latency_s = running_s + family.launch_s(operator, gpu, profile)
+    return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
 
 
 def price_call(operator: Kernel, gpu: Gpu, level: str | Profile = BEST) -> Priced:
@@ -114,14 +118,33 @@ def roofline_s(operator: Kernel, gpu: Gpu) -> Floats:
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
 
+def _is_empty(operator: Kernel) -> Flags:
+    """Say where there is nothing to do, and so nothing to launch."""
+    if isinstance(operator, (Gemm, GroupedGemm, Attention)):
+        return np.asarray(flops(operator) <= 0.0)
+    return np.asarray(moved_bytes(operator) <= 0.0)
+
+
 def _priced(operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
     """Add the band of the operator's class and what is known of its origin."""
     family = FAMILIES[type(operator)]
     latency_s = np.asarray(latency_s, np.float64)
+    lo_s, hi_s = _interval(operator, gpu, profile, latency_s)
+    calibrated, extrapolated = family.origin(operator, gpu, profile)
+    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated | gpu.is_what_if)
+
+
+def _interval(
+    operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats
+) -> tuple[Floats, Floats]:
+    """Return both ends: by the band of the operator's own fit, else by that of its class."""
+    family = FAMILIES[type(operator)]
+    own = family.band(operator, gpu, profile)
+    if own is not None:
+        return interval_s(own, latency_s)
     classes: NDArray[np.str_] = family.classes(operator, gpu, profile)
     lo_s, hi_s = latency_s, latency_s
     for name in np.unique(classes):
         lo, hi = interval_s(profile.bands.get(str(name), WIDEST), latency_s)
         lo_s, hi_s = np.where(classes == name, lo, lo_s), np.where(classes == name, hi, hi_s)
-    calibrated, extrapolated = family.origin(operator, gpu, profile)
-    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated | gpu.is_what_if)
+    return lo_s, hi_s

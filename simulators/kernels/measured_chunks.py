@@ -59,14 +59,6 @@ def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     return found
 
 
-def read_points(reference: Path) -> list[Measured]:
-    """Return decode points of VIDUR's first A100 profile, which nothing is fitted to."""
-    path = reference / POINTS
-    if not path.is_file():
-        return []
-    return [_series(pyarrow.parquet.read_table(path).to_pydict(), "a100_sxm", "decode")]
-
-
 def _mixed(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     path = reference / MIXED
     if not path.is_file():
@@ -98,7 +90,7 @@ def _mixed(reference: Path, gpu: str, kernel: str) -> list[Measured]:
 
 
 def _chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
-    """Return each sound series of a table, those of one framework together."""
+    """Return each sound series of a table, and the points, those of one framework together."""
     path = reference / CHUNKS
     if not path.is_file():
         return []
@@ -118,7 +110,17 @@ def _chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
         if rows.seconds.size >= LEAST_ROWS and _sound(rows):
             before = found.get(rows.framework)
             found[rows.framework] = rows if before is None else before.with_rows(rows)
+    for points in _points(reference, gpu, kernel):
+        found[points.framework] = found[points.framework].with_rows(points)
     return list(found.values())
+
+
+def _points(reference: Path, gpu: str, kernel: str) -> list[Measured]:
+    """Return decode points of VIDUR's first A100 profile, of a model with a key head per head."""
+    path = reference / POINTS
+    if gpu != "a100_sxm" or kernel != "decode" or not path.is_file():
+        return []
+    return [_series(pyarrow.parquet.read_table(path).to_pydict(), gpu, kernel)]
 
 
 def _series(column: dict[str, NDArray[np.generic]], gpu: str, kernel: str) -> Measured:
