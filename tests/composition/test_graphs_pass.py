@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from simulators.collectives.trace import read_graph, write_graph
+from simulators.composition.graphs_pass import job_of, run
+from simulators.composition.graphs_trace import operators_of
 from simulators.composition.simulator import SIMULATOR, CompositionPoint
 from simulators.core.contract import schema_of
 from simulators.core.errors import UserError
@@ -112,3 +116,17 @@ def test_explained_rows_add_up_to_the_pass() -> None:
     assert sum(row.energy_j for row in rows) == pytest.approx(found["energy_j"])
     kept = sum(row.memory_bytes for row in rows)
     assert kept == pytest.approx(found["weight_bytes"] + found["activation_bytes"])
+
+
+def test_a_step_is_written_in_the_operator_graph_schema(tmp_path: Path) -> None:
+    fields = dataclasses.fields(CompositionPoint)
+    filled = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    job = job_of(filled | {"model": "gpt2", "gpu": "a100_sxm", "phase": "training", "dp": 4})
+    step = run(job)
+    operators = operators_of(job, step)
+    write_graph(tmp_path / "rank0.json", operators)
+    assert read_graph(tmp_path / "rank0.json") == operators
+    (message,) = [o for o in operators if o.kind == "collective"]
+    assert message.size_bytes == 2 * job.graph.parameters
+    busy_s = sum(part.busy_s for part in step.spans.values())
+    assert sum(o.duration_ns for o in operators) / 1e9 == pytest.approx(busy_s, rel=1e-4)
