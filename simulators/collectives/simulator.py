@@ -17,19 +17,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.analytic import BASELINE, OP, collectives_ns
+from simulators.collectives.analytic import BASELINE, OP, RANKS, collectives_ns
 from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
 from simulators.collectives.hierarchy import measured_s
 from simulators.collectives.measured import GROWTH, NETWORKS
+from simulators.collectives.phases import MAX_DIMENSIONS
 from simulators.collectives.plan import NS, Plan
 from simulators.collectives.single import has_event_model, simulate
 from simulators.collectives.topology import file_behind
-from simulators.collectives.traffic import BUSY_NS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
-from simulators.collectives.world import BUSIEST_NS, FINISH_NS, LINK_EVENTS, UNFINISHED
+from simulators.collectives.traffic import BUSY_NS, COLUMNS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
+from simulators.collectives.world import BUSY_OF, FINISH_NS, LINK_EVENTS, UNFINISHED
 from simulators.core.contract import choice, metric, outcome
 from simulators.core.errors import Infeasible
 
 Columns = dict[str, NDArray[Any]]
+UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,12 @@ class CollectiveMetrics:
     busbw_bytes_per_s_lo: float = metric("lower end of its 90 % interval", unit="B/s")
     busbw_bytes_per_s_hi: float = metric("upper end of its 90 % interval", unit="B/s")
     utilisation: float = metric("share of the time the busiest link is in use")
+    utilisation_1: float = metric("the same of the innermost dimension's links")
+    utilisation_2: float = metric("of the second dimension's, null if there is none")
+    utilisation_3: float = metric("of the third dimension's, null if there is none")
+    utilisation_4: float = metric("of the fourth dimension's, null if there is none")
     messages: float = metric("messages of all ranks together")
-    wire_bytes: float = metric("bytes each rank sends", unit="B")
+    wire_bytes: float = metric("bytes each rank sends, on average", unit="B")
     energy_j: float = metric("of all links, null unless the topology states it", unit="J")
     ranks: int = metric("ranks that take part")
 
@@ -114,9 +120,10 @@ class Collectives:
         rows = Rows.of(batch)
         reasons = rows.reasons()
         out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}
-        seen = np.zeros((batch.num_rows, 4))
+        seen = np.zeros((batch.num_rows, COLUMNS))
         traffic(rows.requests, rows.whole, rows.rates, rows.energy_j_per_bit, seen)
-        out["utilisation"] = seen[:, BUSY_NS]
+        for d, name in enumerate(UTILISATIONS):
+            out[name] = np.where(rows.whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
         flags = np.zeros((2, batch.num_rows), bool)
         _analytic(rows, reasons, out)
         for fidelity in EVENTFUL:
@@ -125,7 +132,9 @@ class Collectives:
         size = rows.size_bytes.astype(np.float64)
         ranks = rows.ranks
         moving = np.where(out["time_s"] > 0.0, out["time_s"], np.nan)
-        out["utilisation"] = np.minimum(out["utilisation"] / NS / moving, 1.0)
+        for name in UTILISATIONS:
+            out[name] = np.minimum(out[name] / NS / moving, 1.0)
+        out["utilisation"] = np.fmax.reduce([out[name] for name in UTILISATIONS])
         for bound, other in (("", ""), ("_lo", "_hi"), ("_hi", "_lo")):
             over = np.where(out["time_s" + other] > 0.0, out["time_s" + other], np.nan)
             out["busbw_bytes_per_s" + bound] = rows.busbw_factor * size / over
@@ -139,9 +148,11 @@ class Collectives:
             calibrated=flags[0],
             extrapolated=flags[1],
         )
-        at = answer.schema.get_field_index("energy_j")
-        known = pa.array(out["energy_j"], mask=np.isnan(out["energy_j"]) | (reasons != ""))
-        return answer.set_column(at, answer.schema.field(at), known)
+        for name in ("energy_j", *UTILISATIONS):
+            at = answer.schema.get_field_index(name)
+            known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
+            answer = answer.set_column(at, answer.schema.field(at), known)
+        return answer
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files behind a topology's name, and the curves of a GPU."""
@@ -196,7 +207,8 @@ def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> No
             reasons[i] = found
             continue
         _write(out, np.array([i]), np.array([found[FINISH_NS] / NS]))
-        out["utilisation"][i] = float(found[BUSIEST_NS])
+        for d in np.flatnonzero(plan.whole[:, RANKS] > 1):
+            out[UTILISATIONS[d]][i] = float(found[BUSY_OF + d])
 
 
 def _simulated(

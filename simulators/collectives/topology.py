@@ -18,9 +18,8 @@ from typing import Any
 from simulators.collectives.phases import MAX_DIMENSIONS
 from simulators.collectives.wires import BLOCKS
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import Folder, read_toml
+from simulators.core.folder import TOPOLOGIES, read_toml
 
-TOPOLOGIES = Folder("topology", "collectives/topologies")
 ABBREVIATIONS = {"full": "fully_connected", "torus": "ring", "mesh": "fully_connected"}
 LINK_BYTES_PER_S = 400.0 * 2**30
 LINK_LATENCY_S = 936.25e-9
@@ -132,6 +131,10 @@ def _dimension(entry: dict[str, Any], path: Path) -> Dimension:
             raise UserError(f"{path}: a [[dimension]] lacks {name}")
     if entry["block"] not in BLOCKS:
         raise UnknownNameError(f"block in {path}:", str(entry["block"]), BLOCKS)
+    for name, value in entry.items():
+        kind = {"block": str, "ranks": int, "leaf": int}.get(name, (int, float))
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path}: {name} is {value!r}; it must be a number")
     return Dimension(**entry)
 
 

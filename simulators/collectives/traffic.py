@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from simulators.collectives.algorithms import ALL_REDUCE
@@ -24,7 +26,9 @@ from simulators.collectives.wires import RING_BLOCK, hops
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 MESSAGES, RANK_BYTES, ENERGY_J, BUSY_NS = range(4)
-"""Columns: messages of all ranks, bytes each sends, joules, time its busiest link is in use."""
+"""Columns: messages of all ranks, bytes each sends on average, joules; and from the last on, time
+the links of a rank in each dimension are in use."""
+COLUMNS: Final = 3 + MAX_DIMENSIONS
 
 
 @kernel(void(matrix(i8), array(i8, 3), array(f8, 3), matrix(f8), matrix(f8)))
@@ -37,7 +41,6 @@ def traffic(
     payload = np.zeros(MAX_PHASES, np.int64)
     half = np.zeros(MAX_PHASES, np.int64)
     cut = np.zeros(2, np.int64)
-    busy = np.zeros(MAX_DIMENSIONS)
     for i in range(requests.shape[0]):
         row = requests[i]
         network = whole[row[PLAN]]
@@ -45,7 +48,6 @@ def traffic(
         everyone = np.prod(ranks)
         split(row[OP], row[SIZE], row[SPLITS], everyone, cut)
         phases = lay_out(row[OP], row[BASELINE], ranks, cut[0], dimension, ops, payload, half)
-        busy[:] = 0.0
         out[i, :] = 0.0
         for p in range(phases):
             d = dimension[p]
@@ -75,5 +77,4 @@ def traffic(
             joules = 8.0 * crossed * energy_j_per_bit[row[PLAN], d]
             out[i, ENERGY_J] += cut[1] * everyone * joules
             on_one_link = crossed if block == RING_BLOCK else sent
-            busy[d] += cut[1] * on_one_link / rates[row[PLAN], d, BYTES_PER_NS]
-        out[i, BUSY_NS] = np.max(busy)
+            out[i, BUSY_NS + d] += cut[1] * on_one_link / rates[row[PLAN], d, BYTES_PER_NS]

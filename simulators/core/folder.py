@@ -47,6 +47,15 @@ class Folder:
             own.append(Path(home) / last)
         return (*own, PACKAGE / self.path)
 
+    @property
+    def plural(self) -> str:
+        """What several of them are called.
+
+        >>> GPUS.plural, TOPOLOGIES.plural
+        ('gpus', 'topologies')
+        """
+        return f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
+
     def names(self) -> tuple[str, ...]:
         """Return every name that resolves, sorted."""
         return tuple(
@@ -114,6 +123,7 @@ MODELS = Folder("model", "catalog/models", besides=GRAPHS)
 CLUSTERS = Folder("cluster", "catalog/clusters")
 ACCELERATORS = Folder("accelerator", "catalog/accelerators")
 PRICES = Folder("price", "catalog/prices")
+TOPOLOGIES = Folder("topology", "collectives/topologies")
 WORKLOADS = Folder("workload", "serving/calibration/workloads")
 SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
 ROUTERS = Folder("router", "serving/routers", ".py")
@@ -121,8 +131,8 @@ ROUTERS = Folder("router", "serving/routers", ".py")
 FOLDERS = {
     folder.kind: folder
     for folder in (
-        GPUS, MODELS, GRAPHS, CLUSTERS, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS, ROUTERS,
-        SIMULATORS,
+        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS,
+        ROUTERS, SIMULATORS,
     )
 }  # fmt: skip
 

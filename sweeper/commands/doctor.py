@@ -37,8 +37,8 @@ def main(words: list[str]) -> int:
 
 def _examinations() -> list[tuple[str, Callable[[], str]]]:
     found: list[tuple[str, Callable[[], str]]] = [
-        (f"{kind}s", functools.partial(_facts, folder))
-        for kind, folder in FOLDERS.items()
+        (folder.plural, functools.partial(_facts, folder))
+        for folder in FOLDERS.values()
         if folder.suffix == ".toml" and folder.names()
     ]
     found += [(f"space {name}", functools.partial(_space, name)) for name in places.spaces()]

@@ -19,7 +19,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     everything = kinds()
     if chosen.kind is not None and chosen.kind not in everything:
-        plural = f"{chosen.kind}s"
+        plural = FOLDERS[chosen.kind].plural if chosen.kind in FOLDERS else f"{chosen.kind}s"
         if plural not in everything:
             raise UnknownNameError("kind", chosen.kind, everything)
         chosen.kind = plural
@@ -41,7 +41,7 @@ def main(words: list[str]) -> int:
 def kinds() -> dict[str, list[str]]:
     """Return the names of everything, by kind in the plural."""
     found = {"spaces": list(places.spaces())}
-    found |= {f"{kind}s": list(folder.names()) for kind, folder in FOLDERS.items()}
+    found |= {folder.plural: list(folder.names()) for folder in FOLDERS.values()}
     return {k: v for k, v in found.items() if v} | {
         "samplers": list(samplers.names()),
         "engines": list(engines.ENGINES),

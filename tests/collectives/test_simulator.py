@@ -49,6 +49,8 @@ def test_an_all_gather_is_sized_by_what_a_rank_has_in_the_end() -> None:
         ({"algorithm": "halving_doubling", "topology": "switch:6", "fidelity": "event"}, "no_such"),
         ({"algorithm": "in_network", "topology": "ring:8", "fidelity": "event"}, "no_such_alg"),
         ({"size_bytes": 3}, "size_below_ranks"),
+        ({"size_bytes": 0}, "size_below_ranks"),
+        ({"algorithm": "double_binary_tree", "topology": "full:6"}, "no_such_algorithm"),
         ({"topology": "ring:1"}, "one_rank"),
     ],
 )
@@ -78,6 +80,14 @@ def test_what_cannot_exist_is_a_row_with_a_reason(given: dict[str, Any], reason:
         ({"local_memory_bytes_per_s": 0.0}, "must be positive"),
         ({"endpoint_delay_s": -1e-9}, "endpoint_delay_s"),
         ({"library": "ncll"}, "did you mean 'nccl'"),
+        ({"gpu": "h100_smx"}, "did you mean 'h100_sxm'"),
+        ({"order": "base_line"}, "did you mean 'baseline'"),
+        ({"queues": 0}, "queues is 0"),
+        ({"active_chunks": -1}, "active_chunks is -1"),
+        ({"topology": "switch:2000000"}, "up to 1,048,576"),
+        ({"topology": "fat_tree:8:4:0"}, "oversubscription 0"),
+        ({"topology": "./none.toml"}, "no such file"),
+        ({"algorithm": "direct:0"}, "only direct takes a window"),
     ],
 )
 def test_nonsense_is_refused_in_the_users_words(given: dict[str, Any], said: str) -> None:
@@ -96,6 +106,47 @@ def test_a_topology_of_ones_own_is_a_file(tmp_path: Path) -> None:
     # 8 ranks send 1.75 MiB each over two links.
     assert answer["energy_j"][0] == pytest.approx(8 * 1.75 * 2**20 * 8 * 2 * 1e-12)
     assert SIMULATOR.reads("topology", str(file)) == (file,)
+
+
+@pytest.mark.parametrize("fidelity", ["event", "flow"])
+def test_links_are_in_use_as_long_as_their_bytes_take(fidelity: str) -> None:
+    answer = evaluate(
+        topology="ring:4,switch:2", algorithm="ring", fidelity=fidelity, size_bytes=64 << 20,
+        link_bytes_per_s=1e11, latency_s=1e-6,
+    )  # fmt: skip
+    # A reduce-scatter and an all-gather among four move 3/4 of the buffer each, an all-reduce
+    # among two a quarter of it, both ways.
+    inner, outer = 2 * 0.75 * 64 * 2**20 / 1e11, 0.25 * 64 * 2**20 / 1e11
+    time_s = answer["time_s"][0]
+    assert answer["utilisation_1"][0] == pytest.approx(inner / time_s, rel=1e-4)
+    assert answer["utilisation_2"][0] == pytest.approx(outer / time_s, rel=1e-4)
+    assert answer["utilisation_3"] == answer["utilisation_4"] == [None]
+    assert answer["utilisation"] == answer["utilisation_1"]
+
+
+def test_a_broadcast_sends_a_buffer_to_each_other_rank_once() -> None:
+    for algorithm in ("ring", "direct", "halving_doubling"):
+        answer = evaluate(
+            collective="broadcast", algorithm=algorithm, fidelity="flow", splits=2,
+            topology="switch:8",
+        )  # fmt: skip
+        assert answer["messages"] == [2 * 7]
+        assert answer["wire_bytes"][0] == pytest.approx(7 / 8 * 2**20)
+
+
+def test_the_phases_of_a_tree_over_dimensions_say_what_they_need() -> None:
+    given = {"algorithm": "double_binary_tree", "topology": "switch:4,switch:2", "fidelity": "flow"}
+    assert "outermost" in evaluate(**given)["reason"][0]
+    assert evaluate(**given, order="baseline")["status"] == ["ok"]
+    assert evaluate(**given | {"algorithm": "ring,double_binary_tree"})["status"] == ["ok"]
+
+
+def test_a_run_that_would_not_fit_is_a_row_with_a_reason() -> None:
+    answer = evaluate(
+        topology="fat_tree:4096:64:2", algorithm="direct", fidelity="flow", size_bytes=1 << 26
+    )
+    assert answer["status"] == ["infeasible"]
+    assert answer["reason"][0].startswith("too_many_messages")
 
 
 def test_measured_times_have_intervals_and_flags() -> None:
@@ -121,3 +172,31 @@ def test_more_ranks_than_measured_still_take_longer_when_small() -> None:
     ranks = [f"switch:{n}" for n in (2, 3, 4, 6, 8, 16, 32)]
     times = evaluate(topology=ranks, size_bytes=4096)["time_s"]
     assert np.all(np.diff(times) > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", r"has no \[\[dimension\]\]"),
+        ("[[dimension]]\nblock = 'switch'\nranks = 8\n", "lacks bytes_per_s"),
+        ("[[dimension]]\nblok = 'switch'\n", "did you mean 'block'"),
+        (
+            "[[dimension]]\nblock = 'swich'\nranks = 8\nbytes_per_s = 1.0\nlatency_s = 0.0\n",
+            "did you mean 'switch'",
+        ),
+        (
+            "[[dimension]]\nblock = 'switch'\nranks = 'x'\nbytes_per_s = 1.0\nlatency_s = 0.0\n",
+            "ranks is 'x'",
+        ),
+        (
+            "[[dimension]]\nblock = 'switch'\nranks = 8\nbytes_per_s = 'fast'\nlatency_s = 0.0\n",
+            "bytes_per_s is 'fast'",
+        ),
+        ("[[dimension\n", "TOML"),
+    ],
+)
+def test_a_malformed_topology_says_where(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=said):
+        evaluate(topology=str(file))
