@@ -20,21 +20,29 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 COMMANDS = (
-    "ask", "list", "show", "plan", "pareto", "report", "explain", "compare", "export", "validate",
-    "doctor",
+    "ask", "list", "show", "plan", "pareto", "query", "report", "plot", "explain", "compare",
+    "export", "verify", "schema", "validate", "doctor",
 )  # fmt: skip
 
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
-python -m sweeper ask --model M --gpu G --gpus N --qps Q   the cheapest deployment in its deadlines
-python -m sweeper list [KIND]                   what there is: spaces, gpus, models, schedulers ...
-python -m sweeper show NAME [KEY]               what a space, gpu ... is; or one design of a sweep
+python -m sweeper ask --model M --gpu G --gpus N --qps Q    the cheapest deployment, by flags alone
 python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes
-python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --csv FILE --json]
+
+Of a sweep that has been run (KEY: the first digits of a design's key, or `knee`):
+python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --write FILE --json]
+python -m sweeper query NAME KIND [...]         sensitivity, cheapest, best-per, near, likely ...
+python -m sweeper show NAME KEY                 one design
+python -m sweeper explain NAME KEY [--trace F]  where its time, energy and memory go
+python -m sweeper compare NAME KEY KEY          two designs; or one and a measurement: --log FILE
+python -m sweeper export NAME KEY [--target T]  the command or manifest that deploys it
 python -m sweeper report NAME                   one HTML page: the answer, the front, what matters
-python -m sweeper explain NAME KEY [--trace F]  where a design's time, energy and memory go
-python -m sweeper compare NAME KEY [KEY | --log FILE]   two designs, or a design and a measurement
-python -m sweeper export NAME KEY               the command or manifest that deploys a design
+python -m sweeper plot NAME KIND FILE           front, parallel, heat, curves ... as PNG or SVG
+python -m sweeper verify NAME                   simulate a sample again and compare bit by bit
+
+python -m sweeper list [KIND]                   what there is: spaces, gpus, models, schedulers ...
+python -m sweeper show NAME                     what a space, gpu, simulator ... is
+python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]           accuracy against measured data
 python -m sweeper doctor                        load every fact and calibration, run every simulator
 

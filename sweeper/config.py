@@ -74,6 +74,13 @@ def space_of(written: Mapping[str, Any]) -> DesignSpace:
     return space
 
 
+def completed(space: DesignSpace) -> DesignSpace:
+    """Return a stored space with the fields its simulator has gained since, at their defaults."""
+    given = {n for f in space.factors for n in f.columns}
+    gained = _defaults(load_simulator(space.simulator), given)
+    return dataclasses.replace(space, factors=(*space.factors, *gained)) if gained else space
+
+
 def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Direction]:
     """Return what the space wants small or large: its `objectives`, else all the simulator has.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from sweeper.commands.record import latest
 from sweeper.commands.summary import print_front
 from sweeper.keys import keys
 from sweeper.query import knee, pareto_front
+from sweeper.tables import as_json, write_table
 
 
 def main(words: list[str]) -> int:
@@ -27,6 +27,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--rows", type=int, default=20, help="how many designs to print")
     parser.add_argument("--csv", metavar="FILE")
+    parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
@@ -44,14 +45,11 @@ def main(words: list[str]) -> int:
             f"no feasible design of '{chosen.name}'" + (f" meets {where}" if where else "")
         )
     front = front.insert_column(0, keys(last.store.definition, front))
-    if chosen.csv:
-        try:
-            front.write_csv(Path(chosen.csv))
-        except OSError as error:
-            raise UserError(f"{chosen.csv}: {error.strerror}") from error
-        print(f"{len(front)} designs written to {chosen.csv}", file=sys.stderr)
+    for file in filter(None, (chosen.csv, chosen.write)):
+        write_table(front, Path(file))
+        print(f"{len(front)} designs written to {file}", file=sys.stderr)
     if chosen.json:
-        print(json.dumps(front.to_dicts(), indent=1, default=str))
+        print(as_json(front))
         return 0
     groups = front.partition_by(chosen.per, maintain_order=True) if chosen.per else [front]
     for group in groups:

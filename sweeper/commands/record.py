@@ -92,7 +92,7 @@ def latest(name: str, outputs: str) -> Answered:
         )
     stored = Definition.from_json(runs[-1].read_text())
     written = json.loads((runs[-1].parent / "config.json").read_text())["space"]
-    space = stored.space()
+    space = config.completed(stored.space())
     return Answered(
         space=space,
         store=Store(f"{outputs}/{name}", stored),

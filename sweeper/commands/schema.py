@@ -1,0 +1,121 @@
+"""The JSON Schema of space files, so that an editor completes and checks them as they are typed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from simulators.core.contract import default_of, load_simulator, objectives_of, schema_of
+from simulators.core.errors import UserError
+from simulators.core.folder import FOLDERS, SIMULATORS
+from sweeper.commands.flags import flags
+from sweeper.config import KEYS
+
+_NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
+_SQL = "polars SQL over axes, derived columns and facts"
+_ABOUT = {
+    "simulator": "the model that answers the points",
+    "axes": "what is varied or fixed; what is left out has its default",
+    "zip": "lists of axes that move together",
+    "union": "alternatives, each with axes of its own",
+    "derived": f"columns computed beforehand: name to {_SQL}",
+    "constraints": f"conditions points must meet before they are simulated: {_SQL}",
+    "slo": "what a capacity axis is pushed up to: a condition on metrics",
+    "where": "a condition on results that designs on the front must meet",
+    "objectives": "metrics to make small or large: name to min or max",
+}
+
+
+def main(words: list[str]) -> int:
+    """Print the schema, or write it."""
+    parser = flags("schema", "JSON Schema of space files")
+    parser.add_argument("--write", metavar="FILE")
+    chosen = parser.parse_args(words)
+    text = json.dumps(space_schema(), indent=1) + "\n"
+    if chosen.write:
+        try:
+            Path(chosen.write).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{chosen.write}: {error.strerror}") from error
+        print(f"written to {chosen.write}; name it in a space file's first line:")
+        print(f"# yaml-language-server: $schema={chosen.write}")
+    else:
+        print(text, end="")
+    return 0
+
+
+def space_schema() -> dict[str, Any]:
+    """Return the schema, one case per simulator, generated from their point and metrics types."""
+    texts = {"type": "array", "items": {"type": "string"}}
+    kinds: dict[str, Any] = {
+        "simulator": {"type": "string", "examples": list(SIMULATORS.names())},
+        "axes": {"type": "object"},
+        "zip": {"type": "array", "items": texts},
+        "union": {"type": "array", "items": {"type": "object"}},
+        "derived": {"type": "object", "additionalProperties": {"type": "string"}},
+        "constraints": texts,
+        "slo": {"type": ["string", "null"]},
+        "where": {"type": ["string", "null"]},
+        "objectives": {"type": "object", "additionalProperties": {"enum": ["min", "max"]}},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A design space of sweeper",
+        "type": "object",
+        "required": ["simulator"],
+        "additionalProperties": False,
+        "properties": {key: {"description": _ABOUT[key], **kinds[key]} for key in KEYS},
+        "allOf": [_case(name) for name in SIMULATORS.names()],
+    }
+
+
+def _case(name: str) -> dict[str, Any]:
+    """Return what a space of one simulator may say."""
+    simulator = load_simulator(name)
+    arrow = schema_of(simulator.point)
+    hints = typing.get_type_hints(simulator.point)
+    axes = {
+        f.name: _axis(f, arrow.field(f.name).type, type(None) in typing.get_args(hints[f.name]))
+        for f in dataclasses.fields(simulator.point)
+    }
+    said = {n: {"description": axis["description"]} for n, axis in axes.items()}
+    metrics = [*schema_of(simulator.metrics).names, *axes]
+    objectives = {"propertyNames": {"examples": [*objectives_of(simulator), *metrics]}}
+    return {
+        "if": {"properties": {"simulator": {"const": name}}},
+        "then": {
+            "properties": {
+                "axes": {"properties": axes, "additionalProperties": False},
+                "union": {"items": {"properties": said, "additionalProperties": False}},
+                "objectives": objectives,
+            }
+        },
+    }
+
+
+def _axis(field: dataclasses.Field[Any], kind: pa.DataType, optional: bool) -> dict[str, Any]:
+    """Return the schema of one axis: a value of its type, a list of them, or a range in words."""
+    unit, default = field.metadata.get("unit", ""), default_of(field)
+    about = f"{field.metadata.get('doc', '')}{f' [{unit}]' if unit else ''}"
+    value: dict[str, Any]
+    if pa.types.is_boolean(kind):
+        value = {"type": "boolean"}
+    elif pa.types.is_string(kind):
+        value = {"type": "string"}
+        if (folder := FOLDERS.get(field.metadata.get("names", ""))) is not None:
+            value["examples"] = list(folder.names())
+    else:
+        value = {"type": "integer" if pa.types.is_integer(kind) else "number"}
+    one = {"anyOf": [value, {"type": "null"}]} if optional else value
+    schema: dict[str, Any] = {
+        "description": f"{about}; {_NOTATION}",
+        "anyOf": [one, {"type": "string"}, {"type": "array", "items": one}],
+    }
+    if default is not dataclasses.MISSING:
+        schema["default"] = default
+    return schema

@@ -1,0 +1,142 @@
+"""Queries, pictures, schema and verification by the command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import jsonschema
+import polars as pl
+import pytest
+
+from simulators.core.folder import SIMULATORS
+from sweeper import places
+from sweeper.__main__ import main
+from sweeper.commands.query import KINDS
+from sweeper.commands.schema import space_schema
+from sweeper.commands.spaces import read_space
+
+SPACE = """\
+simulator: tests.toys.quadratic
+axes: {x: 1..8, y: [1, 2, 3], n: [1, 2]}
+where: whole < 60
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a small sweep has been run."""
+    folder = tmp_path_factory.mktemp("swept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "spaces").mkdir()
+        (folder / "spaces" / "toy.yaml").write_text(SPACE)
+        assert main(["+space=toy", "plot=false", "engine=inline"]) == 0
+    return folder
+
+
+def run(command: str, folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(shlex.split(command)) == code
+    captured = capsys.readouterr()
+    return captured.err if code == 2 else captured.out
+
+
+ASKED = {
+    "cheapest": "cost_usd --slo 'gain > 5'",
+    "best-per": "cost_usd --level n",
+    "near": "knee",
+    "fleet": "--load 3,9",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"fleet"}))
+def test_every_query_answers_as_a_table_and_as_a_file(
+    kind: str, swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"query toy {kind} {ASKED.get(kind, '')}"
+    printed = run(command, swept, capsys)
+    assert len(printed.splitlines()) >= 2 or printed == "none\n"
+    table = json.loads(run(f"{command} --json", swept, capsys))
+    for name in ("t.csv", "t.parquet", "t.md", "t.json"):
+        run(f"{command} --write {name}", swept, capsys)
+        assert (swept / name).stat().st_size > 0
+    assert pl.read_parquet(swept / "t.parquet").height == len(table)
+
+
+def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(f"query toy cheapest {ASKED['cheapest']} --json", swept, capsys))
+    costs = [row["cost_usd"] for row in found]
+    assert costs == sorted(costs)
+    assert costs[0] == 1.0  # x = 3, y = 3, n = 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("query toy sensitivty", "did you mean 'sensitivity'"),
+        ("query toy cheapest nonsense --slo 'gain > 1'", "no column 'nonsense'"),
+        ("query toy best-per cost_usd", "best-per needs --level"),
+        ("query toy fleet", "fleet needs --load"),
+        ("query toy fleet --load 3,x", "write numbers separated by commas"),
+        ("query toy sensitivity --write t.xls", "write a file that ends in .csv, .parquet"),
+        ("plot toy pie p.png", "there is no picture 'pie'"),
+        ("plot toy front p.gif", "write a file that ends in .png"),
+        ("plot toy heat p.png --x nonsense", "no column 'nonsense'"),
+        ("verify nothing", "there are no results of 'nothing'"),
+    ],
+)
+def test_mistakes_are_explained(
+    command: str, said: str, swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--slo" not in command and "cheapest" in command:
+        command += " --slo 'gain > 1'"
+    assert said in run(command, swept, capsys, code=2)
+
+
+@pytest.mark.parametrize(
+    "kind", ["front", "parallel", "heat", "curves", "sensitivity", "waterfall"]
+)
+def test_every_picture_is_drawn(kind: str, swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    run(f"plot toy {kind} {kind}.svg", swept, capsys)
+    assert (swept / f"{kind}.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_results_verify_to_the_bit(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "48 of 48 rows simulated again: equal to the bit" in run("verify toy", swept, capsys)
+
+
+def test_a_changed_row_is_found(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    shutil.copytree(swept, tmp_path / "copy")
+    part = next((tmp_path / "copy" / "outputs" / "toy").rglob("results/**/*.parquet"))
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(part)
+    gains = table["gain"].to_pylist()
+    gains[3] += 1e-9
+    place = table.schema.get_field_index("gain")
+    pq.write_table(table.set_column(place, table.schema.field("gain"), [gains]), part)
+    assert "1 of 48 rows differ" in run("verify toy", tmp_path / "copy", capsys, code=1)
+
+
+def test_the_schema_knows_every_simulator_and_its_axes() -> None:
+    schema = space_schema()
+    cases = {c["if"]["properties"]["simulator"]["const"]: c["then"] for c in schema["allOf"]}
+    assert set(cases) == set(SIMULATORS.names())
+    serving = cases["serving"]["properties"]["axes"]["properties"]
+    assert "h100_sxm" in serving["gpu"]["anyOf"][0]["examples"]
+    assert serving["tp"]["default"] == 1
+
+
+def test_every_shipped_space_keeps_the_schema() -> None:
+    validator = jsonschema.Draft202012Validator(space_schema())
+    for file in places.spaces().values():
+        assert not list(validator.iter_errors(read_space(file))), file
