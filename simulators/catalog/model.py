@@ -160,6 +160,10 @@ def load_model(name: str) -> LanguageModel:
 @functools.lru_cache(maxsize=256)
 def _model(path: Path, _mtime_ns: int) -> LanguageModel:
     sheet = sheet_of_config(path) if path.suffix == ".json" else read_toml(path)
+    if "family" in sheet:
+        raise UserError(
+            f"model '{path.stem}' is no decoder; `simulator: composition` prices passes over it"
+        )
     return _checked(path, fill(LanguageModel, sheet, path, "model"))
 
 

@@ -154,3 +154,8 @@ def test_inputs_stand_before_those_who_read_them(name: str) -> None:
     graph: Graph = draw(name, Load(batch=1))
     for position, node in enumerate(graph.nodes):
         assert all(source < position for source in node.inputs)
+
+
+def test_a_graph_model_is_no_decoder() -> None:
+    with pytest.raises(UserError, match="composition"):
+        load_model("resnet50")
