@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.composition.checks import LAYERS, TABLES
+from simulators.composition.checks import LAYERS
 from simulators.composition.clocks import slowdown
 from simulators.composition.effects import EVERYTHING, NAMES, Effects, effects_without
 from simulators.composition.layer_rows import BOARDS, LayerRows, layer_rows
 from simulators.composition.measured import Case
 from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.tables import TABLES
 from simulators.core.calibration import reference_folder
 from simulators.core.errors import UserError
 

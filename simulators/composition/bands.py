@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.catalog.gpu import Gpu
+from simulators.composition.overhead import Runtime
 from simulators.composition.pricing import Row, family_of
 from simulators.core.calibration import read_calibration
 from simulators.workload.operators import Collective, Column
@@ -69,14 +71,16 @@ def together(many: Sequence[Doubts]) -> Doubts:
     }
 
 
-def interval_s(latency_s: Column, doubts: Doubts) -> tuple[Floats, Floats]:
+def interval_s(latency_s: Column, doubts: Doubts, unexplained: float) -> tuple[Floats, Floats]:
     """Return the ends of the 90 % interval of a pass, the lower one not below nothing.
 
-    >>> lo, hi = interval_s(1.0, {"gemm": Doubt(0.3, 0.3), "messages": Doubt(0.4, 0.4)})
-    >>> bool(hi > 1.5), bool(lo > 0.3)
-    (True, True)
+    `unexplained` is the half-width, as a share of the pass, of what no kernel's interval explains.
+
+    >>> lo, hi = interval_s(1.0, {"gemm": Doubt(0.3, 0.3), "messages": Doubt(0.4, 0.4)}, 0.0)
+    >>> float(lo), float(hi)
+    (0.5, 1.5)
     """
-    unexplained_s = unexplained_share() * np.asarray(latency_s, np.float64)
+    unexplained_s = unexplained * np.asarray(latency_s, np.float64)
     below = above = unexplained_s**2
     for doubt in doubts.values():
         below = below + np.square(doubt.below_s)
@@ -86,7 +90,13 @@ def interval_s(latency_s: Column, doubts: Doubts) -> tuple[Floats, Floats]:
     return lo_s, hi_s
 
 
+def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
+    """Return what no kernel's interval explains of a pass, wider on boards new to a runtime."""
+    is_known = (gpu.measured_as or gpu.name) in runtime.boards
+    return _fitted_shares()["known_boards" if is_known else "new_boards"]
+
+
 @functools.lru_cache(maxsize=1)
-def unexplained_share() -> float:
-    """Return the half-width, as a share of a pass, of what no kernel's interval explains."""
-    return float(read_calibration(CALIBRATION)["unexplained"]["share"])
+def _fitted_shares() -> dict[str, float]:
+    shares: dict[str, float] = read_calibration(CALIBRATION)["unexplained"]
+    return shares

@@ -6,8 +6,7 @@ table. Rows fitted to are left out unless all are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,44 +14,14 @@ from numpy.typing import NDArray
 
 from simulators.composition import checks_graphs
 from simulators.composition.clocks import slowdown
+from simulators.composition.coverage import coverage_checks
 from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
-from simulators.composition.measured import (
-    CONCURRENT,
-    SPLITWISE,
-    STATIC,
-    TINYCHAT,
-    Case,
-    concurrent,
-    splitwise,
-    static_batches,
-    tinychat,
-)
 from simulators.composition.overhead import load_runtime
+from simulators.composition.tables import TABLES, Table
 from simulators.core.contract import Check
 
 Floats = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class Table:
-    """One check: where its rows are, how they are read, what launched them, and what is asked."""
-
-    name: str
-    path: str
-    cases: Callable[[Path], list[Case]]
-    runtime: str
-    limit: float  # of the mean error in percent
-
-
-TABLES = (
-    Table("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp", 15.0),
-    Table("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp", 12.0),
-    Table("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager", 15.0),
-    Table("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager", 15.0),
-    Table("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs", 9.0),
-    Table("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs", 13.0),
-    Table("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs", 12.0),
-)
 
 LAYERS = (
     ("decode", 1, 128, 10.0),
@@ -72,6 +41,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     return [
         *(_check(table, reference, rows) for table in TABLES),
         *_layer_checks(reference, rows),
+        *coverage_checks(reference),
         *checks_graphs.checks(reference),
     ]
 

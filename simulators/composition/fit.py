@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import load_cluster
 from simulators.composition import bands, clocks
-from simulators.composition.coverage import configurations, smallest_share
+from simulators.composition.coverage import configurations, shares
 from simulators.composition.fit_deployments import fit_engines
 from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
@@ -243,21 +243,19 @@ def _busy_errors(layers: LayerRows, share: float) -> Floats:
 
 
 def fit_bands(reference: Path) -> None:
-    """Fit what no kernel's interval explains to the passes that runtimes were fitted to."""
+    """Fit what no kernel's interval explains of passes, on known boards and on new ones."""
     known = configurations(reference)
-    fitted = [one for one in known if not one.case.is_test]
-    tested = [one for one in known if one.case.is_test]
-    share = smallest_share(fitted)
+    share = shares(known)
     tables = dict.fromkeys(table.path for table in TABLES)
-    off = [abs(np.log(one.predicted_s / one.measured_s)) for one in tested]
     header = _header(
         reference,
         *tables,
-        rows=len(fitted),
-        held_out=np.array(off),
-        split="configurations that runtimes were fitted to; those held out there held out here",
+        rows=len(known),
+        held_out=np.array([abs(np.log(one.predicted_s / one.measured_s)) for one in known]),
+        split="known boards: configurations of the runtimes' fits; new ones: all; test: by device",
     )
-    write_calibration(bands.CALIBRATION, header + f"\n[unexplained]\nshare = {share:.3f}\n")
+    body = f"\n[unexplained]\nknown_boards = {share[True]:.3f}\nnew_boards = {share[False]:.3f}\n"
+    write_calibration(bands.CALIBRATION, header + body)
 
 
 def _by_host(numbers: Floats) -> dict[str, float]:

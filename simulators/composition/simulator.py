@@ -19,7 +19,7 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition import bands, clocks, graphs, graphs_pass, network
-from simulators.composition.bands import interval_s, together
+from simulators.composition.bands import interval_s, together, unexplained_share
 from simulators.composition.effects import NAMES as EFFECTS
 from simulators.composition.effects import NOTHING, effects_without
 from simulators.composition.explain import explained
@@ -372,7 +372,9 @@ def _pass(replica: Replica, step: Step, stages: tuple[Iteration, ...]) -> Column
     energy_j = _total(
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
-    lo_s, hi_s = interval_s(latency_s, together([stage.doubts for stage in stages]))
+    doubts = together([stage.doubts for stage in stages])
+    unexplained = unexplained_share(replica.runtime, replica.gpu)
+    lo_s, hi_s = interval_s(latency_s, doubts, unexplained)
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     parts = {

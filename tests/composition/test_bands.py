@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulators.catalog.gpu import load_gpu
 from simulators.composition.bands import Doubt, interval_s, together, unexplained_share
 from simulators.composition.iteration import part_rows, pipeline_iterations
+from simulators.composition.overhead import load_runtime
 from simulators.workload.cut import stage_of
 from simulators.workload.step import decode_step
 from tests.composition.test_iteration import replica, seconds
@@ -22,9 +24,8 @@ def test_families_lie_between_their_squares_and_their_sum(
     first: float, second: float, third: float
 ) -> None:
     doubts = {name: Doubt(x, x) for name, x in zip("abc", (first, second, third), strict=True)}
-    _, hi_s = interval_s(10.0, doubts)
-    share = unexplained_share() * 10.0
-    parts = np.array([first, second, third, share])
+    _, hi_s = interval_s(10.0, doubts, 0.05)
+    parts = np.array([first, second, third, 0.5])
     assert np.sqrt(np.sum(parts**2)) == pytest.approx(float(hi_s) - 10.0)
     assert float(hi_s) - 10.0 <= np.sum(parts) + 1e-12
 
@@ -37,12 +38,13 @@ def test_a_pass_lies_in_its_interval_and_the_interval_in_that_of_kernels_togethe
     design, step = replica("llama2_70b", tp=tp, pp=pp), decode_step(float(batch), 999.0)
     stages = pipeline_iterations(design, step)
     latency_s = sum(seconds(stage) for stage in stages)
-    lo_s, hi_s = interval_s(latency_s, together([stage.doubts for stage in stages]))
+    share = unexplained_share(design.runtime, design.gpu)
+    lo_s, hi_s = interval_s(latency_s, together([stage.doubts for stage in stages]), share)
     parts = [stage_of(design.model, design.cut, i) for i in range(pp)]
     rows = [row for part in parts for row in part_rows(design, step, part)]
     widest = sum(float(np.asarray(row.hi_s - row.seconds)) for row in rows)
     assert 0.0 <= float(lo_s) < latency_s < float(hi_s)
-    assert float(hi_s) - latency_s <= widest + unexplained_share() * latency_s + 1e-12
+    assert float(hi_s) - latency_s <= widest + share * latency_s + 1e-12
 
 
 def test_boards_nobody_measured_have_wider_intervals() -> None:
@@ -55,3 +57,9 @@ def test_boards_nobody_measured_have_wider_intervals() -> None:
     for row in (known, unknown):
         assert row["latency_s_lo"] < row["latency_s"] < row["latency_s_hi"]
         assert row["energy_j_lo"] < row["energy_j"] < row["energy_j_hi"]
+
+
+def test_a_board_new_to_a_runtime_is_less_certain() -> None:
+    runtime = load_runtime("graphs")
+    known, new = (unexplained_share(runtime, load_gpu(name)) for name in ("h100_sxm", "b200_sxm"))
+    assert new > known > 0.0
