@@ -35,7 +35,7 @@ FRAMEWORKS = (DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attentio
 RELATIVES = {
     "h100_sxm": "h200_sxm",
     "ampere": "a100_sxm", "hopper": "h100_sxm", "blackwell": "b200_sxm",
-    "ada": "rtx_pro_6000", "blackwell_rtx": "rtx_pro_6000",
+    "ampere_ga10x": "rtx_pro_6000", "ada": "rtx_pro_6000", "blackwell_rtx": "rtx_pro_6000",
 }  # fmt: skip
 """Who lends to whom: by name where a GPU is itself the usual lender, else by architecture."""
 

@@ -30,7 +30,7 @@ LONGEST_BLOCK, NORM_BLOCK, WARP = 512.0, 128.0, 32.0
 VECTOR_BYTES = 16.0
 """Bytes a thread loads at once where a row is aligned."""
 
-THREADS_PER_SM = {"turing": 1024.0, "ada": 1536.0}
+THREADS_PER_SM = {"turing": 1024.0, "ampere_ga10x": 1536.0, "ada": 1536.0}
 """Resident threads by architecture; 2,048 on all others (CUDA programming guide, table 21)."""
 
 REGISTER_BYTES_PER_CLOCK = 64.0
