@@ -2,7 +2,7 @@
 
 A chain of pointwise operations that is fused into one kernel moves its inputs and its result once,
 whatever it computes in between. Two input streams and one share the memory system differently, so
-they have rates of their own. An embedding gathers whole rows, which is a stream as well.
+they have rates of their own.
 """
 
 from __future__ import annotations
@@ -14,66 +14,60 @@ from simulators.catalog.gpu import Gpu
 from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import Profile, VectorRates
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Elementwise, Embedding
+from simulators.workload.operators import BYTES, Elementwise
 
 Floats = NDArray[np.float64]
-Vector = Elementwise | Embedding
 
 
-def vector_seconds(vector: Vector, gpu: Gpu, profile: Profile) -> Floats:
+def vector_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one memory-bound kernel while it streams."""
     rates = vector_rates(vector, profile)
     return vector_bytes(vector) / (rates.bandwidth * gpu.hbm_bytes_per_s)
 
 
-def vector_call_seconds(vector: Vector, gpu: Gpu, profile: Profile) -> Floats:
+def vector_call_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of a call timed alone: the stream starts, runs and drains."""
     rates = vector_rates(vector, profile)
     return four_norm(vector_seconds(vector, gpu, profile) + rates.ramp_s, rates.dispatch_s)
 
 
-def vector_rates(vector: Vector, profile: Profile) -> VectorRates:
+def vector_rates(vector: Elementwise, profile: Profile) -> VectorRates:
     """Return the rates of the operator's class."""
     return profile.vector[vector_class(vector, profile)]
 
 
-def vector_class(vector: Vector, profile: Profile) -> str:
+def vector_class(vector: Elementwise, profile: Profile) -> str:
     """Return the class of rates: the operator's own, where measured, else by its inputs."""
     if vector.name in profile.vector:
         return vector.name
-    return "binary" if isinstance(vector, Elementwise) and vector.reads > 1.0 else "unary"
+    return "binary" if vector.reads > 1.0 else "unary"
 
 
-def vector_bytes(vector: Vector) -> Floats:
+def vector_bytes(vector: Elementwise) -> Floats:
     """Return the bytes moved once each.
 
     >>> float(vector_bytes(Elementwise(name="add", elements=10.0, reads=2.0, dtype="fp32")))
     120.0
     """
-    if isinstance(vector, Elementwise):
-        numbers = np.asarray(vector.elements, np.float64) * (vector.reads + vector.writes)
-    else:
-        numbers = 2.0 * np.asarray(vector.rows, np.float64) * np.asarray(vector.cols, np.float64)
+    numbers = np.asarray(vector.elements, np.float64) * (vector.reads + vector.writes)
     return numbers * BYTES[vector.dtype]
 
 
-def vector_flops(vector: Vector) -> Floats:
+def vector_flops(vector: Elementwise) -> Floats:
     """Return a count of arithmetic operations: one per number that comes in."""
-    if isinstance(vector, Elementwise):
-        return np.asarray(vector.elements, np.float64) * vector.reads
-    return np.zeros(np.broadcast(vector.rows, vector.cols).shape)
+    return np.asarray(vector.elements, np.float64) * vector.reads
 
 
-def vector_roofline_s(vector: Vector, gpu: Gpu) -> Floats:
+def vector_roofline_s(vector: Elementwise, gpu: Gpu) -> Floats:
     """Return the least time the data sheet allows."""
     return vector_bytes(vector) / gpu.hbm_bytes_per_s
 
 
-def _class(vector: Vector, _gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
+def _class(vector: Elementwise, _gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
     return np.array(vector_class(vector, profile))
 
 
-def _origin(vector: Vector, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+def _origin(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     return vector_rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
 
 

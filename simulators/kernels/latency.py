@@ -48,7 +48,7 @@ FAMILIES: dict[type, Family[Any]] = {
     Attention: attention.FAMILY,
     Norm: reduction.FAMILY,
     Elementwise: elementwise.FAMILY,
-    Embedding: elementwise.FAMILY,
+    Embedding: side.FAMILY,
     Convolution: convolution.FAMILY,
     **dict.fromkeys((CausalConvolution, StateUpdate, Quantisation, EncoderAttention), side.FAMILY),
 }

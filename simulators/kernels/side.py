@@ -1,12 +1,14 @@
-"""Kernels beside the large products: convolutions and updates of states, encoders, quantisation.
+"""Kernels beside the products: state convolutions and updates, encoders, quantisation, embedding.
 
 They have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
 
     t = start + ((flops / (compute peak))^4 + (bytes / (bandwidth b))^4)^(1/4)
               + blocks block_clocks / (SMs clock) + longest chain_clocks / clock
 
-`blocks` are what a library starts one by one, such as a request's heads; `longest` is how many
-tokens one block must walk in order, because each state needs the one before it.
+`blocks` are what a library starts one by one, such as a request's heads; or the numbers an
+embedding gathers, which take PyTorch's one or two clocks of an SM each whatever the memory could
+do. `longest` is how many tokens one block must walk in order, because each state needs the one
+before it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from simulators.kernels.family import Family, Flags
 from simulators.kernels.frameworks import Entry, entry_of
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Column
+from simulators.workload.operators import BYTES, Column, Embedding
 
 Floats = NDArray[np.float64]
 
@@ -98,7 +100,7 @@ class EncoderAttention:
     repeat: float = 1
 
 
-Side = CausalConvolution | StateUpdate | Quantisation | EncoderAttention
+Side = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def work_of(side: Side) -> Work:
         return _states(side)
     if isinstance(side, Quantisation):
         return _quantisation(side)
-    return _encoder(side)
+    return _embedding(side) if isinstance(side, Embedding) else _encoder(side)
 
 
 def kernel_of(side: Side) -> str:
@@ -135,7 +137,7 @@ def kernel_of(side: Side) -> str:
         return f"{side.rule}_{side.phase}"
     if isinstance(side, Quantisation):
         return "scan" if side.scan else "quantise"
-    return "encoder"
+    return "embedding" if isinstance(side, Embedding) else "encoder"
 
 
 def side_seconds(side: Side, gpu: Gpu, profile: Profile) -> Floats:
@@ -235,6 +237,17 @@ def _encoder(e: EncoderAttention) -> Work:
         blocks=np.ceil(tokens / requests / 128.0) * requests * heads,
         longest=tokens / requests,
         features=np.concatenate([_rows(requests, tokens, heads), dim[None], -dim[None]]),
+    )
+
+
+def _embedding(e: Embedding) -> Work:
+    rows, cols = _columns(e.rows, e.cols)
+    return Work(
+        flops=np.zeros_like(rows),
+        moved_bytes=2.0 * rows * cols * BYTES[e.dtype],
+        blocks=rows * cols,
+        longest=np.zeros_like(rows),
+        features=_rows(np.ones_like(rows), rows, cols),
     )
 
 

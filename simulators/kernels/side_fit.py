@@ -19,7 +19,6 @@ from simulators.kernels.bands import WIDEST, band_of
 from simulators.kernels.bending import bend_lines, fit_bend
 from simulators.kernels.frameworks import SIDE_FOLDER, Entry
 from simulators.kernels.least_squares import fit_log
-from simulators.kernels.measured_fused import FOLDER as MEASURED
 from simulators.kernels.side import UNMEASURED, Work, fitted_seconds, form_seconds, work_of
 from simulators.kernels.side_rows import GPUS, SideRows, read_side_rows, side_tables
 
@@ -31,7 +30,7 @@ RIDGE = 0.1
 
 BOUNDS = {
     "start_s": (2e-7, 1e-4), "compute": (1e-3, 1.0), "bandwidth": (0.02, 1.0),
-    "block_clocks": (0.1, 1e6), "chain_clocks": (1e-3, 1e4),
+    "block_clocks": (1e-3, 1e6), "chain_clocks": (1e-6, 1e4),
 }  # fmt: skip
 """What the numbers stay between; parts of a data sheet's rate are at most one."""
 
@@ -143,7 +142,7 @@ def _fit_numbers(work: Work, seconds: Floats, gpu: Gpu) -> dict[str, float]:
 def _text(reference: Path, gpu: str, fitted: dict[str, Fitted]) -> str:
     """Return the calibration file of one GPU."""
     tables = side_tables(reference)
-    measured = ", ".join(f'"{MEASURED}/{table.name}"' for table in tables)
+    measured = ", ".join(f'"{table.relative_to(reference)}"' for table in tables)
     hashes = ", ".join(f'"{sha256_of(table)}"' for table in tables)
     lines = [
         f"# Written by `python -m simulators.kernels.side_fit` for {gpu}.",

@@ -1,8 +1,8 @@
 """Measured side kernels as operators whose every size is a column; shapes are held out whole.
 
 The layout is that of the reference tables `llm_kernels/{gdn,mamba2,computescale,scale_matrix,
-encoder_attention}.parquet`. Half of all shapes, whatever board or framework they were timed on, are
-never fitted to.
+encoder_attention}.parquet`, and of embeddings in `llm_ops/linear_ops.parquet`. Half of all shapes,
+whatever board or framework they were timed on, are never fitted to.
 """
 
 from __future__ import annotations
@@ -27,11 +27,18 @@ from simulators.kernels.side import (
     StateUpdate,
     kernel_of,
 )
+from simulators.workload.operators import Embedding
 
 Floats = NDArray[np.float64]
 Sizes = Mapping[str, Floats]
 
-GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
+GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "a40")
+
+LAYERS = "llm_ops/linear_ops.parquet"
+LAYERS_SOURCE, LAYERS_FRAMEWORK = "vidur", "vllm"
+"""Vidur timed the layers of vllm, whose embedding is PyTorch's; times are in whole microseconds."""
+
+LAYERS_GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "a40": "a40"}
 PHASES = {"context": "prefill", "generation": "decode"}
 
 DIFFERENCE = "_minus_"
@@ -107,13 +114,29 @@ def read_side_rows(reference: Path, gpu: str) -> list[SideRows]:
         table = pa.parquet.read_table(file, filters=[("gpu", "==", gpu)]).unify_dictionaries()
         for framework in sorted(set(table["framework"].to_pylist())):
             found += _kernels(name, table.filter(pc.equal(table["framework"], framework)))
+    if gpu in LAYERS_GPUS and (file := reference / LAYERS).is_file():
+        found += _embeddings(file, gpu)
     return found
 
 
 def side_tables(reference: Path) -> list[Path]:
     """Return the tables there are."""
-    files = (reference / FOLDER / f"{name}.parquet" for name in SHAPES)
-    return [file for file in files if file.is_file()]
+    files = [reference / FOLDER / f"{name}.parquet" for name in SHAPES]
+    return [file for file in (*files, reference / LAYERS) if file.is_file()]
+
+
+def _embeddings(file: Path, gpu: str) -> list[SideRows]:
+    """Return the embeddings of one GPU."""
+    wanted = [("gpu", "==", LAYERS_GPUS[gpu]), ("source", "==", LAYERS_SOURCE)]
+    table = pa.parquet.read_table(file, filters=wanted)
+    sizes = {name: table[name].to_numpy().astype(np.float64) for name in ("num_tokens", "n_embd")}
+    seconds = table["emb_ms"].to_numpy().astype(np.float64) * 1e-3
+    timed = np.isfinite(seconds) & (seconds > 0.0)
+
+    def make(s: Sizes) -> Side:
+        return Embedding(name="embedding", rows=s["num_tokens"], cols=s["n_embd"], dtype="bf16")
+
+    return [SideRows(gpu, LAYERS_FRAMEWORK, "", make, sizes, seconds).where(timed)]
 
 
 def _kernels(name: str, table: pa.Table) -> list[SideRows]:
