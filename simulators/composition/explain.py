@@ -13,7 +13,9 @@ from simulators.composition.iteration import Iteration, part_iteration, part_row
 from simulators.composition.pricing import Row
 from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
+from simulators.kernels.gemm import tensor_rates_of
 from simulators.kernels.latency import flops, moved_bytes
+from simulators.kernels.levels import BEST, profile_of
 from simulators.workload.cut import Stage, check_cut, stage_of
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, stage_weights
 from simulators.workload.operators import BYTES, Collective, Column, Gemm, GroupedGemm
@@ -118,7 +120,7 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
         flops=width * work,
         moved_bytes=width * moved,
         bound=_bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica),
-        level=_level(row),
+        level=_level(row, replica),
     )
 
 
@@ -132,10 +134,16 @@ def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Repli
     return "compute" if compute > memory else "memory"
 
 
-def _level(row: Row) -> str:
-    if not row.calibrated:
-        return "unmodelled"
-    return "extrapolated" if np.any(row.extrapolated) else "fitted"
+def _level(row: Row, replica: Replica) -> str:
+    """Return what a price rests on; formats nobody timed on a board borrow from one timed there."""
+    if row.calibrated:
+        return "extrapolated" if np.any(row.extrapolated) else "fitted"
+    if isinstance(row.operator, Gemm):
+        profile = profile_of(replica.gpu, BEST, replica.library)
+        rates = tensor_rates_of(row.operator, replica.gpu, profile)
+        if rates is not None and rates.calibrated:
+            return "extrapolated"
+    return "unmodelled"
 
 
 def _weights(operator: object) -> float:

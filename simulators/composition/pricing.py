@@ -21,6 +21,7 @@ from simulators.composition.network import price_collective
 from simulators.composition.replica import Replica
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.gemm import tensor_rates_of
+from simulators.kernels.grouped_gemm import is_timed_as_layer
 from simulators.kernels.latency import Priced, price, roofline_s
 from simulators.kernels.levels import BEST, profile_of
 from simulators.kernels.tensor import PLAIN
@@ -69,7 +70,26 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
     """Return the prices of operators that run in sequence, as often as they repeat."""
     if not (replica.effects.fusion and replica.runtime.is_fused):
         operators = unfused(operators, replica.model)
-    return [_compute_row(operator, replica, part) for operator in operators if operator.repeat]
+    inside = _inside_experts(operators, replica)
+    return [
+        _compute_row(operator, replica, part)
+        for operator in operators
+        if operator.repeat and operator.name not in inside
+    ]
+
+
+def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
+    """Return the names of operators that the time of experts has in it already."""
+    profile = profile_of(replica.gpu, BEST, replica.library)
+    for operator in operators:
+        if isinstance(operator, GroupedGemm):
+            whole = is_timed_as_layer(operator, replica.gpu, profile)
+            return AROUND_EXPERTS if whole else ()
+    return ()
+
+
+AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
+"""What frameworks run, and what was timed, in one call with the products of experts."""
 
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:

@@ -53,6 +53,14 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
     return np.maximum(tiled, grouped_gemm_roofline_s(grouped, gpu))
 
 
+def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
+    """Say whether the time of a product is its share of a measured layer of experts.
+
+    Such a time has the gathering of rows, the activation and the weighted sum in it.
+    """
+    return _entry(grouped, gpu, profile) is not None
+
+
 def fitted_expert_seconds(
     sizes: ExpertSizes,
     experts: float | NDArray[np.float64],

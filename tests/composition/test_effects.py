@@ -15,7 +15,7 @@ from simulators.composition.effects import EVERYTHING, effects_without
 from simulators.composition.fusion import unfused
 from simulators.composition.iteration import Replica, iteration
 from simulators.composition.overhead import Runtime, load_runtime
-from simulators.composition.pricing import quantising_s
+from simulators.composition.pricing import AROUND_EXPERTS, compute_rows, quantising_s
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.latency import moved_bytes
 from simulators.workload.cut import Parallelism, stage_of
@@ -114,3 +114,18 @@ def test_hidden_sums_are_not_waited_for() -> None:
 def test_everything_is_counted_by_default() -> None:
     assert all(dataclasses.astuple(EVERYTHING))
     assert effects_without("nothing") == EVERYTHING
+
+
+def test_what_is_timed_with_experts_is_not_priced_beside_them() -> None:
+    design = replica("mixtral_8x7b", tp=2)
+    operators = token_operators(
+        design.model, design.cut, stage_of(design.model, design.cut, 0), 64.0, "bf16"
+    )
+    timed = {row.operator.name for row in compute_rows(operators, design, "tokens")}
+    listed = {operator.name for operator in operators}
+    assert listed - timed == set(AROUND_EXPERTS)
+    # Nobody timed experts in 32 bits: their products are tiles, and the small ones stand alone.
+    wide = token_operators(
+        design.model, design.cut, stage_of(design.model, design.cut, 0), 64.0, "fp32"
+    )
+    assert {row.operator.name for row in compute_rows(wide, design, "tokens")} == listed
