@@ -3,7 +3,7 @@
 Kernels come from their own calibrations: full where a board was measured at length; for boards that
 stand for new ones from ten rows an operator (the mean of four draws), and from the data sheet
 alone, which is also what the neural peer knew of them. Constants of the framework are fitted to
-all graphs but the one that is judged, and a board's own clock is not used where it counts as new.
+all graphs but the one that is judged.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,9 +89,6 @@ class Board:
     def judge(self, case: Case, levels: Sequence[str | Profile] = (BEST,)) -> Judged:
         """Return a case with its predictions, one for each level of information."""
         framework = self.framework(case)
-        if levels != (BEST,):
-            alone = {b: s for b, s in framework.sustained.items() if b != case.gpu.name}
-            framework = replace(framework, sustained=alone)
         priced = [Fitted(case, case.price(self.reference, level)) for level in levels]
         spans = [list(one.spans(framework).values()) for one in priced]
         return Judged(
@@ -133,6 +131,7 @@ def checks(reference: Path) -> list[Check]:
         _check("the same, rows slowed by their allocator", slow),
         _check("fused by a compiler", fused, FUSED_BAR),
         *_parallel_checks(board),
+        *_ablation(board),
         _coverage([*seen, *capped, *[j for j in amd if j not in slow], *fused]),
     ]
 
@@ -201,6 +200,33 @@ def _coverage(judged: Sequence[Judged]) -> Check:
     )  # fmt: skip
 
 
+def _ablation(board: Board) -> list[Check]:
+    """Return the error with one effect left out, over all cases nothing else is wrong with."""
+    rows = [row for row in board.rows if not row.is_allocating and not _is_slow(row.case)]
+    left_out: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "launches and waits of the host": {"launch_s": {}},
+        "orders of backward products": {"gradient": {}},
+    }
+    lines = []
+    for what, change in left_out.items():
+        errors: dict[str, list[float]] = {}
+        for row in rows:
+            total_s = row.total_s(replace(board.framework(row.case), **change))
+            where = f"{row.case.gpu.name} {'training' if row.case.is_training else 'inference'}"
+            errors.setdefault(where, []).append(abs(total_s / row.case.total_s - 1.0))
+        every = [error for group in errors.values() for error in group]
+        note = ", ".join(f"{name} {100 * np.mean(e):.1f}" for name, e in sorted(errors.items()))
+        title = f"composition/graphs without {what}"
+        value = round(100.0 * float(np.mean(every)), 2)
+        lines.append(Check(title, value, "%", rows=len(every), note=note))
+    fused = [case for case in board.cases if case.is_fused]
+    plain = [Fitted(c, replace(c, is_fused=False).price(board.reference)) for c in fused]
+    apart = [abs(row.total_s(board.framework(row.case)) / row.case.total_s - 1.0) for row in plain]
+    title = "composition/graphs fused by a compiler, without fusion"
+    return [*lines, Check(title, round(100.0 * float(np.mean(apart)), 2), "%", rows=len(apart))]
+
+
 def _parallel_checks(board: Board) -> list[Check]:
     """Return how far models on four GPUs are off, by how they are cut."""
     lines = []
@@ -224,7 +250,7 @@ def _parallel_s(board: Board, case: Case) -> list[float]:
     cut, ranks = case.parallelism, case.gpus
     local = case.batch // ranks if cut == "DP4" else case.batch
     graph = case.graph(board.reference, batch=local, tp=ranks if cut == "TP4" else 1)
-    framework = replace(board.framework(case), sustained={})
+    framework = board.framework(case)
     cluster = cluster_for(AUTO, case.gpu)
     layers = max(node.repeat for node in graph.nodes)
     hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else _hidden(case, board)

@@ -1,9 +1,9 @@
 """Whole fp32 models become a framework's constants: `python -m simulators.composition.fit_graphs`.
 
 Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
-per vendor; the host's time for a launch, forward and backward; and a board's speed within a model,
-where leaving graphs out says it helps. Boards that count as new have kernels from ten rows an
-operator here too. Rows whose forward pass shows fresh
+per vendor, and the host's time for a launch, forward and backward. (A clock of each board within
+models was tried too: it made graphs that were left out worse.) Boards that count as new have
+kernels from ten rows an operator here too. Rows whose forward pass shows fresh
 allocations are left to their backward pass.
 """
 
@@ -39,11 +39,6 @@ LAUNCHES_S = tuple(4e-6 * step for step in range(21))
 """Times of a launch that are tried: the error is flat between them."""
 
 GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
-BOARD_ROWS = 4
-"""Fewer graphs than this say nothing of a board's clock."""
-
-WORTH = 0.9
-"""A board's own factor is kept where it takes a tenth off the error of graphs left out."""
 
 NEW = ("h100_sxm", "a100_pcie_80gb")
 """Boards measured on layers' shapes only: they stand for a board that nobody has fitted to."""
@@ -125,11 +120,7 @@ def fit(rows: Sequence[Fitted]) -> Framework:
         mine = [r for r in rows if r.case.gpu.vendor == vendor and r.case.is_training]
         if mine:
             framework = _with_gradient(framework, vendor, mine)
-    framework = _with_host(framework, rows)
-    boards = sorted({row.case.gpu.name for row in rows})
-    kept = {board: _sustained(framework, [r for r in rows if r.case.gpu.name == board])
-            for board in boards}  # fmt: skip
-    return replace(framework, sustained={b: s for b, s in kept.items() if s is not None})
+    return _with_host(framework, rows)
 
 
 def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
@@ -197,18 +188,6 @@ class _Launched:
         return float(np.mean(np.abs(np.log(predicted_s / self.measured_s))))
 
 
-def _sustained(framework: Framework, rows: Sequence[Fitted]) -> float | None:
-    """Return a board's speed within models, or nothing where it does not help graphs left out."""
-    clean = [row for row in rows if not row.is_allocating]
-    if len(clean) < BOARD_ROWS:
-        return None
-    ratios = np.log([row.total_s(framework) / row.case.total_s for row in clean])
-    others = (np.sum(ratios) - ratios) / (len(ratios) - 1)
-    if np.mean(np.abs(ratios - others)) > WORTH * np.mean(np.abs(ratios)):
-        return None
-    return float(np.exp(np.mean(ratios)))
-
-
 def _mean_error(ratios: Iterable[float]) -> float:
     return float(np.mean(np.abs(np.log(list(ratios)))))
 
@@ -233,9 +212,6 @@ def _text(reference: Path, framework: Framework, rows: int, error: float) -> str
         "",
         "[framework.gradient]",
         *(f"{vendor} = {factor:.3f}" for vendor, factor in framework.gradient.items()),
-        "",
-        "[framework.sustained]",
-        *(f"{board} = {factor:.4f}" for board, factor in framework.sustained.items()),
     ]
     return "\n".join(lines)
 

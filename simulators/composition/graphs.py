@@ -1,10 +1,9 @@
 """The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
 
 Each phase takes what its kernels take, or what the host needs to launch them if that is more
-(kernels queue up, so only the sums matter), or a launch more wherever the host reads a result. Two
-things tell kernels within a model from kernels alone, and are fitted to whole models in
-`fit_graphs.py`: products of a backward pass read their factors in the order libraries like best,
-and boards under a power limit settle at another clock.
+(kernels queue up, so only the sums matter), or a launch more wherever the host reads a result. The
+host's times are fitted to whole models in `fit_graphs.py`, and so is what tells products of a
+backward pass from forward ones: they read their factors in orders that libraries like better.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Framework:
 
     launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
     gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
-    sustained: Mapping[str, float] = field(default_factory=dict)  # by board: speed within a model
 
     def idle_s(self, phase: str, busy_s: float, launches: float, waits: float) -> float:
         """Return how long the GPU has nothing to do: the host is slower, or had to wait itself.
@@ -60,10 +58,6 @@ class Framework:
     def gradient_of(self, gpu: Gpu) -> float:
         """Return the time of a backward product over that of a forward one of its size."""
         return self.gradient.get(gpu.vendor, 1.0)
-
-    def sustained_of(self, gpu: Gpu) -> float:
-        """Return the time of a model's kernels alone over their time within it."""
-        return self.sustained.get(gpu.measured_as or gpu.name, 1.0)
 
 
 ALONE = Framework()
@@ -114,7 +108,6 @@ def load_framework() -> Framework:
     return Framework(
         launch_s={phase: float(x) for phase, x in table["launch_s"].items()},
         gradient={name: float(x) for name, x in table["gradient"].items()},
-        sustained={name: float(x) for name, x in table["sustained"].items()},
     )
 
 
@@ -190,11 +183,12 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
 def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
     """Return the time of each kernel within a model over its time alone."""
     gradient = framework.gradient_of(gpu)
-    factors = [
-        gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
-        for launch in priced.launches
-    ]
-    return np.array(factors) / framework.sustained_of(gpu)
+    return np.array(
+        [
+            gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
+            for launch in priced.launches
+        ]
+    )
 
 
 def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:

@@ -291,7 +291,6 @@ def _framework(effects: Effects, *, compiled: bool) -> Framework:
     return Framework(
         launch_s=fitted.launch_s if effects.launch and not compiled else {},
         gradient=fitted.gradient,
-        sustained=fitted.sustained if effects.clocks else {},
     )
 
 
