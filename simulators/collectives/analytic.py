@@ -22,6 +22,7 @@ from simulators.collectives.algorithms.halving_doubling import phase_ns as halvi
 from simulators.collectives.algorithms.in_network import phase_ns as in_network_ns
 from simulators.collectives.algorithms.ring import phase_ns as ring_ns
 from simulators.collectives.phases import MAX_PHASES, lay_out, queue_of, split
+from simulators.collectives.wires import Wire
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 BLOCK, RANKS, ALGORITHM, WINDOW, LEAF = range(5)
@@ -37,31 +38,20 @@ def phase_ns(
     op: int, payload: int, whole: Ints, rates: Floats, endpoint_ns: int, memory_bytes_per_s: float
 ) -> int:
     """Return the time of one phase on one dimension, by whatever algorithm it uses."""
-    n, window, block, leaf = whole[RANKS], whole[WINDOW], whole[BLOCK], whole[LEAF]
-    over, rate, latency = rates[OVERSUBSCRIPTION], rates[BYTES_PER_NS], rates[LATENCY_NS]
-    if whole[ALGORITHM] == RING:
-        return ring_ns(
-            op, n, window, block, leaf, over, rate, latency, payload, endpoint_ns,
-            memory_bytes_per_s,
-        )  # fmt: skip
-    if whole[ALGORITHM] == DIRECT:
-        return direct_ns(
-            op, n, window, block, leaf, over, rate, latency, payload, endpoint_ns,
-            memory_bytes_per_s,
-        )  # fmt: skip
-    if whole[ALGORITHM] == HALVING_DOUBLING:
-        return halving_ns(
-            op, n, window, block, leaf, over, rate, latency, payload, endpoint_ns,
-            memory_bytes_per_s,
-        )  # fmt: skip
-    if whole[ALGORITHM] == DOUBLE_BINARY_TREE:
-        return tree_ns(
-            op, n, window, block, leaf, over, rate, latency, payload, endpoint_ns,
-            memory_bytes_per_s,
-        )  # fmt: skip
-    return in_network_ns(
-        op, n, window, block, leaf, over, rate, latency, payload, endpoint_ns, memory_bytes_per_s
+    wire = Wire(
+        whole[BLOCK], whole[RANKS], whole[LEAF], rates[OVERSUBSCRIPTION], rates[BYTES_PER_NS],
+        rates[LATENCY_NS],
     )  # fmt: skip
+    window, memory = whole[WINDOW], memory_bytes_per_s
+    if whole[ALGORITHM] == RING:
+        return ring_ns(wire, op, window, payload, endpoint_ns, memory)
+    if whole[ALGORITHM] == DIRECT:
+        return direct_ns(wire, op, window, payload, endpoint_ns, memory)
+    if whole[ALGORITHM] == HALVING_DOUBLING:
+        return halving_ns(wire, op, window, payload, endpoint_ns, memory)
+    if whole[ALGORITHM] == DOUBLE_BINARY_TREE:
+        return tree_ns(wire, op, window, payload, endpoint_ns, memory)
+    return in_network_ns(wire, op, window, payload, endpoint_ns, memory)
 
 
 @kernel(i8(i8, i8, array(i8), array(i8), array(i8), i8, i8))

@@ -7,10 +7,26 @@ four hops if it leaves its leaf switch, whose uplinks carry `leaf / oversubscrip
 
 from __future__ import annotations
 
-from simulators.core.jit import f8, i8, kernel
+from typing import Any, NamedTuple
+
+from simulators.core.jit import f8, i8, kernel, named_tuple
 
 BLOCKS = ("ring", "fully_connected", "switch", "fat_tree")
 RING_BLOCK, FULL_BLOCK, SWITCH_BLOCK, FAT_TREE_BLOCK = range(4)
+
+
+class Wire(NamedTuple):
+    """How the ranks of one dimension are joined; times in nanoseconds."""
+
+    block: int
+    ranks: int
+    leaf: int
+    oversubscription: float
+    bytes_per_ns: float
+    latency_ns: float
+
+
+WIRE: Any = named_tuple((i8, i8, i8, f8, f8, f8), Wire)
 
 
 @kernel(i8(i8, i8, i8, i8))
@@ -29,29 +45,21 @@ def hops(block: int, ranks: int, leaf: int, offset: int) -> int:
     return 2
 
 
-@kernel(i8(i8, i8, i8, f8, f8, f8, i8, i8))
-def delay_ns(
-    block: int,
-    ranks: int,
-    leaf: int,
-    oversubscription: float,
-    bytes_per_ns: float,
-    latency_ns: float,
-    offset: int,
-    message: int,
-) -> int:
+@kernel(i8(WIRE, i8, i8))
+def delay_ns(wire: Wire, offset: int, message: int) -> int:
     """Return the time of a message over `offset` ranks, all ranks sending alike.
 
     In a fat tree `min(offset, leaf)` messages leave each leaf at once and share its uplinks.
 
-    >>> delay_ns(SWITCH_BLOCK, 8, 0, 1.0, 10.0, 100.5, 1, 1_000)
+    >>> delay_ns(Wire(SWITCH_BLOCK, 8, 0, 1.0, 10.0, 100.5), 1, 1_000)
     301
     """
-    rate = bytes_per_ns
-    if block == FAT_TREE_BLOCK and ranks > leaf:
-        leaving = min(min(offset, ranks - offset), leaf)
-        rate = min(rate, bytes_per_ns * leaf / (oversubscription * leaving))
-    return int(hops(block, ranks, leaf, offset) * latency_ns + message / rate)
+    rate = wire.bytes_per_ns
+    if wire.block == FAT_TREE_BLOCK and wire.ranks > wire.leaf:
+        leaving = min(min(offset, wire.ranks - offset), wire.leaf)
+        rate = min(rate, wire.bytes_per_ns * wire.leaf / (wire.oversubscription * leaving))
+    crossed = hops(wire.block, wire.ranks, wire.leaf, offset)
+    return int(crossed * wire.latency_ns + message / rate)
 
 
 @kernel(i8(i8, f8))

@@ -7,6 +7,7 @@ the wires. Times are whole nanoseconds, truncated wherever the reference simulat
 
 from __future__ import annotations
 
+from simulators.collectives.wires import WIRE
 from simulators.core.jit import f8, i8
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
@@ -22,8 +23,5 @@ ALGORITHMS = ("ring", "direct", "halving_doubling", "double_binary_tree", "in_ne
 IMPOSSIBLE = -1
 """Instead of a time: the algorithm does not exist for this collective and number of ranks."""
 
-PHASE = i8(i8, i8, i8, i8, i8, f8, f8, f8, i8, i8, f8)
-"""op, ranks, window, block, leaf, oversubscription, bytes/ns, latency, payload, endpoint, memory.
-
-Times in nanoseconds, the local memory's rate in bytes per second, the payload in bytes.
-"""
+PHASE = i8(WIRE, i8, i8, i8, i8, f8)
+"""wire, op, window, payload in bytes, endpoint delay in ns, local memory in bytes per second."""

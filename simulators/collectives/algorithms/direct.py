@@ -14,80 +14,62 @@ from simulators.collectives.algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
-from simulators.collectives.wires import RING_BLOCK, delay_ns, reduction_ns
-from simulators.core.jit import f8, i8, kernel
+from simulators.collectives.wires import RING_BLOCK, WIRE, Wire, delay_ns, reduction_ns
+from simulators.core.jit import i8, kernel
 
 
-@kernel(i8(i8, f8, f8, i8, i8, i8))
-def _around_a_ring_ns(
-    ranks: int,
-    bytes_per_ns: float,
-    latency_ns: float,
-    message: int,
-    endpoint_ns: int,
-    reduce_ns: int,
-) -> int:
+@kernel(i8(WIRE, i8, i8, i8))
+def _around_a_ring_ns(wire: Wire, message: int, endpoint_ns: int, reduce_ns: int) -> int:
     """Return the time of an all-reduce whose peers are at different distances.
 
     Near peers are heard first. A rank gives its first answers when all have arrived and one of
     them has been added; the k-th message heard frees the k-th answer, to the k-th rank onwards.
     """
-    slowest_ns = endpoint_ns + int(ranks // 2 * latency_ns + message / bytes_per_ns)
+    slowest_ns = endpoint_ns + int(wire.ranks // 2 * wire.latency_ns + message / wire.bytes_per_ns)
     gate_ns = slowest_ns + endpoint_ns + reduce_ns
-    for distance in range(1, ranks // 2 + 1):
-        heard_ns = endpoint_ns + int(distance * latency_ns + message / bytes_per_ns)
+    for distance in range(1, wire.ranks // 2 + 1):
+        heard_ns = endpoint_ns + int(distance * wire.latency_ns + message / wire.bytes_per_ns)
         if heard_ns + endpoint_ns + reduce_ns >= slowest_ns:
             gate_ns = heard_ns + endpoint_ns + reduce_ns
             break
     finish_ns = 0
-    for k in range(ranks - 1):
-        heard_ns = endpoint_ns + int((k // 2 + 1) * latency_ns + message / bytes_per_ns)
+    for k in range(wire.ranks - 1):
+        heard_ns = endpoint_ns + int((k // 2 + 1) * wire.latency_ns + message / wire.bytes_per_ns)
         answer_ns = max(heard_ns + endpoint_ns + reduce_ns, gate_ns)
-        distance = min(k + 1, ranks - k - 1)
-        back_ns = int(distance * latency_ns + message / bytes_per_ns)
+        distance = min(k + 1, wire.ranks - k - 1)
+        back_ns = int(distance * wire.latency_ns + message / wire.bytes_per_ns)
         finish_ns = max(finish_ns, answer_ns + back_ns + endpoint_ns)
     return finish_ns
 
 
 @kernel(PHASE)
 def phase_ns(
+    wire: Wire,
     op: int,
-    ranks: int,
     window: int,
-    block: int,
-    leaf: int,
-    oversubscription: float,
-    bytes_per_ns: float,
-    latency_ns: float,
     payload: int,
     endpoint_ns: int,
     memory_bytes_per_s: float,
 ) -> int:
     """Return the time of a phase; `window` 0 is none. Windows above one share the steps evenly."""
     is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    message = payload // ranks if is_divided else payload
+    message = payload // wire.ranks if is_divided else payload
     reduce_ns = reduction_ns(message, memory_bytes_per_s) if op != ALL_TO_ALL else 0
-    if op in (SEND_RECV, BROADCAST) or window == 0 or window >= ranks - 1:
-        far = 1 if op == SEND_RECV else ranks // 2
-        exchange_ns = endpoint_ns + delay_ns(
-            block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, max(far, 1), message
-        )  # fmt: skip
-        if op == ALL_REDUCE and block == RING_BLOCK:
-            return _around_a_ring_ns(
-                ranks, bytes_per_ns, latency_ns, message, endpoint_ns, reduce_ns
-            )  # fmt: skip
+    if op in (SEND_RECV, BROADCAST) or window == 0 or window >= wire.ranks - 1:
+        far = 1 if op == SEND_RECV else wire.ranks // 2
+        exchange_ns = endpoint_ns + delay_ns(wire, max(far, 1), message)
+        if op == ALL_REDUCE and wire.block == RING_BLOCK:
+            return _around_a_ring_ns(wire, message, endpoint_ns, reduce_ns)
         if op == ALL_REDUCE:
             return endpoint_ns + 2 * exchange_ns + reduce_ns
         if op == REDUCE_SCATTER:
             return endpoint_ns + exchange_ns + reduce_ns
         return endpoint_ns + exchange_ns
     one_by_one_ns = 0
-    charged = (-(-(ranks - 1) // window) + 1) // 2
-    for offset in range(1, ranks):
+    charged = (-(-(wire.ranks - 1) // window) + 1) // 2
+    for offset in range(1, wire.ranks):
         if (offset - 1) % window == 0:
-            one_by_one_ns += endpoint_ns + delay_ns(
-                block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
-            )  # fmt: skip
+            one_by_one_ns += endpoint_ns + delay_ns(wire, offset, message)
     if op == ALL_REDUCE:
         return endpoint_ns + 2 * one_by_one_ns + charged * reduce_ns
     if op == REDUCE_SCATTER:

@@ -16,44 +16,35 @@ from simulators.collectives.algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
-from simulators.collectives.wires import delay_ns, log2, reduction_ns
+from simulators.collectives.wires import Wire, delay_ns, log2, reduction_ns
 from simulators.core.jit import kernel
 
 
 @kernel(PHASE)
 def phase_ns(
+    wire: Wire,
     op: int,
-    ranks: int,
     window: int,  # noqa: ARG001 - one signature for all algorithms
-    block: int,
-    leaf: int,
-    oversubscription: float,
-    bytes_per_ns: float,
-    latency_ns: float,
     payload: int,
     endpoint_ns: int,
     memory_bytes_per_s: float,
 ) -> int:
     """Return the time of a phase; the first step reduces nothing, as in the reference simulator."""
-    steps = log2(ranks)
+    steps = log2(wire.ranks)
     if steps < 0 or op == ALL_TO_ALL:
         return IMPOSSIBLE
     total_ns = endpoint_ns
     if op == SEND_RECV:
         steps = 1
     if op in (ALL_GATHER, BROADCAST, SEND_RECV):
-        message, offset = payload, ranks // 2
+        message, offset = payload, wire.ranks // 2
         for _ in range(steps):
-            total_ns += endpoint_ns + delay_ns(
-                block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
-            )  # fmt: skip
+            total_ns += endpoint_ns + delay_ns(wire, offset, message)
             message, offset = (2 * message if op == ALL_GATHER else message), offset // 2
         return total_ns
     message, offset = payload // 2, 1
     for step in range(steps):
-        step_ns = endpoint_ns + delay_ns(
-            block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, offset, message
-        )  # fmt: skip
+        step_ns = endpoint_ns + delay_ns(wire, offset, message)
         total_ns += step_ns if op == REDUCE_SCATTER else 2 * step_ns
         if step > 0:
             total_ns += reduction_ns(message, memory_bytes_per_s)

@@ -14,20 +14,15 @@ from simulators.collectives.algorithms import (
     PHASE,
     REDUCE_SCATTER,
 )
-from simulators.collectives.wires import FAT_TREE_BLOCK, SWITCH_BLOCK, delay_ns
+from simulators.collectives.wires import FAT_TREE_BLOCK, SWITCH_BLOCK, Wire, delay_ns
 from simulators.core.jit import kernel
 
 
 @kernel(PHASE)
 def phase_ns(
+    wire: Wire,
     op: int,
-    ranks: int,
     window: int,  # noqa: ARG001 - one signature for all algorithms
-    block: int,
-    leaf: int,
-    oversubscription: float,
-    bytes_per_ns: float,
-    latency_ns: float,
     payload: int,
     endpoint_ns: int,
     memory_bytes_per_s: float,  # noqa: ARG001 - one signature for all algorithms
@@ -36,13 +31,11 @@ def phase_ns(
 
     A leaf switch of a fat tree adds up what its ports send, so its uplinks carry no more than one.
     """
-    if (block != SWITCH_BLOCK and block != FAT_TREE_BLOCK) or op == ALL_TO_ALL:
+    if (wire.block != SWITCH_BLOCK and wire.block != FAT_TREE_BLOCK) or op == ALL_TO_ALL:
         return IMPOSSIBLE
     moved = payload
     if op == ALL_GATHER:
-        moved = payload * (ranks - 1)
+        moved = payload * (wire.ranks - 1)
     if op == REDUCE_SCATTER:
-        moved = payload - payload // ranks
-    return 2 * endpoint_ns + delay_ns(
-        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, 1, moved
-    )  # fmt: skip
+        moved = payload - payload // wire.ranks
+    return 2 * endpoint_ns + delay_ns(wire, 1, moved)

@@ -15,38 +15,31 @@ from simulators.collectives.algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
-from simulators.collectives.wires import delay_ns, reduction_ns
+from simulators.collectives.wires import Wire, delay_ns, reduction_ns
 from simulators.core.jit import kernel
 
 
 @kernel(PHASE)
 def phase_ns(
+    wire: Wire,
     op: int,
-    ranks: int,
     window: int,  # noqa: ARG001 - one signature for all algorithms
-    block: int,
-    leaf: int,
-    oversubscription: float,
-    bytes_per_ns: float,
-    latency_ns: float,
     payload: int,
     endpoint_ns: int,
     memory_bytes_per_s: float,
 ) -> int:
     """Return the time of a phase: all steps follow one another."""
     is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    message = payload // ranks if is_divided else payload
-    hop_ns = delay_ns(
-        block, ranks, leaf, oversubscription, bytes_per_ns, latency_ns, 1, message
-    )  # fmt: skip
+    message = payload // wire.ranks if is_divided else payload
+    hop_ns = delay_ns(wire, 1, message)
     step_ns = hop_ns + endpoint_ns
     reduce_ns = reduction_ns(message, memory_bytes_per_s)
     if op == REDUCE_SCATTER:
-        return endpoint_ns + (ranks - 1) * (step_ns + reduce_ns)
+        return endpoint_ns + (wire.ranks - 1) * (step_ns + reduce_ns)
     if op == ALL_REDUCE:
-        return endpoint_ns + (ranks - 1) * (2 * step_ns + reduce_ns)
+        return endpoint_ns + (wire.ranks - 1) * (2 * step_ns + reduce_ns)
     if op == ALL_TO_ALL:
-        return endpoint_ns + ranks * (ranks - 1) // 2 * step_ns
+        return endpoint_ns + wire.ranks * (wire.ranks - 1) // 2 * step_ns
     if op == SEND_RECV:
         return endpoint_ns + step_ns
-    return endpoint_ns + (ranks - 1) * step_ns  # all_gather and broadcast
+    return endpoint_ns + (wire.ranks - 1) * step_ns  # all_gather and broadcast
