@@ -38,6 +38,7 @@ class Level:
     depth: int | None = None
     banks: int = 1
     buffering: int = 1  # 2: double buffered, so that half is filled while half is used
+    reserved_words: int = 0  # held for something that outlives a layer
     read_words_per_cycle: float | None = None
     write_words_per_cycle: float | None = None
     shared_words_per_cycle: float | None = None
@@ -63,7 +64,8 @@ class Level:
         """Words one instance holds for one buffer of a multiple; None is unlimited."""
         if self.depth is None:
             return None
-        return self.depth * self.width_bits // self.word_bits // self.buffering
+        words = self.depth * self.width_bits // self.word_bits // self.buffering
+        return words - self.reserved_words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,10 @@ Wu et al., "Accelergy" (ICCAD 2019).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,18 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import read_toml
 from simulators.core.jit import Ints
 from simulators.dataflow.access import (
+    FAN_X,
+    FAN_Y,
     FEASIBLE,
     FILLS,
+    HOP,
     READS,
     TOO_LARGE,
     UPDATES,
     USED,
     Machine,
     Work,
+    lay_out,
     work_for,
 )
 from simulators.dataflow.costs import (
@@ -39,7 +45,8 @@ from simulators.dataflow.costs import (
     RESULTS,
     evaluate,
 )
-from simulators.dataflow.mapping import nest_of
+from simulators.dataflow.mapping import Mapping as LoopNest
+from simulators.dataflow.mapping import encode, nest_of
 from simulators.workload.convolution import Layer
 
 TECHNOLOGY = Path(__file__).parent / "calibration" / "technology.toml"
@@ -198,6 +205,84 @@ def evaluated(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -
         traffic=traffic,
         mac_energy_pj=mac_pj,
     )
+
+
+def level_cycles(level: int, lines: Iterable[Traffic], accelerator: Accelerator) -> int:
+    """Return the cycles that the words of one level take at its bandwidths."""
+    mine = [line for line in lines if line.level == accelerator.levels[level].name]
+    reads = sum(line.reads for line in mine)
+    writes = sum(line.fills + line.updates for line in mine)
+    read, write, shared = (float(rate) for rate in machine_of(accelerator).rates[level, :HOP])
+    return math.ceil(max(reads / read, writes / write, (reads + writes) / shared))
+
+
+def totalled(
+    dense: Evaluation, lines: Sequence[Traffic], accelerator: Accelerator, *,
+    multiplies: float = 1.0, steps: float = 1.0,
+) -> Evaluation:  # fmt: skip
+    """Return an evaluation with other words moved, and a share of its multiplies and steps."""
+    compute = math.ceil(dense.compute_cycles * steps)
+    levels = range(len(accelerator.levels))
+    cycles = max(compute, *(level_cycles(k, lines, accelerator) for k in levels))
+    moved_pj = sum(line.energy_pj for line in dense.traffic) + dense.mac_energy_pj
+    leak_pj = dense.energy_pj - moved_pj - _network_pj(dense.traffic, accelerator)
+    mac_pj = dense.mac_energy_pj * multiplies
+    return dataclasses.replace(
+        dense,
+        energy_pj=sum(line.energy_pj for line in lines)
+        + mac_pj
+        + _network_pj(lines, accelerator)
+        + leak_pj * cycles / dense.cycles,
+        cycles=cycles,
+        compute_cycles=compute,
+        utilization=dense.macs * steps / accelerator.mac.instances / cycles,
+        traffic=tuple(lines),
+        mac_energy_pj=mac_pj,
+    )
+
+
+def _network_pj(lines: Iterable[Traffic], accelerator: Accelerator) -> float:
+    """Return the energy of wires, as `charge` has it."""
+    machine = machine_of(accelerator)
+    spent = 0.0
+    for line in lines:
+        k = next(k for k, one in enumerate(accelerator.levels) if one.name == line.level)
+        hops = 0.5 * float(machine.sizes[k, FAN_X] + machine.sizes[k, FAN_Y])
+        spent += float(machine.rates[k, HOP]) * hops * line.totals[READS]
+    return spent
+
+
+def scaled(line: Traffic, scale: Sequence[float], accelerator: Accelerator) -> Traffic:
+    """Return a line with shares of its reads, fills and updates, rounded up."""
+    level = next(k for k, one in enumerate(accelerator.levels) if one.name == line.level)
+    energy, block = machine_of(accelerator).energy_pj, accelerator.levels[level].block_words
+    before = (line.reads, line.fills, line.updates)
+    words = [math.ceil(n * share) for n, share in zip(before, scale, strict=True)]
+    totals = [math.ceil(n * share) for n, share in zip(line.totals, scale, strict=True)]
+    energy_pj = sum(
+        float(energy[level, k]) * -(-words[k] // block) * line.totals[k] / before[k]
+        for k in (READS, FILLS, UPDATES)
+        if before[k]
+    )
+    return dataclasses.replace(
+        line, reads=words[READS], fills=words[FILLS], updates=words[UPDATES],
+        totals=(totals[READS], totals[FILLS], totals[UPDATES]), energy_pj=energy_pj,
+    )  # fmt: skip
+
+
+def tile_words_by_level(
+    mapping: LoopNest, layer: Layer, accelerator: Accelerator
+) -> dict[tuple[str, str], int]:
+    """Return the words of the tile of each tensor at each level that keeps it."""
+    loops, keep = encode(mapping, layer, accelerator)
+    work = work_for(keep.size, len(layer.dims))
+    lay_out(nest_of(layer), machine_of(accelerator), loops, keep, work)
+    return {
+        (level.name, tensor): int(work.tiles[k, t])
+        for k, level in enumerate(accelerator.levels)
+        for t, tensor in enumerate(TENSORS)
+        if int(keep[k]) >> t & 1
+    }
 
 
 def _traffic(

@@ -30,7 +30,7 @@ from simulators.dataflow.access import (
     lay_out,
     work_for,
 )
-from simulators.dataflow.energy import VERDICTS, Evaluation, machine_of
+from simulators.dataflow.energy import VERDICTS, Evaluation, level_cycles, machine_of
 from simulators.dataflow.mapping import Mapping, encode, nest_of
 from simulators.dataflow.remainders import DISTINCT, FIRST, count_cut, words_moved
 from simulators.workload.convolution import Layer
@@ -171,15 +171,9 @@ def _copies(
 
 def _slowest(evaluation: Evaluation, accelerator: Accelerator) -> str:
     """Return the level whose words take longest."""
-    machine = machine_of(accelerator)
-    took = {}
-    for k, level in enumerate(accelerator.levels):
-        lines = [line for line in evaluation.traffic if line.level == level.name]
-        reads = sum(line.reads for line in lines)
-        writes = sum(line.fills + line.updates for line in lines)
-        read, write, shared = (float(rate) for rate in machine.rates[k, :3])
-        took[level.name] = max(reads / read, writes / write, (reads + writes) / shared)
-    return max(took, key=took.__getitem__)
+    levels = accelerator.levels
+    took = [level_cycles(k, evaluation.traffic, accelerator) for k in range(len(levels))]
+    return levels[took.index(max(took))].name
 
 
 def _why(

@@ -54,6 +54,37 @@ def network(name: str) -> tuple[Counted, ...]:
     return tuple(distinct.values())
 
 
+def chains(name: str) -> tuple[tuple[Layer, ...], ...]:
+    """Return a network's layers in order, cut where an output has other readers than the next one.
+
+    Blocks of ResNet end at the sum with their input, attention and feed-forward are chains of two.
+
+    Raises:
+        UnknownNameError: no network has that name.
+    """
+    if name not in _NETWORKS:
+        raise UnknownNameError("network", name, network_names())
+    found: list[list[Layer]] = []
+    for layer in _NETWORKS[name]():
+        if found and _one_reader(name, found[-1][-1].name, layer.name):
+            found[-1].append(layer)
+        else:
+            found.append([layer])
+    return tuple(tuple(chain) for chain in found)
+
+
+def _one_reader(network_name: str, first: str, second: str) -> bool:
+    """Whether what a layer makes is read by the layer after it alone."""
+    if network_name == "resnet50":
+        block, _, part = first.rpartition("_")
+        return bool(block) and block == second.rpartition("_")[0] and part in ("1x1a", "3x3")
+    if network_name in ("vgg16", "mobilenet"):
+        return True
+    return (first, second) in (("scores", "context"), ("up", "down")) and not (
+        network_name.startswith("llama") and first == "up"  # its product with the gate is read
+    )
+
+
 def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
     """Return one layer of a network, or all of them.
 

@@ -51,7 +51,7 @@ ROWS = ("temporal", "spatial_x", "spatial_y")
 SMOOTH = 5
 """The largest prime factor of a dimension that was rounded up."""
 
-MOST_LARGER = 1.125
+MOST_LARGER = 1.25
 """How much larger rounding up to a side of the array may make a dimension."""
 
 
@@ -267,7 +267,7 @@ def primes_of(number: int) -> list[int]:
 def _rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
     """Return sizes that divide more easily: smooth ones, or multiples of the array's sides.
 
-    Multiples that would make a dimension more than an eighth larger are not taken.
+    Multiples that would make a dimension more than a quarter larger are not taken.
     """
 
     def smooth(bound: int) -> int:

@@ -1,6 +1,7 @@
 """One layer or one network on one accelerator: the best mapping found, and what it costs.
 
-Layers run one after the other, each with its own mapping; nothing stays in a buffer between them.
+Layers run one after the other, each with its own mapping; nothing stays in a buffer between them,
+unless neighbours are fused.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.files import accelerator_named, is_file, layers_named, mapping_named
-from simulators.dataflow.networks import layers_of, network_names
+from simulators.dataflow.fusion import in_pairs
+from simulators.dataflow.networks import chains, layers_of, network_names
 from simulators.dataflow.objective import NAMED, QUANTITIES
 from simulators.dataflow.search import Constraints, Found, find, given
+from simulators.dataflow.sparse import FORMATS, density_named
 from simulators.dataflow.templates import constraints_of, dataflows, read_constraints
 from simulators.dataflow.timeloop import read_yaml
+from simulators.dataflow.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.convolution import Layer
 
 PJ_PER_J = 1e12
@@ -53,6 +57,12 @@ class DataflowPoint:
     )
     constraints: str = choice("path of a YAML file of what mappings must obey", default="")
     mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
+    fused: bool = choice("neighbours may keep what is between them on chip", default=False)
+    weight_density: str = choice("non-zero weights: 0.3, 2:4, banded 0.1", default="1")
+    input_density: str = choice("non-zero inputs, alike", default="1")
+    weight_format: str = choice(f"how weights are stored: {', '.join(FORMATS)}", default="none")
+    input_format: str = choice("how inputs are stored, alike", default="none")
+    zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     evaluations: int = choice("mappings tried per distinct layer", default=40_000)
     seed: int = choice("of the mapper", default=0)
@@ -162,7 +172,43 @@ def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, 
         mapping = mapping_named(point.mapping, layer, accelerator)
         return [(layer, times, given(mapping, layer, accelerator))]
     rules = read_constraints(read_yaml(Path(point.constraints))) if point.constraints else None
-    return [(layer, times, _mapped(layer, accelerator, point, rules)) for layer, times in layers]
+    zeros = _zeros(point)
+    known: dict[tuple[object, ...], Found] = {}
+
+    def mapper(layer: Layer, machine: Accelerator) -> Found:
+        left = tuple((level.reserved_words, level.may_keep) for level in machine.levels)
+        key = (layer.dims, layer.bounds, layer.tensors, left)
+        if key not in known:
+            found = _mapped(layer, machine, point, rules)
+            if zeros is not None:
+                found = sparse_of(found, layer, machine, zeros)
+            known[key] = found
+        return known[key]
+
+    if not point.fused:
+        return [(layer, times, mapper(layer, accelerator)) for layer, times in layers]
+    if point.layer != "all" or is_file(point.network):
+        raise UserError("fused layers are those of a whole network that is known by name")
+    return [
+        (layer, 1, found)
+        for chain in chains(point.network)
+        for layer, found in in_pairs(chain, accelerator, mapper)
+    ]
+
+
+def _zeros(point: DataflowPoint) -> Sparsity | None:
+    """Return the sparsity of a point, or None if it says nothing of it."""
+    given_as = (point.weight_density, point.input_density, point.weight_format, point.input_format)
+    if given_as == ("1", "1", "none", "none") and point.zeros == "none":
+        return None
+    return Sparsity(
+        densities={
+            "Weights": density_named(point.weight_density),
+            "Inputs": density_named(point.input_density),
+        },
+        formats={"Weights": point.weight_format, "Inputs": point.input_format},
+        action=point.zeros,
+    )
 
 
 def _mapped(

@@ -50,6 +50,28 @@ class Density:
         return self.n / self.m if self.kind == STRUCTURED else self.share
 
 
+def density_named(text: str) -> Density:
+    """Return a density written as a share, as n:m, or as `banded` and a share.
+
+    >>> density_named("2:4").mean, density_named("banded 0.1").kind, density_named("1").kind
+    (0.5, 'banded', 'dense')
+
+    Raises:
+        UserError: it is none of them.
+    """
+    words = text.split()
+    try:
+        if len(words) == 1 and ":" in text:
+            n, m = (int(part) for part in text.split(":"))
+            return Density(STRUCTURED, n=n, m=m)
+        if len(words) == 2 and words[0] == BANDED:
+            return Density(BANDED, float(words[1]))
+        share = float(text)
+    except ValueError as error:
+        raise UserError(f"density '{text}' is not like 0.3, 2:4 or banded 0.1") from error
+    return Density() if share == 1.0 else Density(UNIFORM, share)
+
+
 def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
     """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
 
@@ -78,7 +100,11 @@ def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
 
 def empty_chance(density: Density, tile: int, whole: int) -> float:
     """Return the probability that a tile holds nothing and can be skipped."""
-    return nonzeros(density, tile, whole)[0]
+    if density.kind == UNIFORM and 0 < tile <= whole:
+        return _hypergeometric(0, tile, round(density.share * whole), whole)
+    if density.kind == BANDED:
+        return 1.0 - density.share
+    return max(0.0, 1.0 - tile * density.mean)
 
 
 def metadata_bits(layout: str, tile: int, filled: float, *, word_bits: int = 0) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from simulators.catalog.accelerator import load_accelerator
+from simulators.core.contract import Explains
 from simulators.core.errors import UserError
 from simulators.dataflow.device import price
 from simulators.dataflow.explain import explained
 from simulators.dataflow.search import find
+from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from simulators.workload.convolution import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 
@@ -52,3 +54,22 @@ def test_an_explanation_names_each_level_and_its_factors() -> None:
             f"{line.level} {line.tensor}: {line.reads:,} reads, {line.fills:,} fills, "
             f"{line.updates:,} updates" in text
         )
+
+
+def test_contributions_add_up_to_what_the_simulator_says() -> None:
+    point = {"accelerator": "gpu_sm_like", "network": "mobilenet", "layer": "pw3",
+             "evaluations": 1000}  # fmt: skip
+    lines, whole = SIMULATOR.explain(point), simulate(DataflowPoint(**point))  # type: ignore[arg-type]
+    assert sum(line.energy_j for line in lines) == pytest.approx(whole.energy_j)
+    assert sum(line.time_s for line in lines) == pytest.approx(whole.latency_s)
+    assert isinstance(SIMULATOR, Explains)
+    assert any("steps of" in line.note or "once" in line.note for line in lines)
+
+
+def test_smaller_last_tiles_are_explained_too() -> None:
+    layer, accelerator = matmul("g", n=13, c=29, m=31), load_accelerator("two_level")
+    found = find(layer, accelerator, evaluations=4000, remainders=True)
+    text = explained(found.mapping, layer, accelerator)
+    assert "the last smaller" in text
+    for line in found.evaluation.traffic:
+        assert f"{line.level} {line.tensor}: {line.reads:,} reads" in text

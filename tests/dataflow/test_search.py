@@ -17,7 +17,9 @@ from simulators.dataflow.access import work_for
 from simulators.dataflow.costs import CYCLES, ENERGY_PJ, evaluate_all
 from simulators.dataflow.energy import machine_of
 from simulators.dataflow.mapping import nest_of
+from simulators.dataflow.objective import objective
 from simulators.dataflow.search import Constraints, bounds, find, primes_of
+from simulators.dataflow.templates import read_constraints
 from simulators.workload.convolution import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")
@@ -127,6 +129,89 @@ def test_constraints_are_obeyed() -> None:
     assert not inner.spatial_x
 
 
+def test_an_expression_is_minimised_like_a_name() -> None:
+    layer, accelerator = matmul("g", n=64, c=96, m=128), load_accelerator("two_level")
+    named = find(layer, accelerator, goal="edp", evaluations=20_000)
+    spelt = find(layer, accelerator, goal="energy_pj * cycles", evaluations=20_000)
+    assert named == spelt
+    fast = find(layer, accelerator, goal="max(cycles, 5000) * area_mm2 / utilization ** 2")
+    assert fast.gap == 1.0  # utilization in a power: nothing is known
+    assert fast.evaluation.cycles <= max(5000, named.evaluation.cycles)
+
+
+@given(
+    a=st.floats(0.1, 1e6), b=st.floats(0.1, 1e6), u=st.floats(0.01, 1.0), s=st.floats(0.1, 100.0)
+)
+def test_a_program_computes_what_python_does(a: float, b: float, u: float, s: float) -> None:
+    text = "(energy_pj + 2 * cycles) / utilization - min(area_mm2, 3) ** 2 * max(cycles, 1e3)"
+    found = objective(text).value(energy_pj=a, cycles=b, utilization=u, area_mm2=s)
+    assert found == (a + 2 * b) / u - min(s, 3) ** 2 * max(b, 1e3)
+
+
+def test_loops_that_are_fixed_stay_and_orders_are_kept() -> None:
+    rules = Constraints(
+        fixed={"buffer": {"spatial_x": {"M": 2}, "temporal": {"C": 3}}},
+        order={"DRAM": ("N", "M", "C")},
+    )
+    found = find(matmul("g", n=8, c=12, m=6), small(64), constraints=rules, evaluations=20_000)
+    outer, inner = found.mapping.levels
+    assert inner.spatial_x == (("M", 2),) or ("M", 2) in inner.spatial_x
+    assert ("C", 3) in inner.temporal
+    wanted = [dim for dim in ("N", "M", "C") if dim in dict(outer.temporal)]
+    assert [dim for dim, _ in outer.temporal] == wanted
+
+
+def test_fixed_loops_that_fit_nowhere_are_a_verdict() -> None:
+    rules = Constraints(fixed={"buffer": {"temporal": {"N": 64, "C": 64}}})
+    with pytest.raises(Infeasible, match="constraints_exceed_buffer"):
+        find(matmul("g", n=64, c=64, m=4), small(24), constraints=rules, evaluations=500)
+
+
+@pytest.mark.parametrize("bound", [7, 13, 31, 197])
+def test_smaller_last_tiles_help_dimensions_that_do_not_divide(bound: int) -> None:
+    layer, accelerator = matmul("g", n=bound, c=64, m=bound), load_accelerator("two_level")
+    whole, cut = (
+        find(layer, accelerator, evaluations=40_000, remainders=choice) for choice in (False, True)
+    )
+    assert cut.evaluation.edp < whole.evaluation.edp
+    assert cut.evaluation.edp >= cut.energy_bound_pj * cut.cycles_bound
+    for dim, size in layer.extents.items():
+        loops = [b for level in cut.mapping.levels
+                 for row in (level.temporal, level.spatial_x, level.spatial_y)
+                 for d, b in row if d == dim]  # fmt: skip
+        assert math.prod(loops) >= size
+
+
+def test_constraints_are_read_from_a_table() -> None:
+    table = {
+        "buffer": {"spatial_x": ["M"], "temporal": {"C": 3}, "order": ["C"], "keep": ["Inputs"]},
+        "least_utilization": 0.25,
+    }
+    assert read_constraints(table) == Constraints(
+        allow={"buffer": {"spatial_x": ("M",)}},
+        fixed={"buffer": {"temporal": {"C": 3}}},
+        order={"buffer": ("C",)},
+        keep={"buffer": ("Inputs",)},
+        least_utilization=0.25,
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ([], "a table by level"),
+        ({"buffer": ["M"]}, "not a table"),
+        ({"buffer": {"spatial": ["M"]}}, "did you mean 'spatial_"),
+        ({"buffer": {"order": "MC"}}, "not a list"),
+        ({"buffer": {"temporal": {"C": "all"}}}, "no whole number"),
+        ({"least_utilization": 2}, "not between 0 and 1"),
+    ],
+)
+def test_wrong_constraints_say_what_is_wrong(table: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_constraints(table)
+
+
 def test_a_utilization_that_is_asked_for_is_reached_or_refused() -> None:
     layer = matmul("g", n=4, c=4, m=4)
     free = small(depth=64, banks=1e9)
@@ -148,6 +233,12 @@ def test_a_buffer_smaller_than_its_tensors_is_infeasible() -> None:
     ("changes", "said"),
     [
         ({"goal": "edpp"}, "did you mean 'edp'"),
+        ({"goal": "energy_pj *"}, "not an expression"),
+        ({"goal": "log(cycles)"}, "is not possible"),
+        ({"goal": "cycles - 1e9"}, "not positive"),
+        ({"constraints": Constraints(fixed={"buffer": {"temporal": {"C": 5}}})}, "does not divide"),
+        ({"constraints": Constraints(fixed={"buffer": {"time": {"C": 2}}})}, "'time'"),
+        ({"constraints": Constraints(order={"buffer": ("K",)})}, "no loop 'K'"),
         ({"constraints": Constraints(allow={"bufer": {}})}, "did you mean 'buffer'"),
         ({"constraints": Constraints(allow={"DRAM": {"temporal": ("N",)}})}, "forbid loops over C"),
         ({"constraints": Constraints(keep={"buffer": ("Weight",)})}, "did you mean 'Weights'"),

@@ -1,0 +1,138 @@
+"""Zeros inside a mapping's counts, and layers that share the buffer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.accelerator import load_accelerator
+from simulators.core.errors import UserError
+from simulators.dataflow.fusion import feeds, fused, in_pairs
+from simulators.dataflow.networks import chains, network, network_names
+from simulators.dataflow.search import Found, find
+from simulators.dataflow.simulator import DataflowPoint, simulate
+from simulators.dataflow.sparse import Density
+from simulators.dataflow.zeros import Sparsity, with_zeros
+from simulators.workload.convolution import Layer, conv, matmul
+
+LAYER = matmul("g", n=32, c=64, m=48)
+EYERISS = load_accelerator("eyeriss_like")
+FOUND = find(LAYER, EYERISS, evaluations=3000)
+
+
+def test_dense_operands_leave_a_mapping_as_it_is() -> None:
+    same = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, Sparsity(action="skipping"))
+    assert same.traffic == FOUND.evaluation.traffic
+    assert same.cycles == FOUND.evaluation.cycles
+    assert same.energy_pj == pytest.approx(FOUND.evaluation.energy_pj, rel=1e-9)
+
+
+def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles() -> None:
+    zeros = Sparsity(
+        densities={"Weights": Density("structured", n=2, m=4)}, action="skipping",
+        leaders=("Weights",),
+    )  # fmt: skip
+    half = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, zeros)
+    assert half.compute_cycles == FOUND.evaluation.compute_cycles // 2
+    assert half.mac_energy_pj == FOUND.evaluation.mac_energy_pj / 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(share=st.floats(0.05, 1.0), layout=st.sampled_from(["bitmask", "run_length", "coordinate"]))
+def test_gating_spares_energy_and_no_cycle(share: float, layout: str) -> None:
+    densities = {"Weights": Density("uniform", share), "Inputs": Density("uniform", share)}
+    gated, skipped = (
+        with_zeros(
+            FOUND.mapping, FOUND.evaluation, LAYER, EYERISS,
+            Sparsity(densities=densities, action=action),
+        )
+        for action in ("gating", "skipping")
+    )  # fmt: skip
+    assert gated.compute_cycles == FOUND.evaluation.compute_cycles
+    assert gated.energy_pj <= FOUND.evaluation.energy_pj * (1 + 1e-9)
+    assert skipped.cycles <= gated.cycles
+    stored = with_zeros(
+        FOUND.mapping, FOUND.evaluation, LAYER, EYERISS,
+        Sparsity(densities=densities, formats={"Weights": layout}),
+    )  # fmt: skip
+    before, after = (
+        next(t for t in e.traffic if (t.level, t.tensor) == ("DRAM", "Weights"))
+        for e in (FOUND.evaluation, stored)
+    )
+    assert after.reads >= before.reads * share
+
+
+def test_a_bitmask_adds_a_bit_per_word() -> None:
+    zeros = Sparsity(
+        densities={"Weights": Density("structured", n=1, m=2)}, formats={"Weights": "bitmask"}
+    )
+    stored = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, zeros)
+    before, after = (
+        next(t.reads for t in e.traffic if (t.level, t.tensor) == ("DRAM", "Weights"))
+        for e in (FOUND.evaluation, stored)
+    )
+    assert after == before * (0.5 + 1 / 8)
+
+
+def mapper(layer: Layer, accelerator: object) -> Found:
+    return find(layer, accelerator, evaluations=4000)  # type: ignore[arg-type]
+
+
+def test_a_tensor_between_two_layers_stays_on_chip() -> None:
+    first, second = matmul("up", n=32, c=64, m=96), matmul("down", n=32, c=96, m=64)
+    pair = fused(first, second, EYERISS, mapper)
+    assert pair is not None
+    for found, tensor in zip(pair, ("Outputs", "Inputs"), strict=True):
+        outer = [t for t in found.evaluation.traffic if (t.level, t.tensor) == ("DRAM", tensor)]
+        assert sum(sum(t.totals) for t in outer) == 0
+        assert tensor in found.mapping.levels[1].keep
+    apart = [mapper(layer, EYERISS) for layer in (first, second)]
+    together = [found for _, found in in_pairs([first, second], EYERISS, mapper)]
+    assert sum(f.evaluation.energy_pj for f in together) < sum(
+        f.evaluation.energy_pj for f in apart
+    )
+
+
+def test_what_does_not_fit_is_not_fused() -> None:
+    large = conv("a", m=256, c=64, r=1, s=1, p=112, q=112)
+    assert fused(large, conv("b", m=8, c=256, r=1, s=1, p=112, q=112), EYERISS, mapper) is None
+    assert not feeds(large, conv("b", m=8, c=255, r=1, s=1, p=112, q=112))
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_chains_are_the_network_in_order(name: str) -> None:
+    layers = [layer for chain in chains(name) for layer in chain]
+    assert sum(layer.macs for layer in layers) == sum(
+        layer.macs * times for layer, times in network(name)
+    )
+
+
+def test_zeros_and_fusion_are_axes() -> None:
+    point = {"network": "mobilenet", "evaluations": 300}
+    plain = simulate(DataflowPoint("eyeriss_like", **point))  # type: ignore[arg-type]
+    shared = simulate(DataflowPoint("eyeriss_like", fused=True, **point))  # type: ignore[arg-type]
+    assert shared.dram_bytes < plain.dram_bytes
+    sparse = simulate(
+        DataflowPoint(
+            "eyeriss_like", weight_density="2:4", zeros="skipping", weight_format="bitmask",
+            **point,  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+    assert sparse.energy_j < plain.energy_j
+    assert sparse.latency_s < plain.latency_s
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weight_density": "2/4"}, "not like 0.3, 2:4"),
+        ({"zeros": "skiping"}, "did you mean 'skipping'"),
+        ({"weight_format": "bitmap"}, "did you mean 'bitmask'"),
+        ({"fused": True, "layer": "fc"}, "whole network"),
+    ],
+)
+def test_wrong_words_about_zeros_are_answered(change: dict[str, object], said: str) -> None:
+    point = {"accelerator": "two_level", "layer": "fc", "evaluations": 100, **change}
+    with pytest.raises(UserError, match=said):
+        simulate(DataflowPoint(**point))  # type: ignore[arg-type]
