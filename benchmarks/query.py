@@ -13,12 +13,12 @@ from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from sweeper import skyline
+from sweeper.effects import sensitivity
 from sweeper.engines.inline import Inline
 from sweeper.keys import define
 from sweeper.layers import crowding, epsilon_front, rank_layers
 from sweeper.planning import best_per, cheapest
 from sweeper.query import knee, minimised, objective_matrix, pareto_front
-from sweeper.sensitivity import sensitivity
 from sweeper.space import DesignSpace, Span
 from sweeper.store import Store
 from sweeper.uncertainty import probable_front

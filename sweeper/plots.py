@@ -16,8 +16,8 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.commands.summary import units_of
+from sweeper.effects import sensitivity as sensitivity_of
 from sweeper.query import check_columns, knee, qualifying
-from sweeper.sensitivity import sensitivity as sensitivity_of
 from sweeper.space import DesignSpace
 from sweeper.units import human
 

@@ -83,9 +83,7 @@ class DesignSpace:
         derived: further columns as SQL over axes, earlier derived columns and facts.
         constraints: SQL conditions over the same; a point stays where all are true.
 
-    >>> from sweeper.config import space_of
-    >>> space = space_of({"simulator": "kernels", "axes": {"gpu": "l4", "op": "gemm", "m": "1..4"}})
-    >>> len(space)
+    >>> len(DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4"))
     4
     """
 
@@ -93,6 +91,31 @@ class DesignSpace:
     factors: tuple[Factor, ...]
     derived: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        simulator: str,
+        *,
+        constraints: Sequence[str] = (),
+        derived: Mapping[str, str] | None = None,
+        **axes: Any,
+    ) -> DesignSpace:
+        """Return the space that a `spaces/*.yaml` with these keys describes.
+
+        Args:
+            simulator: the model that answers it.
+            constraints: SQL conditions over axes, derived columns and facts.
+            derived: further columns as SQL.
+            **axes: a value, a list, or a range in words such as "0.5..32 log 13".
+
+        Raises:
+            UserError: something in it is misspelt, missing or of the wrong type.
+        """
+        from sweeper.config import space_of
+
+        written = {"simulator": simulator, "axes": axes, "derived": dict(derived or {})}
+        return space_of({**written, "constraints": list(constraints)})
 
     def __len__(self) -> int:
         return self.size

@@ -257,8 +257,8 @@ class Store:
         """Return the number in `space` of each row of a part, -1 where it does not answer."""
         frame = rows if isinstance(rows, pl.DataFrame) else pl.DataFrame(pl.from_arrow(rows))
         theirs, ours = self.definition_of(name), wanted or self.definition
-        trusted = []
-        for position, factor in enumerate(space.factors):
+        trusted: list[pl.DataFrame] = []
+        for position, factor in enumerate(space.factors if theirs.id != ours.id else ()):
             table = space.factor_table(position)
             for column in factor.columns:
                 same = {
@@ -329,7 +329,8 @@ def _digest(numbers: Index) -> str:
 
 def shaped(space: DesignSpace, rows: pl.DataFrame, index: Index) -> pl.DataFrame:
     """Return rows of another definition with the columns of this space."""
-    known = [c for c in rows.columns if c in _columns_of(space)]
+    ours = set(_columns_of(space))
+    known = [c for c in rows.columns if c in ours]
     derived = {n: pl.Series(n, v) for n, v in space.derive(index).items()}
     return rows.select(known).with_columns(**derived)
 

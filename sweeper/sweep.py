@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Direction
+from simulators.core.contract import Direction, load_simulator, objectives_of
 from sweeper.engines import Engine, Say
+from sweeper.keys import define
 from sweeper.reuse import adopt
 from sweeper.samplers import Sampler
 from sweeper.space import DesignSpace
@@ -30,6 +32,45 @@ class Sweep:
     store: Store
     objectives: Mapping[str, Direction]
     where: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        space: DesignSpace,
+        *,
+        outputs: str = "outputs/notebook",
+        objectives: Mapping[str, Direction] | None = None,
+        where: str | None = None,
+        sampler: str = "grid",
+        engine: str = "auto",
+        **options: Any,
+    ) -> Sweep:
+        """Return the sweep of a space, for a notebook.
+
+        Args:
+            space: what to sweep.
+            outputs: the folder its answers are kept in, and found in by the next run.
+            objectives: column to `min` or `max`; the simulator's own.
+            where: an SQL condition designs must meet to be on the live front.
+            sampler: `grid`, `random` or `sobol`, with `**options` such as `points=500`.
+            engine: `auto`, `inline` or `ray`.
+            **options: of the sampler.
+
+        Raises:
+            UserError: a name is unknown, or a file that a value names is not there.
+        """
+        from sweeper.engines import load_engine
+        from sweeper.samplers import load_sampler
+
+        wanted = objectives or objectives_of(load_simulator(space.simulator))
+        return cls(
+            space,
+            load_sampler(sampler, **options),
+            load_engine(engine),
+            Store(outputs, define(space)),
+            wanted,
+            where,
+        )
 
     def run(
         self, watch: Callable[[Part], None] = lambda _: None, say: Say = lambda _: None

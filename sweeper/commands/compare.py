@@ -17,10 +17,10 @@ from sweeper.commands.explain import contributions
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import print_table, units_of
-from sweeper.hypervolume import hypervolume
 from sweeper.keys import SHOWN
 from sweeper.query import minimised, pareto_front, qualifying
 from sweeper.units import human
+from sweeper.volume import hypervolume
 
 _MOST = 12
 """Contributions to a difference that are printed."""

@@ -11,12 +11,11 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, suggestion
-from sweeper import sensitivity
+from sweeper import effects
 from sweeper.commands.designs import KNEE, design
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import print_table, units_of
-from sweeper.hypervolume import hypervolume
 from sweeper.keys import SHOWN, keys
 from sweeper.layers import crowding, epsilon_front, rank_layers
 from sweeper.neighbours import steps_from
@@ -25,6 +24,7 @@ from sweeper.query import minimised, objective_matrix, pareto_front
 from sweeper.tables import as_json, write_table
 from sweeper.uncertainty import probable_front
 from sweeper.units import human
+from sweeper.volume import hypervolume
 
 _ROWS = 30
 
@@ -70,7 +70,7 @@ def main(words: list[str]) -> int:
 def _sensitivity(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """Share of a metric's variance that each axis explains alone."""
     found = [
-        sensitivity.sensitivity(
+        effects.sensitivity(
             last.store.scan(), metric, list(last.space.varied), where=_where(last, chosen)
         )
         for metric in chosen.of or last.objectives
@@ -81,7 +81,7 @@ def _sensitivity(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
 def _effects(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """Mean of a metric at each value of each axis."""
     found = [
-        sensitivity.sensitivity(
+        effects.sensitivity(
             last.store.scan(), metric, list(last.space.varied), where=_where(last, chosen)
         )
         for metric in chosen.of or last.objectives
@@ -92,7 +92,7 @@ def _effects(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
 def _idle(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """Axes that change none of the metrics."""
     metrics = chosen.of or list(last.objectives)
-    found = sensitivity.idle_axes(last.store.scan(), metrics, list(last.space.varied))
+    found = effects.idle_axes(last.store.scan(), metrics, list(last.space.varied))
     return pl.DataFrame({"idle_axis": pl.Series(found, dtype=pl.String)})
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from simulators.core.contract import Direction, load_simulator
 from simulators.core.errors import UserError
-from sweeper import sensitivity as effects
+from sweeper import effects
 from sweeper.commands.summary import notes_of, units_of
 from sweeper.evidence import Evidence
 from sweeper.query import knee
