@@ -61,9 +61,8 @@ def corrected_seconds(
     correction: Correction, sizes: tuple[Columns, ...], seconds: Columns
 ) -> Columns:
     """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
-    rows = seconds.reshape(-1)
-    features = features_of(tuple(flat(size, seconds.shape) for size in sizes), rows).T
-    return bent_seconds(correction, features[:-1], rows).reshape(seconds.shape)
+    columns = _columns(tuple(flat(size, seconds.shape) for size in sizes), seconds.reshape(-1))
+    return _bent(correction, np.stack(columns)).reshape(seconds.shape)
 
 
 def features_of(
@@ -73,9 +72,13 @@ def features_of(
 
     They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
     """
+    return np.stack(_columns(sizes, seconds), axis=1)
+
+
+def _columns(sizes: tuple[Columns, ...], seconds: Columns) -> list[Columns]:
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
-    return np.stack([m, n, k, batch, m * k, n * k, m * n, tiles, seconds], axis=1)
+    return [m, n, k, batch, m * k, n * k, m * n, tiles, seconds]
 
 
 BLOCK = 256
@@ -84,10 +87,14 @@ BLOCK = 256
 
 def bent_seconds(bend: Correction, features: Columns, seconds: Columns) -> Columns:
     """Return the corrected seconds of rows, given one feature per row of the matrix."""
+    return _bent(bend, np.concatenate([features, seconds[None]]))
+
+
+def _bent(bend: Correction, rows: Columns) -> Columns:
+    """Return the corrected seconds, given features row by row and the seconds as the last row."""
     bends = np.array([bend.alpha, bend.offset, bend.log_t_lo, bend.log_t_hi])
-    columns = np.ascontiguousarray(np.concatenate([features, seconds[None]]))
-    out = np.empty(seconds.size)
-    _walk(columns, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
+    out = np.empty(rows.shape[1])
+    _walk(rows, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
     return out
 
 
