@@ -16,13 +16,16 @@ from simulators.composition.iteration import (
     Iteration,
     Replica,
     iteration,
+    part_rows,
     pipeline_iterations,
     slowest_stage,
     stage_iteration,
 )
 from simulators.composition.overhead import load_runtime
 from simulators.core.errors import Infeasible
-from simulators.workload.cut import Parallelism
+from simulators.kernels.latency import flops
+from simulators.workload.cut import Parallelism, stage_of
+from simulators.workload.operators import Attention, Gemm, GroupedGemm
 from simulators.workload.step import Step, decode_step, prefill_step
 
 MODELS = ("llama2_7b", "llama2_70b", "mixtral_8x7b", "deepseek_v3", "gpt2")
@@ -153,6 +156,33 @@ def test_stages_of_a_pipeline_compute_what_the_whole_does(
         assert total == pytest.approx(seconds(whole, part), rel=1e-9)
     assert all(seconds(stage, "send_recv_s") > 0 for stage in stages[:-1])
     assert seconds(stages[-1], "send_recv_s") == 0.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    model=st.sampled_from(["llama2_7b", "llama2_70b", "mixtral_8x7b", "gpt3_175b"]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 3, 8]),
+    batch=counts,
+    context=lengths,
+)
+def test_the_parts_of_a_cut_compute_what_the_whole_does(
+    model: str, tp: int, pp: int, batch: int, context: int
+) -> None:
+    step = decode_step(float(batch), float(context))
+    cut, whole = replica(model, tp=tp, pp=pp), replica(model)
+
+    def work(design: Replica, stage: int) -> float:
+        rows = part_rows(design, step, stage_of(design.model, design.cut, stage))
+        return sum(
+            float(np.asarray(flops(row.operator))) * row.operator.repeat
+            for row in rows
+            if isinstance(row.operator, Gemm | GroupedGemm | Attention)
+            and row.operator.name != "router"  # every rank routes
+        )
+
+    parts = tp * sum(work(cut, stage) for stage in range(pp))
+    assert parts == pytest.approx(work(whole, 0), rel=1e-9)
 
 
 def test_the_slowest_stage_is_the_one_with_most_to_do() -> None:
