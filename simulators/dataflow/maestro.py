@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulators.core.errors import UnknownNameError, UserError
 
 NOC_WORDS_PER_CYCLE = 50.0
-"""Of accelerator_1, the hardware file that comes with MAESTRO (commit 4eb08d1)."""
+"""Read off the peer's cycles where its network sets the pace; its hardware files also say 64."""
 
 NAMED = ("kc_p", "ck_p", "yx_p")
 CLUSTER = {"kc_p": 64, "ck_p": 64, "yx_p": 8}
