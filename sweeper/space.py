@@ -202,10 +202,7 @@ class DesignSpace:
 
     def factor_table(self, position: int) -> pl.DataFrame:
         """Return the rows of one factor with their `code`."""
-        factor = self.factors[position]
-        table = pa.table({n: self._dictionaries[n] for n in factor.columns})
-        frame = pl.DataFrame(pl.from_arrow(table))
-        return frame.with_columns(code=pl.int_range(pl.len(), dtype=pl.Int64))
+        return self._factor_tables[position]
 
     def kept(self, where: Span | Index) -> NDArray[np.bool_] | None:
         """Return which points all constraints allow; None when every one of them is."""
@@ -261,6 +258,18 @@ class DesignSpace:
     @functools.cached_property
     def _dictionaries(self) -> dict[str, pa.Array]:
         return {n: pa.array(v, self._schema.field(n).type) for n, v in self.axes.items()}
+
+    @functools.cached_property
+    def _factor_tables(self) -> tuple[pl.DataFrame, ...]:
+        tables = (
+            pa.table({n: self._dictionaries[n] for n in factor.columns}) for factor in self.factors
+        )
+        return tuple(
+            pl.DataFrame(pl.from_arrow(table)).with_columns(
+                code=pl.int_range(pl.len(), dtype=pl.Int64)
+            )
+            for table in tables
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the caches."""

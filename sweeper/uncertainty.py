@@ -44,7 +44,7 @@ def probable_front(
         objectives: column to `min` or `max`; above zero.
         bands: half the width of the 90 % interval of an objective, as a share of its value (0.2:
             within 20 % nine times in ten); objectives without one are taken as exact. A pair of
-            columns `X_low` and `X_high` in the results is used in its place where it is there.
+            columns `X_lo` and `X_hi` in the results is used in its place where it is there.
         where: an SQL condition rows must meet.
         shared: the share of each objective's variance that all designs have in common, 0 to 1.
         draws: how often all designs are drawn.
@@ -92,10 +92,10 @@ def probable_front(
 
 def _sigma(table: pl.DataFrame, name: str, band: float) -> NDArray[np.float64]:
     """Return the standard deviation of the logarithm of an objective, row by row."""
-    if f"{name}_low" in table.columns:
+    if f"{name}_lo" in table.columns:
         low, high = (
             table[f"{name}_{end}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            for end in ("low", "high")
+            for end in ("lo", "hi")
         )
         with np.errstate(all="ignore"):
             width: NDArray[np.float64] = np.log(high / low)

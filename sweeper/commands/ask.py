@@ -181,7 +181,7 @@ def _sure(asked: argparse.Namespace, row: Mapping[str, Any]) -> tuple[float, str
     normal, chance, stated = statistics.NormalDist(), 1.0, True
     for kind, limit in (("ttft", asked.ttft), ("tpot", asked.tpot)):
         metric = f"{kind}_p{asked.percentile}_s"
-        low, high = row.get(f"{metric}_low"), row.get(f"{metric}_high")
+        low, high = row.get(f"{metric}_lo"), row.get(f"{metric}_hi")
         if low and high:
             sigma = math.log(high / low) / (2 * Z90)
         else:

@@ -52,10 +52,11 @@ def content_of(name: str, last: Answered, *, band: float) -> Content:
     front = pareto_front(results, last.objectives, where=last.where)
     if front.is_empty():
         raise UserError(f"no feasible design of '{name}' qualifies, so there is nothing to report")
-    file = places.spaces().get(name)
+    asked = last.folder.parents[2] / "spaces" / f"{name}.yaml"  # what `ask` wrote
+    file = places.spaces().get(name) or (asked if asked.is_file() else None)
     return Content(
         name=name,
-        question=(about(file) if file else "") or f"Which design of {name}?",
+        question=_question(file) or f"Which design of {name}?",
         space=last.space,
         objectives=last.objectives,
         where=last.where,
@@ -66,3 +67,9 @@ def content_of(name: str, last: Answered, *, band: float) -> Content:
         versions=json.loads((last.folder / "versions.json").read_text(encoding="utf-8")),
         files=f"{last.store.results}/*.parquet",
     )
+
+
+def _question(file: Path | None) -> str:
+    """Return the question that a space's file opens with, if it does."""
+    text = about(file) if file else ""
+    return text[: text.index("?") + 1] if "?" in text else text

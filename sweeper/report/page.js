@@ -419,7 +419,8 @@ function drawHeat() {
     const at = j * across.count + i;
     if (!(best[at] * sign <= value * sign)) best[at] = value;
   }
-  const area = { x: 92, y: 30, w: width - 92 - 16, h: height - 30 - 48 };
+  const left = 14 + Math.max(30, ...Array.from({ length: up.count }, (_, j) => pen.measureText(up.label(j)).width));
+  const area = { x: left, y: 30, w: width - left - 16, h: height - 30 - 48 };
   const w = area.w / across.count, h = area.h / up.count;
   for (let j = 0; j < up.count; j++) {
     for (let i = 0; i < across.count; i++) {
