@@ -8,6 +8,7 @@ a design space and the documentation. Nobody lists them again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import types
 import typing
@@ -249,6 +250,11 @@ def schema_of(kind: type) -> pa.Schema:
     >>> schema_of(Point).types
     [DataType(string), DataType(int64)]
     """
+    return _schema_of(kind)
+
+
+@functools.cache
+def _schema_of(kind: Any) -> pa.Schema:
     hints = typing.get_type_hints(kind)
     return pa.schema(
         [
