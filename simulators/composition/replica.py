@@ -10,7 +10,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.composition.effects import EVERYTHING, Effects
 from simulators.composition.overhead import Runtime, load_runtime
-from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.workload.cut import Parallelism
 
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import fitted_digests, sha256_of
 from simulators.core.contract import Check
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.gemm import gemm_roofline_s
 from simulators.kernels.latency import price
 from simulators.kernels.levels import places
 from simulators.kernels.tensor import MEASURED, TensorRates, tensor_seconds
 from simulators.kernels.tensor_levels import (
-    DEFAULT_FRAMEWORK,
     FRAMEWORKS,
     Measured,
     tensor_boards,

@@ -26,10 +26,10 @@ from simulators.kernels import (
 from simulators.kernels.bands import WIDEST, interval_s
 from simulators.kernels.convolution import Convolution
 from simulators.kernels.family import Family, Flags, Floats
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.levels import BEST, profile_of
 from simulators.kernels.profile import Profile
 from simulators.kernels.side import CausalConvolution, EncoderAttention, Quantisation, StateUpdate
-from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.operators import (
     Attention,
     Compute,

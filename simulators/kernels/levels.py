@@ -28,7 +28,7 @@ from simulators.core.folder import PACKAGE
 from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched, widest_of
 from simulators.kernels.correction import correction_from
 from simulators.kernels.draw import power_files
-from simulators.kernels.frameworks import fused_files
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK, fused_files
 from simulators.kernels.profile import (
     GemmRates,
     Profile,
@@ -38,7 +38,6 @@ from simulators.kernels.profile import (
 )
 from simulators.kernels.tensor import band_name
 from simulators.kernels.tensor_levels import (
-    DEFAULT_FRAMEWORK,
     has_own,
     tensor_boards,
     tensor_files,

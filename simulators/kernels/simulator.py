@@ -20,6 +20,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
 from simulators.kernels.convolution import Convolution
 from simulators.kernels.energy import power_w
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.latency import Kernel, Priced, flops, moved_bytes, price, price_call
 from simulators.kernels.levels import BEST, boards, files_behind
 from simulators.kernels.side import (
@@ -29,7 +30,6 @@ from simulators.kernels.side import (
     Side,
     StateUpdate,
 )
-from simulators.kernels.tensor_levels import DEFAULT_FRAMEWORK
 from simulators.workload.operators import (
     BYTES,
     Attention,

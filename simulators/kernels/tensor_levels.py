@@ -15,6 +15,7 @@ from pathlib import Path
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.bands import LEAST_KNOWN, WIDEST, stretched
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.frameworks import FRAMEWORKS as KNOWN
 from simulators.kernels.tensor import MEASURED, TensorRates, stand_ins, tensor_rates_from
 
@@ -22,7 +23,6 @@ FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""
 
 FRAMEWORKS = ("trtllm", "vllm", "sglang")
-DEFAULT_FRAMEWORK = "trtllm"
 
 RELATIVES = {
     "volta": ("ampere",),
