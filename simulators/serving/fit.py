@@ -19,7 +19,8 @@ from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
 from simulators.core.jit import Floats, Ints
 from simulators.serving.arrivals import stream
-from simulators.serving.lengths import Quantiles, Workload
+from simulators.serving.distributions import Distribution, Quantiles
+from simulators.serving.lengths import Workload
 from simulators.serving.traces import load_trace
 
 TRACES = {
@@ -91,14 +92,12 @@ def write(name: str, file: Path, measured: str) -> Path:
         f"held_out_mape = {error:.4f}",
         "",
         "[prompt]",
-        f"probability = {_listed(workload.prompt.probability)}",
-        f"tokens = {_listed(workload.prompt.tokens)}",
+        *_lines(workload.prompt),
     ]
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
         lines += ["", "[[output]]"]
         lines += [f"prompt_up_to = {end:.0f}"] if end < np.inf else []
-        lines += [f"probability = {_listed(table.probability)}"]
-        lines += [f"tokens = {_listed(table.tokens)}"]
+        lines += _lines(table)
     target = PACKAGE / "serving" / "calibration" / "workloads" / f"{name}.toml"
     if name not in TRACES:
         target = Path("catalog") / "workloads" / f"{name}.toml"
@@ -111,6 +110,11 @@ def _table(tokens: Ints, probability: Sequence[float]) -> Quantiles:
     return Quantiles(
         tuple(round(float(p), 4) for p in probability), tuple(float(round(v, 1)) for v in values)
     )
+
+
+def _lines(table: Distribution) -> list[str]:
+    assert isinstance(table, Quantiles)  # `fit` makes no others
+    return [f"probability = {_listed(table.probability)}", f"tokens = {_listed(table.tokens)}"]
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -11,13 +11,16 @@ A workload is a table of quantiles of the prompt and, for ranges of prompt lengt
     prompt_up_to = 1000             # omitted in the last table
     tokens = [100, 300]
     [[output]]
-    tokens = [10, 50]
+    distribution = "lognormal"      # or uniform, zipf (with an exponent); omitted: quantiles
+    mean = 200
+    sigma = 0.8
+    least = 1
+    most = 2048
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,23 +31,7 @@ from simulators.core.calibration import SEAL, read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import WORKLOADS, read_toml
 from simulators.core.jit import Floats, Ints
-
-
-@dataclass(frozen=True)
-class Quantiles:
-    """A distribution of token counts, by its values at rising probabilities from 0 to 1."""
-
-    probability: tuple[float, ...]
-    tokens: tuple[float, ...]
-
-    def at(self, probability: Floats) -> Ints:
-        """Return whole tokens at a column of probabilities, interpolated, never less than one.
-
-        >>> Quantiles((0.0, 0.5, 1.0), (10.0, 20.0, 100.0)).at(np.array([0.0, 0.25, 1.0]))
-        array([ 10,  15, 100])
-        """
-        tokens = np.interp(probability, self.probability, self.tokens)
-        return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
+from simulators.serving.distributions import Distribution, read_distribution
 
 
 @dataclass(frozen=True)
@@ -52,9 +39,9 @@ class Workload:
     """Prompt lengths, and output lengths given the prompt."""
 
     name: str
-    prompt: Quantiles
+    prompt: Distribution
     prompt_up_to: tuple[float, ...]  # upper ends of the ranges, the last without end
-    output: tuple[Quantiles, ...]
+    output: tuple[Distribution, ...]
 
     def draw(self, uniforms: Floats) -> tuple[Ints, Ints]:
         """Return prompt and output tokens for rows of two uniform numbers."""
@@ -96,26 +83,15 @@ def _workload(path: Path, _mtime_ns: int) -> Workload:
         )
     return Workload(
         name=path.stem,
-        prompt=_quantiles(path, "[prompt]", sheet.get("prompt")),
+        prompt=_distribution(path, "[prompt]", sheet.get("prompt")),
         prompt_up_to=tuple(ends),
-        output=tuple(_quantiles(path, f"[[output]] {i + 1}", t) for i, t in enumerate(outputs)),
+        output=tuple(_distribution(path, f"[[output]] {i + 1}", t) for i, t in enumerate(outputs)),
     )
 
 
-def _quantiles(path: Path, where: str, table: Any) -> Quantiles:
-    """Return the quantiles of one table of the file, or say what is wrong with it."""
-    tokens = table.get("tokens") if isinstance(table, dict) else None
-    if not isinstance(tokens, list) or not tokens:
-        raise UserError(f"{path}: {where} needs tokens = [quantiles]")
-    if not all(isinstance(t, int | float) and not isinstance(t, bool) for t in tokens):
-        raise UserError(f"{path}: {where} tokens must be numbers")
-    if min(tokens) < 1 or sorted(tokens) != tokens:
-        raise UserError(f"{path}: {where} tokens must be at least 1 and must not fall")
-    even = np.linspace(0.0, 1.0, len(tokens)).tolist() if len(tokens) > 1 else [0.0]
-    probability = table.get("probability", even)
-    if not isinstance(probability, list) or len(probability) != len(tokens):
-        raise UserError(f"{path}: {where} needs one probability per quantile")
-    rising = all(a < b for a, b in itertools.pairwise(probability))
-    if not rising or probability[0] != 0 or (len(tokens) > 1 and probability[-1] != 1):
-        raise UserError(f"{path}: {where} probability must rise from 0 to 1")
-    return Quantiles(tuple(float(p) for p in probability), tuple(float(t) for t in tokens))
+def _distribution(path: Path, where: str, table: Any) -> Distribution:
+    """Return the distribution of one table of the file, or say what is wrong with it."""
+    try:
+        return read_distribution(table if isinstance(table, dict) else {})
+    except UserError as error:
+        raise UserError(f"{path}: {where} {error}") from error

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 
+from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.arrivals import Requests
 from simulators.serving.batch import (
@@ -28,7 +29,8 @@ from simulators.serving.replica import SCHEDULE
 from simulators.serving.service import Engine, Limits, serve
 from simulators.serving.world import World
 
-SCHEDULERS = ("faster_transformer", "lightllm", "orca", "sarathi", "vllm", "vllm_v1")
+SCHEDULERS = tuple(folder.SCHEDULERS.names())
+"""All of them: a new file is under every law from its first day."""
 
 
 @kernel(PRICE)

@@ -121,7 +121,8 @@ def test_what_a_mean_cannot_know_is_null() -> None:
     spread = {n for n in known | unknown if re.search("_(p50|p90|p95|p99|max)_s(_ci)?$", n)}
     assert unknown - spread == {
         "goodput_per_s", "kv_use_max", "stalled_mean_s", "stalled_requests", "completed_requests",
-        "rejected_requests", "iterations", "makespan_s",
+        "rejected_requests", "cancelled_requests", "iterations", "makespan_s", "prefill_mean_s",
+        "tokens_per_s_per_user", "inside_mean", "swaps",
     }  # fmt: skip
     assert spread
     assert not spread & known

@@ -250,3 +250,46 @@ def test_a_pattern_that_means_nothing_is_named() -> None:
     for pattern, message in ((Pattern(swing=1.5), "swing is 1.5"), (Pattern(burst_s=0), "burst_s")):
         with pytest.raises(UserError, match=message):
             drawn(process="mmpp", pattern=pattern)
+
+
+OUTPUT = '\n[[output]]\ndistribution = "uniform"\nleast = 1\nmost = 5\n'
+
+
+def lengths_of(folder: Path, prompt: str) -> np.ndarray:
+    file = folder / "own.toml"
+    file.write_text(f"[prompt]\n{prompt}{OUTPUT}")
+    return drawn(workload=str(file), requests=50_000).prompt_tokens
+
+
+def test_lengths_are_drawn_as_their_distribution_says(tmp_path: Path) -> None:
+    uniform = lengths_of(tmp_path, 'distribution = "uniform"\nleast = 10\nmost = 19')
+    counts = np.bincount(uniform)
+    assert (counts[:10] == 0).all()
+    assert counts[10:] == pytest.approx(np.full(10, 5000), rel=0.06)
+    settings = 'distribution = "lognormal"\nmean = 1000\nsigma = 0.6\nleast = 16\nmost = 100000'
+    lognormal = lengths_of(tmp_path, settings)
+    assert lognormal.mean() == pytest.approx(1000.0, rel=0.01)
+    assert np.log(lognormal).std() == pytest.approx(0.6, rel=0.01)
+    capped = lengths_of(tmp_path, settings.replace("100000", "1500"))
+    assert np.array_equal(capped, np.minimum(lognormal, 1500))
+    zipf = lengths_of(tmp_path, 'distribution = "zipf"\nexponent = 1.2\nleast = 1\nmost = 1000')
+    counts = np.bincount(zipf)
+    for token in (2, 4, 8):
+        assert counts[1] / counts[token] == pytest.approx(token**1.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ('distribution = "normal"', "did you mean 'lognormal'"),
+        ('distribution = "uniform"\nleast = 9\nmost = 5', "least <= most, has least 9, most 5"),
+        ('distribution = "uniform"\nleast = 0\nmost = 5', "whole numbers 1 <= least"),
+        ('distribution = "zipf"\nleast = 1\nmost = 5', "needs a positive exponent, has None"),
+        ('distribution = "lognormal"\nmean = -1\nsigma = 1', "needs a positive mean, has -1"),
+    ],
+)
+def test_a_distribution_that_means_nothing_is_explained(
+    tmp_path: Path, prompt: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        lengths_of(tmp_path, prompt)
