@@ -52,7 +52,7 @@ DRAW_ROWS = 1200
 """Rows of each kernel and pair of formats that the draw is fitted to, so that none outweighs."""
 
 RIDGE = 3.0
-TREES, DEPTH = 80, 4
+TREES, DEPTH = 120, 4
 LEAN = 1.0
 """One shape was read high and low, by how its loop began; relative errors count alike."""
 

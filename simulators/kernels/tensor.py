@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.bands import Band, band_from
-from simulators.kernels.correction import Correction, corrected_seconds, correction_from
+from simulators.kernels.bending import bend_from
+from simulators.kernels.correction import Correction, corrected_seconds
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
 from simulators.workload.operators import BYTES
 
@@ -159,7 +160,7 @@ def tensor_rates_from(table: Mapping[str, Any], kind: str, measured_on: str) -> 
             for m, n, efficiency in table["tiles"]
         ),
         **{name: float(table[name]) for name in NUMBERS},
-        correction=correction_from(table["correction"]) if "correction" in table else None,
+        correction=bend_from(table["correction"]) if "correction" in table else None,
         seen=tuple((float(lo), float(hi)) for lo, hi in table["seen"]),
         band=band_from(table["band"]),
         calibrated=True,

@@ -271,9 +271,9 @@ def _rates_lines(label: str, rates: TensorRates) -> list[str]:
         f"log_t_lo = {bent.log_t_lo:.6g}",
         f"log_t_hi = {bent.log_t_hi:.6g}",
         f"depth = {bent.depth}",
-        f"features = {bent.features.tolist()}",
-        f"thresholds = [{', '.join(f'{x:.6g}' for x in bent.thresholds.tolist())}]",
-        f"values = [{', '.join(f'{x:.3g}' for x in bent.values.tolist())}]",
+        f'features = "{" ".join(map(str, bent.features.tolist()))}"',
+        f'thresholds = "{" ".join(f"{x:.6g}" for x in bent.thresholds.tolist())}"',
+        f'values = "{" ".join(f"{x:.3g}" for x in bent.values.tolist())}"',
     ]
 
 
