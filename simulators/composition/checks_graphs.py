@@ -61,6 +61,11 @@ class Judged:
         """Our relative errors, one per draw."""
         return np.array(self.ours_s) / self.fitted.case.total_s - 1.0
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time lies within our 90 % interval."""
+        return self.lo_s <= self.fitted.case.total_s <= self.hi_s
+
 
 class Board:
     """What whole models on one table of measurements are judged with."""
@@ -174,6 +179,7 @@ def _check(name: str, judged: Sequence[Judged], limit: float | None = None) -> C
     parts = [
         f"bias {100 * errors.mean():+.1f}",
         f"worst {100 * worst.errors.mean():+.0f} ({worst.fitted.case.graph_name})",
+        f"{sum(j.is_inside for j in judged)} of {len(judged)} in their 90 % interval",
         f"our roofline {100 * np.abs(plain).mean():.1f}",
         *_peers(cases),
     ]
@@ -193,7 +199,7 @@ def _peers(cases: Sequence[Case]) -> Iterable[str]:
 
 def _coverage(judged: Sequence[Judged]) -> Check:
     """Return how many measured models lie within their 90 % interval."""
-    inside = [j.lo_s <= j.fitted.case.total_s <= j.hi_s for j in judged]
+    inside = [j.is_inside for j in judged]
     return Check(
         "composition/graphs: models within their 90 % interval", 100.0 * float(np.mean(inside)),
         "%", rows=len(inside), note="calibrated boards; kernels of one kind err together",

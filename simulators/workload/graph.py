@@ -129,11 +129,7 @@ def product_flops(graph: Graph, node: Node) -> float:
     >>> sketch.graph().flops
     1024.0
     """
-    if node.kind == "linear":
-        return 2.0 * node.numbers * graph.shape(node)[-1]
-    if node.kind == "matmul":
-        return 2.0 * node.numbers * graph.shape(node)[-1]
-    if node.kind == "grouped_linear":
+    if node.kind in ("linear", "matmul", "grouped_linear"):
         return 2.0 * node.numbers * graph.shape(node)[-1]
     if node.kind == "conv":
         return 2.0 * node.numbers * math.prod(node.weights[0][1:])
@@ -205,6 +201,7 @@ class Sketch:
         Raises:
             UserError: a size is not positive.
         """
+        assert kind in KINDS, kind
         if min((1, *shape)) < 1:
             raise UserError(f"{self.name}: {self.scope}{name or kind} has the shape {shape}")
         self.nodes.append(
