@@ -114,7 +114,7 @@ def _version(accelerator: str) -> tuple[str, int]:
 @functools.lru_cache(maxsize=4096)
 def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cost:
     found = load_accelerator(accelerator[0])
-    best = find(layer, found, evaluations=evaluations).evaluation
+    best = find(layer, found, evaluations=evaluations, remainders=True).evaluation
     return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
 
 
