@@ -74,16 +74,25 @@ class Board:
 
 def places() -> tuple[Path, ...]:
     """Return the folders of calibrations, the user's own first."""
+    return _places(os.environ.get("SWEEPER_HOME", ""))
+
+
+@functools.lru_cache(maxsize=4)
+def _places(home: str) -> tuple[Path, ...]:
     own = [Path("catalog") / "kernels"]
-    if home := os.environ.get("SWEEPER_HOME"):
+    if home:
         own.append(Path(home) / "kernels")
     return (*own, PACKAGE / "kernels" / "calibration")
 
 
 def calibration_file(name: str) -> Path | None:
     """Return the calibration of a device, if there is one."""
-    found = (place / f"{name}.toml" for place in places())
-    return next((file for file in found if file.is_file()), None)
+    return next((file for file in _candidates(places(), name) if file.is_file()), None)
+
+
+@functools.lru_cache(maxsize=512)
+def _candidates(folders: tuple[Path, ...], name: str) -> tuple[Path, ...]:
+    return tuple(folder / f"{name}.toml" for folder in folders)
 
 
 def files_behind(gpu: Gpu, level: str) -> tuple[Path, ...]:

@@ -34,7 +34,8 @@ RELATIVES = {
     "blackwell_rtx": ("blackwell_rtx", "ampere"),
 }
 """Architectures by likeness of their matrix instructions: warp-wide on GeForce, Turing and Ampere
-boards, by groups of warps from operands in shared memory on Hopper and data-centre Blackwell."""
+boards, by groups of warps from operands in shared memory on Hopper and data-centre Blackwell. GA10x
+boards have no relative: plain tiles are nearer to an A40 than either Ampere's or RTX's numbers."""
 
 KIN, STRANGER = 2.0, 3.0
 """Powers that widen the band of a board's numbers on a sister board and on another architecture."""
