@@ -54,7 +54,17 @@ def checks(reference: Path, rows: str) -> list[Check]:
             found += _table_checks(f"{gpu} {table}", timed)
             apart = [part for part in mine if part not in timed]
             found += [_readings(f"{gpu} {table} {p.kind}, host timed", [p], None) for p in apart]
-    return found
+    return [*found, *_mean(found)]
+
+
+def _mean(found: Sequence[Check]) -> list[Check]:
+    """Check the mean over boards and tables, of what has a bar of its own."""
+    errors = [line.value for line in found if line.limit == BAR and line.value is not None]
+    if not errors:
+        return []
+    value = float(np.mean(errors))
+    note = f"mean of {len(errors)} tables by board"
+    return [Check("watts MAPE, mean", value, "%", BAR, bool(value <= BAR), note=note)]
 
 
 def _table_checks(title: str, parts: Sequence[PowerRows]) -> list[Check]:
