@@ -8,6 +8,7 @@ share links max-min fairly. Only the first claims to predict hardware.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from simulators.collectives.algorithms import IMPOSSIBLE
 from simulators.collectives.analytic import BASELINE, OP, RANKS, collectives_ns
 from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
+from simulators.collectives.explain import explained
 from simulators.collectives.hierarchy import measured_s
 from simulators.collectives.measured import GROWTH, NETWORKS
 from simulators.collectives.phases import MAX_DIMENSIONS
@@ -27,7 +29,7 @@ from simulators.collectives.single import has_event_model, simulate
 from simulators.collectives.topology import file_behind
 from simulators.collectives.traffic import BUSY_NS, COLUMNS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
 from simulators.collectives.world import BUSY_OF, FINISH_NS, LINK_EVENTS, UNFINISHED
-from simulators.core.contract import choice, metric, outcome
+from simulators.core.contract import Contribution, choice, metric, outcome
 from simulators.core.errors import Infeasible
 
 Columns = dict[str, NDArray[Any]]
@@ -153,6 +155,24 @@ class Collectives:
             known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
             answer = answer.set_column(at, answer.schema.field(at), known)
         return answer
+
+    def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
+        """Return the phases of a modelled collective, or a measured one as a whole.
+
+        Raises:
+            Infeasible: the collective cannot be carried out so.
+            UserError: a value nothing answers to.
+        """
+        columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
+        batch = pa.RecordBatch.from_pydict(columns)
+        [row] = self.evaluate(batch).to_pylist()
+        if row["status"] != "ok":
+            name, _, words = row["reason"].partition(": ")
+            raise Infeasible(name, words)
+        rows = Rows.of(batch)
+        memory = float(rows.memory_bytes_per_s[0])
+        given = {name: column[0] for name, column in columns.items()}
+        return explained(rows.plans[0], rows.requests[0], memory, given | row)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files behind a topology's name, and the curves of a GPU."""

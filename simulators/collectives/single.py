@@ -68,7 +68,7 @@ MOST_MESSAGES = 1 << 21
 
 def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
     """Say whether every phase of a collective can be simulated message by message."""
-    phase, _ = _laid_out(plan, op, plan.ranks * 2, int(baseline))
+    phase, _ = laid_out(plan, op, plan.ranks * 2, int(baseline))
     return all(_has_steps(plan.whole[int(d)], int(o)) for d, o, _ in phase)
 
 
@@ -118,7 +118,7 @@ def world_of(
     cut = np.zeros(2, np.int64)
     split(int(request[OP]), int(request[SIZE]), int(request[SPLITS]), plan.ranks, cut)
     streams, queues = int(cut[1]), int(request[QUEUES])
-    phase, half = _laid_out(plan, int(request[OP]), int(cut[0]), int(request[BASELINE]))
+    phase, half = laid_out(plan, int(request[OP]), int(cut[0]), int(request[BASELINE]))
     whole = plan.whole
     alike = np.zeros(len(whole), np.int64) if every_rank else _alike(plan, phase)
     counted = np.where(alike == 1, 1, whole[:, RANKS])
@@ -221,7 +221,7 @@ def _has_steps(dimension: Ints, op: int) -> bool:
     return sends(algorithm, op, int(dimension[RANKS])) != IMPOSSIBLE
 
 
-def _laid_out(plan: Plan, op: int, chunk: int, baseline: int) -> tuple[Ints, Ints]:
+def laid_out(plan: Plan, op: int, chunk: int, baseline: int) -> tuple[Ints, Ints]:
     """Return dimension, op and payload of every phase, and which queues it may use."""
     dimension, ops, payload, half = (np.zeros(MAX_PHASES, np.int64) for _ in range(4))
     ranks = plan.whole[:, RANKS].copy()

@@ -41,6 +41,7 @@ def traffic(
     payload = np.zeros(MAX_PHASES, np.int64)
     half = np.zeros(MAX_PHASES, np.int64)
     cut = np.zeros(2, np.int64)
+    sent = np.zeros(3)
     for i in range(requests.shape[0]):
         row = requests[i]
         network = whole[row[PLAN]]
@@ -51,30 +52,45 @@ def traffic(
         out[i, :] = 0.0
         for p in range(phases):
             d = dimension[p]
-            algorithm, block, n = network[d, ALGORITHM], network[d, BLOCK], network[d, RANKS]
-            count = sends(algorithm, ops[p], n)
-            if shape_of(algorithm, ops[p]) != NO_TREE:
-                both_ways = 2.0 if ops[p] == ALL_REDUCE else 1.0
-                sent = both_ways * payload[p] * (n - 1) / n
-                out[i, MESSAGES] += cut[1] * everyone * both_ways * (n - 1) / n
-                crossed = 0.0
-                for position in range(n):
-                    for turn in range(children(shape_of(algorithm, ops[p]), n, position)):
-                        to = child(shape_of(algorithm, ops[p]), n, position, turn)
-                        crossed += hops(block, n, network[d, LEAF], abs(to - position))
-                crossed *= both_ways * payload[p] / n
-            else:
-                sent, crossed, distinct = 0.0, 0.0, min(count, 2 * n)
-                for step in range(distinct):
-                    message = message_of(algorithm, ops[p], n, payload[p], step)
-                    offset = offset_of(algorithm, ops[p], n, step)
-                    sent += message
-                    crossed += message * hops(block, n, network[d, LEAF], offset)
-                if distinct > 0:
-                    sent, crossed = sent * count / distinct, crossed * count / distinct
-                out[i, MESSAGES] += cut[1] * everyone * float(max(count, 0))
-            out[i, RANK_BYTES] += cut[1] * sent
+            phase_traffic(ops[p], payload[p], network[d], sent)
+            crossed = sent[ENERGY_J]
+            out[i, MESSAGES] += cut[1] * everyone * sent[MESSAGES]
+            out[i, RANK_BYTES] += cut[1] * sent[RANK_BYTES]
             joules = 8.0 * crossed * energy_j_per_bit[row[PLAN], d]
             out[i, ENERGY_J] += cut[1] * everyone * joules
-            on_one_link = crossed if block == RING_BLOCK else sent
+            on_one_link = crossed if network[d, BLOCK] == RING_BLOCK else sent[RANK_BYTES]
             out[i, BUSY_NS + d] += cut[1] * on_one_link / rates[row[PLAN], d, BYTES_PER_NS]
+
+
+@kernel(void(i8, i8, array(i8), array(f8)))
+def phase_traffic(op: int, payload: int, network: Ints, out: Floats) -> None:
+    """Write what a rank sends in a phase, on average: messages, bytes, bytes times links crossed.
+
+    Args:
+        op: which collective the phase is.
+        payload: its bytes.
+        network: the dimension, as of `analytic.collectives_ns`.
+        out: columns MESSAGES, RANK_BYTES and, for the bytes times links, ENERGY_J.
+    """
+    algorithm, block, n, leaf = network[ALGORITHM], network[BLOCK], network[RANKS], network[LEAF]
+    shape = shape_of(algorithm, op)
+    out[:] = 0.0
+    if shape != NO_TREE:
+        both_ways = 2.0 if op == ALL_REDUCE else 1.0
+        out[MESSAGES] = both_ways * (n - 1) / n
+        out[RANK_BYTES] = payload * out[MESSAGES]
+        for position in range(n):
+            for turn in range(children(shape, n, position)):
+                apart = abs(child(shape, n, position, turn) - position)
+                out[ENERGY_J] += both_ways * payload / n * hops(block, n, leaf, apart)
+        return
+    count = sends(algorithm, op, n)
+    distinct = min(count, 2 * n)
+    for step in range(distinct):
+        message = message_of(algorithm, op, n, payload, step)
+        out[RANK_BYTES] += message
+        out[ENERGY_J] += message * hops(block, n, leaf, offset_of(algorithm, op, n, step))
+    if distinct > 0:
+        out[RANK_BYTES] *= count / distinct
+        out[ENERGY_J] *= count / distinct
+    out[MESSAGES] = max(count, 0)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from simulators.collectives.simulator import SIMULATOR, CollectivePoint
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 
 
 def evaluate(**given: Any) -> dict[str, list[Any]]:
@@ -200,3 +200,27 @@ def test_a_malformed_topology_says_where(tmp_path: Path, content: str, said: str
     file.write_text(content)
     with pytest.raises(UserError, match=said):
         evaluate(topology=str(file))
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "event", "flow", "measured"])
+def test_what_an_explanation_lists_adds_up(fidelity: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    link = "bytes_per_s = 1e11\nlatency_s = 1e-6\nenergy_j_per_bit = 2e-12\n"
+    file.write_text(
+        f'[[dimension]]\nblock = "switch"\nranks = 4\n{link}'
+        f'[[dimension]]\nblock = "ring"\nranks = 2\n{link}'
+    )
+    point = {
+        "collective": "all_reduce", "size_bytes": 1 << 24, "topology": str(file),
+        "algorithm": "ring", "fidelity": fidelity,
+    }  # fmt: skip
+    listed, row = SIMULATOR.explain(point), evaluate(**point)
+    assert sum(c.time_s for c in listed) == pytest.approx(row["time_s"][0], rel=1e-12)
+    assert sum(c.energy_j for c in listed) == pytest.approx(row["energy_j"][0], rel=1e-12)
+    moved = sum(c.moved_bytes for c in listed)
+    assert moved == pytest.approx(row["wire_bytes"][0] * row["ranks"][0], rel=1e-12)
+    if fidelity != "measured":
+        names = [c.name.partition(",")[0] for c in listed]
+        assert names == ["reduce_scatter", "all_reduce", "all_gather"]
+    with pytest.raises(Infeasible, match="size_below_ranks"):
+        SIMULATOR.explain(point | {"size_bytes": 2})
