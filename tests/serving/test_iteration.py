@@ -98,13 +98,13 @@ def looked_up(one: Replica, steps: np.ndarray) -> np.ndarray:
     [
         # Fitted kernel times jump where a library changes its kernel: between two tabulated sizes
         # a jump is met too early or too late.
-        ("llama2_7b", "l40s", 1, 1, "graphs", 0.015, 0.001),
-        ("llama2_7b", "a100_sxm", 1, 1, "graphs", 0.1, 0.006),
-        ("llama3_1_8b", "h100_sxm", 1, 1, "graphs", 0.2, 0.006),
-        ("llama2_70b", "h100_sxm", 8, 1, "graphs", 0.1, 0.005),
-        ("llama2_70b", "h100_sxm", 4, 2, "eager", 0.2, 0.005),
-        ("mixtral_8x7b", "h100_sxm", 2, 1, "graphs", 0.1, 0.005),
-        ("deepseek_v3", "h100_sxm", 8, 2, "graphs", 0.1, 0.005),
+        ("llama2_7b", "l40s", 1, 1, "graphs", 0.04, 0.003),
+        ("llama2_7b", "a100_sxm", 1, 1, "graphs", 0.04, 0.003),
+        ("llama3_1_8b", "h100_sxm", 1, 1, "graphs", 0.04, 0.003),
+        ("llama2_70b", "h100_sxm", 8, 1, "graphs", 0.03, 0.002),
+        ("llama2_70b", "h100_sxm", 4, 2, "eager", 0.03, 0.002),
+        ("mixtral_8x7b", "h100_sxm", 2, 1, "graphs", 0.06, 0.003),
+        ("deepseek_v3", "h100_sxm", 8, 2, "graphs", 0.06, 0.003),
     ],
 )
 def test_interpolated_times_are_those_of_composition(

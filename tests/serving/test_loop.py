@@ -403,6 +403,17 @@ def test_closed_clients_ask_again_when_they_are_answered() -> None:
     assert max(inside) <= clients
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_closed_clients_ask_again_when_they_have_given_up(scheduler: str) -> None:
+    count, clients = 60, 6
+    requests = asked(np.zeros(count), np.full(count, 150), np.full(count, 150), 4.0)
+    requests = dataclasses.replace(requests, clients=clients)
+    times = run(requests, scheduler, allowed=tight(scheduler, host_blocks=20)).times
+    gone = np.maximum(times[:, COMPLETED], times[:, LEFT])
+    assert np.allclose(np.sort(times[:, ARRIVAL])[clients:], np.sort(gone)[: count - clients])
+    assert (gone - times[:, ARRIVAL] >= 4.0)[times[:, LEFT] >= 0.0].all()
+
+
 def test_sessions_ask_their_next_turn_after_a_think_time() -> None:
     """Requests 0 -> 2 and 1 -> 3 are sessions of two turns."""
     world = new_world(
