@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from simulators.composition.simulator import SIMULATOR, CompositionPoint
+from simulators.composition.point import CompositionPoint
+from simulators.composition.simulator import SIMULATOR
 from simulators.core.contract import Check, default_of, schema_of
 from simulators.core.report import print_checks
 

@@ -12,7 +12,8 @@ import pytest
 from simulators.collectives.trace import read_graph, write_graph
 from simulators.composition.graphs_pass import job_of, run
 from simulators.composition.graphs_trace import operators_of
-from simulators.composition.simulator import SIMULATOR, CompositionPoint
+from simulators.composition.point import CompositionPoint
+from simulators.composition.simulator import SIMULATOR
 from simulators.core.contract import schema_of
 from simulators.core.errors import UserError
 from simulators.core.folder import GRAPHS

@@ -11,7 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from simulators.composition.simulator import SIMULATOR, CompositionMetrics, CompositionPoint
+from simulators.composition.point import CompositionMetrics, CompositionPoint
+from simulators.composition.simulator import SIMULATOR
 from simulators.core.contract import Describes, Reads, Simulator, WarmsUp, schema_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
