@@ -18,6 +18,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import machine_of
 from simulators.dataflow.search import find
+from simulators.dataflow.templates import ANY, hints_for
 from simulators.workload.convolution import Layer, bmm, matmul
 from simulators.workload.operators import (
     Attention,
@@ -114,7 +115,13 @@ def _version(accelerator: str) -> tuple[str, int]:
 @functools.lru_cache(maxsize=4096)
 def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cost:
     found = load_accelerator(accelerator[0])
-    best = find(layer, found, evaluations=evaluations, remainders=True).evaluation
+    best = find(
+        layer,
+        found,
+        evaluations=evaluations,
+        remainders=True,
+        hints=hints_for(ANY, layer, found),
+    ).evaluation
     return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
 
 

@@ -12,6 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Mapping as Table
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +46,9 @@ WALK = 10_000
 
 HOT, COLD = 0.4, 0.002
 """Temperatures a walk cools between: factors of 1.5 and 1.002 in the goal."""
+
+LEAST_HINTED = 500
+"""Mappings below which a hint is not worth a walk."""
 
 ROWS = ("temporal", "spatial_x", "spatial_y")
 
@@ -95,6 +99,7 @@ def find(
     seed: int = 0,
     constraints: Constraints | None = None,
     remainders: bool = False,
+    hints: Sequence[Constraints] = (),
 ) -> Found:
     """Return the best mapping found within a budget.
 
@@ -108,6 +113,8 @@ def find(
         constraints: what the mapping must obey.
         remainders: whether loops need not divide their dimension, so that last tiles are smaller;
             half of the mappings tried are of dimensions rounded up.
+        hints: tighter constraints worth a look first, such as named dataflows; half of the mappings
+            tried obey one of them, and the walk without them goes on from the best.
 
     Raises:
         Infeasible: a buffer cannot hold one word of each tensor it must keep, fixed loops fit
@@ -132,11 +139,20 @@ def find(
         share = evaluations // 2 // len(rounded)
         budgets = [evaluations - share * len(rounded), *[share] * len(rounded)]
     walked: list[_Walked] = []
-    started = time.process_time()
-    for sizes, budget in zip([layer.bounds, *rounded], budgets, strict=True):
-        space = _space(layer, sizes, accelerator, aim, area, rules)
-        until = started + seconds
-        walked.append(_walk(layer, sizes, accelerator, space, rules, budget, seed, until, floor))
+    until = time.process_time() + seconds
+    first = budgets[0] // 2 // len(hints) if hints else 0
+    plan = [(layer.bounds, hint, first) for hint in hints if first >= LEAST_HINTED]
+    rest = budgets[0] - len(plan) * first
+    plan += [
+        (sizes, rules, budget)
+        for sizes, budget in zip([layer.bounds, *rounded], [rest, *budgets[1:]], strict=True)
+    ]
+    for sizes, obeyed, budget in plan:
+        space = _space(layer, sizes, accelerator, aim, area, obeyed)
+        start = _start(layer, sizes, accelerator, space, obeyed)
+        if walked and obeyed is rules and sizes == layer.bounds:
+            start = min(walked, key=lambda w: w.best)
+        walked.append(_walk(layer, accelerator, space, start, budget, seed, until, floor))
         if walked[-1].best <= floor or time.process_time() > until:
             break
     best = min(walked, key=lambda w: w.best)
@@ -187,20 +203,25 @@ class _Walked:
     best: float
     loops: Ints
     keep: Ints
-    evaluations: int
-    feasible: int
+    where: Ints
+    evaluations: int = 0
+    feasible: int = 0
 
 
 def _walk(
-    layer: Layer, sizes: tuple[int, ...], accelerator: Accelerator, space: Space,
-    rules: Constraints, evaluations: int, seed: int, until: float, floor: float,
+    layer: Layer, accelerator: Accelerator, space: Space, start: _Walked,
+    evaluations: int, seed: int, until: float, floor: float,
 ) -> _Walked:  # fmt: skip
     """Walk hot from the start and cold from the best so far, in turn."""
     nest, machine = nest_of(layer), machine_of(accelerator)
-    loops, keep, where = _start(layer, sizes, accelerator, space, rules)
+    loops, keep, where = (
+        np.ascontiguousarray(np.repeat(one[None], 3, axis=0))
+        for one in (start.loops, start.keep, start.where)
+    )
     work = work_for(keep.shape[1], len(layer.dims))
     counts = np.zeros((keep.shape[1], len(TENSORS), 3), np.int64)
     best = np.full(3 + RESULTS, np.inf)
+    best[0] = best[2] = start.best
     tried = feasible = 0
     walks = math.ceil(evaluations / WALK)
     for walk, child in enumerate(np.random.SeedSequence(seed).spawn(walks)):
@@ -216,7 +237,7 @@ def _walk(
         tried += steps
         if best[2] <= floor or time.process_time() > until:
             break
-    return _Walked(float(best[2]), loops[2], keep[2], tried, feasible)
+    return _Walked(float(best[2]), loops[2], keep[2], where[2], tried, feasible)
 
 
 def bounds(layer: Layer, accelerator: Accelerator) -> tuple[float, int]:
@@ -387,22 +408,21 @@ def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraint
 def _start(
     layer: Layer, sizes: tuple[int, ...], accelerator: Accelerator, space: Space,
     rules: Constraints,
-) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    """Return three copies of the mapping with all free loops in time at the outermost level."""
+) -> _Walked:  # fmt: skip
+    """Return the mapping with all free loops in time at the outermost level, not evaluated."""
     names = [level.name for level in accelerator.levels]
     levels, dims = len(names), len(layer.dims)
-    loops = np.ones((3, levels, 4, dims), np.int64)
-    loops[:, :, ORDER] = np.arange(dims)
-    loops[:, 0, TEMPORAL] = _left_free(layer, sizes, rules)
+    loops = np.ones((levels, 4, dims), np.int64)
+    loops[:, ORDER] = np.arange(dims)
+    loops[0, TEMPORAL] = _left_free(layer, sizes, rules)
     for name, rows in rules.fixed.items():
         for row, bounds_of in rows.items():
             for dim, bound in bounds_of.items():
                 at = (TEMPORAL, SPATIAL_X, SPATIAL_Y)[ROWS.index(row)]
-                loops[:, names.index(name), at, layer.dims.index(dim)] *= bound
+                loops[names.index(name), at, layer.dims.index(dim)] *= bound
     for name, order in rules.order.items():
         inner = [layer.dims.index(dim) for dim in order]
         rest = [d for d in range(dims) if d not in inner]
-        loops[:, names.index(name), ORDER] = rest + inner
-    keep = np.tile(space.keeps[:, 0], (3, 1))
-    where = np.zeros((3, len(space.primes)), np.int64)
-    return loops, keep, where
+        loops[names.index(name), ORDER] = rest + inner
+    where = np.zeros(len(space.primes), np.int64)
+    return _Walked(math.inf, loops, space.keeps[:, 0].copy(), where)

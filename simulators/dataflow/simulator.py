@@ -25,7 +25,12 @@ from simulators.dataflow.networks import chains, layers_of, network_names
 from simulators.dataflow.objective import NAMED, QUANTITIES
 from simulators.dataflow.search import Constraints, Found, find, given
 from simulators.dataflow.sparse import FORMATS, density_named
-from simulators.dataflow.templates import constraints_of, dataflows, read_constraints
+from simulators.dataflow.templates import (
+    constraints_of,
+    dataflows,
+    hints_for,
+    read_constraints,
+)
 from simulators.dataflow.timeloop import read_yaml
 from simulators.dataflow.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.convolution import Layer
@@ -222,6 +227,7 @@ def _mapped(
         seed=point.seed,
         constraints=constraints_of(point.dataflow, layer, accelerator, rules),
         remainders=point.remainders,
+        hints=hints_for(point.dataflow, layer, accelerator, rules),
     )
 
 

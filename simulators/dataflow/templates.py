@@ -62,6 +62,15 @@ def constraints_of(
     )  # fmt: skip
 
 
+def hints_for(
+    dataflow: str, layer: Layer, accelerator: Accelerator, rules: Constraints | None = None
+) -> tuple[Constraints, ...]:
+    """Return all named dataflows, to start from where any is allowed; else none."""
+    if dataflow != ANY:
+        return ()
+    return tuple(constraints_of(name, layer, accelerator, rules) for name in SPREAD)
+
+
 def read_constraints(table: Any) -> Constraints:
     """Return constraints written as a table by level, and a floor of utilization.
 

@@ -19,7 +19,7 @@ from simulators.dataflow.energy import machine_of
 from simulators.dataflow.mapping import nest_of
 from simulators.dataflow.objective import objective
 from simulators.dataflow.search import Constraints, bounds, find, primes_of
-from simulators.dataflow.templates import read_constraints
+from simulators.dataflow.templates import SPREAD, hints_for, read_constraints
 from simulators.workload.convolution import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")
@@ -180,6 +180,24 @@ def test_smaller_last_tiles_help_dimensions_that_do_not_divide(bound: int) -> No
                  for row in (level.temporal, level.spatial_x, level.spatial_y)
                  for d, b in row if d == dim]  # fmt: skip
         assert math.prod(loops) >= size
+
+
+def test_hints_are_a_start_and_no_rule() -> None:
+    layer, accelerator = (
+        conv("c", m=64, c=64, r=3, s=3, p=28, q=28),
+        load_accelerator("eyeriss_like"),
+    )
+    hints = hints_for("any", layer, accelerator)
+    assert len(hints) == len(SPREAD)
+    assert hints_for("row_stationary", layer, accelerator) == ()
+    plain = find(layer, accelerator, evaluations=20_000)
+    led = find(layer, accelerator, evaluations=20_000, hints=hints)
+    assert led.evaluations == plain.evaluations == 20_000
+    poor = Constraints(
+        allow={v.name: {"spatial_x": (), "spatial_y": ()} for v in accelerator.levels}
+    )
+    misled = find(layer, accelerator, evaluations=20_000, hints=[poor])
+    assert misled.evaluation.cycles < layer.macs
 
 
 def test_constraints_are_read_from_a_table() -> None:
