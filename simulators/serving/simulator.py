@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import evaluate_pointwise, numbers
+from simulators.core.contract import Contribution, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.serving.analytic import (
@@ -131,8 +131,13 @@ class Serving:
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the command or manifest that deploys a design."""
-        known = [f.name for f in fields(ServingPoint) if f.name in point]
-        return deployment(ServingPoint(**{n: point[n] for n in known}), target, name)
+        return deployment(ServingPoint(**point), target, name)
+
+    def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
+        """Return what the mean request's time and energy went into, operator by operator."""
+        from simulators.serving.explain import explained_request
+
+        return explained_request(ServingPoint(**point))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""

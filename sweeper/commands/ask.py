@@ -20,6 +20,7 @@ import polars as pl
 from simulators.core.contract import Deploys, load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands import run
+from sweeper.commands.designs import point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import notes_of, units_of
@@ -206,7 +207,7 @@ def _deployment(last: Answered, row: Mapping[str, Any], name: str) -> str:
     simulator = load_simulator(last.space.simulator)
     assert isinstance(simulator, Deploys)
     try:
-        return simulator.deployment(row, "", f"{name} {row['key'][:SHOWN]}")
+        return simulator.deployment(point_of(simulator, row), "", f"{name} {row['key'][:SHOWN]}")
     except UserError as refusal:
         return f"No command: {refusal}\n"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+from simulators.core.contract import Simulator
 from simulators.core.errors import UserError
 from sweeper.commands.record import Answered
 from sweeper.keys import SHOWN, keys
@@ -35,3 +38,8 @@ def design(last: Answered, prefix: str) -> tuple[str, dict[str, Any]]:
         )
         raise UserError(f"{what} '{prefix}'" + (f"\nNear it: {near}" if near else ""))
     return named[found[0]], rows.row(found[0], named=True)
+
+
+def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a row that the simulator asks for."""
+    return {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}

@@ -15,12 +15,13 @@ from simulators.core.contract import (
     Contribution,
     Explains,
     Simulator,
+    default_of,
     load_simulator,
     schema_of,
 )
 from simulators.core.errors import Infeasible, UserError
 from sweeper.chrome import trace_events
-from sweeper.commands.designs import design
+from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import print_table, units_of
@@ -72,9 +73,8 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
     simulator = load_simulator(name)
     if not isinstance(simulator, Explains):
         raise UserError(f"the simulator '{name}' cannot say where a design's time goes")
-    point = {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
     try:
-        return list(simulator.explain(point))
+        return list(simulator.explain(point_of(simulator, row)))
     except Infeasible as verdict:
         raise UserError(f"this design cannot exist: {verdict}") from verdict
 
@@ -178,7 +178,9 @@ def _what_if(last: Answered, row: Mapping[str, Any]) -> list[str]:
 def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of one design."""
     schema = schema_of(simulator.point)
-    arrays = [pa.array([row[f.name]], f.type) for f in schema]
+    point = {f.name: default_of(f) for f in dataclasses.fields(simulator.point)}
+    point |= point_of(simulator, row)
+    arrays = [pa.array([point[f.name]], f.type) for f in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
     return metrics

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulators.core.contract import Deploys, load_simulator
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from sweeper.commands.designs import design
+from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import latest
 from sweeper.keys import SHOWN
@@ -29,7 +29,9 @@ def main(words: list[str]) -> int:
     if chosen.target and chosen.target not in simulator.targets:
         raise UnknownNameError("target", chosen.target, simulator.targets)
     try:
-        text = simulator.deployment(row, chosen.target, f"{chosen.name} {key[:SHOWN]}")
+        text = simulator.deployment(
+            point_of(simulator, row), chosen.target, f"{chosen.name} {key[:SHOWN]}"
+        )
     except Infeasible as verdict:
         raise UserError(f"this design cannot exist: {verdict}") from verdict
     if chosen.file:

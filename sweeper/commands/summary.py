@@ -100,7 +100,10 @@ def print_answers(answers: Answers, run_folder: Path) -> None:
     for reason, count in list(answers.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
     if "calibrated" in answers.front.columns and not answers.front["calibrated"].any():
-        print("Not calibrated: figures behind this front come from data sheets, not measurements.")
+        print(
+            "Not all of it is calibrated: some figure behind every design comes from a data sheet, "
+            "not a measurement; `explain` says which."
+        )
     for note in notes_of(answers.space):
         print(note)
     print(f"Rows   {answers.folder}/*.parquet   (polars.scan_parquet reads them)")

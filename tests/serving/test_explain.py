@@ -1,0 +1,35 @@
+"""What the mean request's time and energy went into adds up to the run's own figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.core.contract import LEVELS
+from simulators.core.errors import UserError
+from simulators.serving.explain import LATER, PROMPT, QUEUE, explained_request
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import simulate
+
+POINT = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", qps=8.0, requests=120, chunk_size=1024)
+
+
+@pytest.mark.parametrize("change", [{}, {"scheduler": "sarathi"}, {"tp": 2, "pp": 2}])
+def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
+    point = ServingPoint(**{**vars(POINT), **change})
+    rows, metrics = explained_request(point), simulate(point)
+    assert metrics.e2e_mean_s is not None
+    assert sum(r.time_s for r in rows) == pytest.approx(metrics.e2e_mean_s, rel=1e-12)
+    assert metrics.energy_j_per_token is not None
+    assert metrics.tokens_per_s is not None
+    assert metrics.requests_per_s is not None
+    joules = metrics.energy_j_per_token * metrics.tokens_per_s / metrics.requests_per_s
+    assert sum(r.energy_j for r in rows) == pytest.approx(joules, rel=1e-9)
+    phases = {r.phase.split(",")[0] for r in rows}
+    assert phases == {QUEUE, PROMPT, LATER}
+    assert all(r.level in LEVELS for r in rows)
+    assert all(r.time_s >= 0 for r in rows)
+
+
+def test_a_steady_state_has_no_request_to_explain() -> None:
+    with pytest.raises(UserError, match="has no events"):
+        explained_request(ServingPoint(**{**vars(POINT), "fidelity": "analytic"}))
