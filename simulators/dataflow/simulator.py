@@ -97,7 +97,7 @@ class Dataflow:
     """The simulator of this room."""
 
     name: str = "dataflow"
-    version: int = 1
+    version: int = 2
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 
