@@ -12,7 +12,7 @@ were fitted without the group they predict, and each group is left out here in t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.composition.deployments import FRAMEWORKS, SILICON, Deployed, by_replica, silicon
-from simulators.composition.fit_deployments import group_weights, non_negative
+from simulators.composition.positive_fit import group_weights, non_negative
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.serving.deployments import point_of
-from simulators.serving.frontend import CALIBRATION, NONE
+from simulators.serving.frontend import CALIBRATION, NONE, NUMBERS
 from simulators.serving.simulator import Shelf, simulate
+
+Numbers = tuple[float, float, float]  # as the fields of a Frontend
+
+TAILS = (0.05, 0.95)
+"""Of measured over predicted times. The next group lies outside the range of `n` seen ones more
+often than one row in ten, so the logarithm is stretched by `1 + 1 / n`."""
 
 ROUNDS = 30
 LEAST_ERROR = 0.02
@@ -59,7 +65,7 @@ def engines_alone(rows: Sequence[Deployed]) -> Rows:
     return Rows(rows, times[:, 0], times[:, 1])
 
 
-def fit_frontend(rows: Rows) -> tuple[float, float, float]:
+def fit_frontend(rows: Rows) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations."""
     measured = np.array([d.ttft_s for d in rows.deployed])
     prompts = np.array([d.mean_prompt for d in rows.deployed])
@@ -81,7 +87,7 @@ def fit_frontend(rows: Rows) -> tuple[float, float, float]:
     return float(request_s), float(token_s), float(iterations)
 
 
-def predicted_ttft_s(rows: Rows, numbers: tuple[float, float, float]) -> Floats:
+def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:
     """Return times to the first token behind a server of given numbers."""
     request_s, token_s, iterations = numbers
     prompts = np.array([d.mean_prompt for d in rows.deployed])
@@ -93,33 +99,43 @@ def fit_all(reference: Path) -> None:
     rows = engines_alone([row for row in silicon(reference) if not row.excluded])
     framework = np.array([d.framework for d in rows.deployed])
     group = np.array([d.group for d in rows.deployed])
-    text, without, errors = "", "", np.empty(framework.size)
+    numbers: dict[tuple[str, str], Numbers] = {}
+    held_out_s = np.empty(framework.size)
     for name in FRAMEWORKS:
         own = framework == name
-        text += _table(f"frontend.{name}", fit_frontend(rows.of(own)))
+        numbers[name, ""] = fit_frontend(rows.of(own))
         for left_out in np.unique(group[own]):
             held_out = own & (group == left_out)
-            numbers = fit_frontend(rows.of(own & ~held_out))
-            without += _table(f'without."{left_out}".{name}', numbers)
-            error = predicted_ttft_s(rows.of(held_out), numbers)
-            errors[held_out] = error / np.array([d.ttft_s for d in rows.of(held_out).deployed])
+            numbers[name, str(left_out)] = fit_frontend(rows.of(own & ~held_out))
+            held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, str(left_out)])
+    ratios = {
+        "tpot": np.array([d.tpot_s for d in rows.deployed]) / rows.tpot_s,
+        "ttft": np.array([d.ttft_s for d in rows.deployed]) / held_out_s,
+    }
     body = (
         "# Written by `python -m simulators.serving.fit_frontends`. To change a number, change the "
         f'fit.\n[provenance]\nmeasured = "{SILICON}"\n'
         f'sha256 = "{sha256_of(reference / SILICON)}"\nrows = {framework.size}\n'
         'split = "each group of a model and a GPU in turn; [without] holds the numbers"\n'
         f"held_out_rows = {framework.size}\n"
-        f"held_out_mape = {np.abs(errors - 1.0).mean():.3f}\n"
+        f"held_out_mape = {np.abs(1.0 / ratios['ttft'] - 1.0).mean():.3f}\n"
     )
-    write_calibration(CALIBRATION, body + text + without)
+    for (name, left_out), found in numbers.items():
+        others = (framework == name) & (group != left_out)
+        stretch = 1.0 + 1.0 / np.unique(group[others]).size
+        title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
+        body += _table(title, found, {n: r[others] ** stretch for n, r in ratios.items()})
+    write_calibration(CALIBRATION, body)
 
 
-def _table(name: str, numbers: tuple[float, float, float]) -> str:
-    request_s, token_s, iterations = numbers
-    return (
-        f"\n[{name}]\nrequest_s = {request_s:.4g}\ntoken_s = {token_s:.4g}\n"
-        f"iterations = {iterations:.4g}\n"
-    )
+def _table(title: str, numbers: Numbers, ratios: Mapping[str, Floats]) -> str:
+    """Return one server as TOML, with the bands that the ratios of groups left out give."""
+    text = f"\n[{title}]\n"
+    text += "".join(f"{n} = {v:.4g}\n" for n, v in zip(NUMBERS, numbers, strict=True))
+    for metric, ratio in ratios.items():
+        lo, hi = np.quantile(ratio, TAILS)
+        text += f"{metric}_band = [{lo:.4g}, {hi:.4g}]\n"
+    return text
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ groups. What that amounts to was fitted by framework to times to the first token
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,9 @@ class Frontend:
         return np.asarray(self.request_s + self.token_s * prompt_tokens, np.float64)
 
 
+NUMBERS = tuple(f.name for f in fields(Frontend))
+
+
 def frontend_of(point: ServingPoint) -> Frontend:
     """Return what stands before a point's engine: the server of its runtime's framework, if any.
 
@@ -60,14 +64,35 @@ def load_frontend(runtime: str) -> Frontend:
     `vllm@llama3_1_70b.h100_sxm` is that of `vllm` as if nobody had measured that model on that GPU.
     """
     framework, _, left_out = runtime.partition("@")
-    return _frontend(framework, left_out, CALIBRATION.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=256)
-def _frontend(framework: str, left_out: str, _mtime_ns: int) -> Frontend:
-    content = read_calibration(CALIBRATION)
+    content = _content(CALIBRATION.stat().st_mtime_ns)
     tables = content["without"].get(left_out, {}) if left_out else content["frontend"]
-    return Frontend(**tables[framework]) if framework in tables else Frontend()
+    if framework not in tables:
+        return Frontend()
+    return Frontend(**{name: tables[framework][name] for name in NUMBERS})
+
+
+@functools.lru_cache(maxsize=4)
+def _content(_mtime_ns: int) -> dict[str, Any]:
+    return read_calibration(CALIBRATION)
+
+
+def is_left_out(framework: str, group: str) -> bool:
+    """Say whether a framework's numbers were also fitted without a group."""
+    return framework in _content(CALIBRATION.stat().st_mtime_ns)["without"].get(group, {})
+
+
+def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
+    """Return the 90 % interval of measured over predicted times, of groups left out.
+
+    Args:
+        framework: which.
+        group: its residuals do not count; empty for all.
+        metric: `tpot` or `ttft`.
+    """
+    content = _content(CALIBRATION.stat().st_mtime_ns)
+    tables = content["without"].get(group, {}) if group else content["frontend"]
+    lo, hi = tables.get(framework, content["frontend"][framework])[f"{metric}_band"]
+    return float(lo), float(hi)
 
 
 def behind(asked: Requests, delay_s: Floats) -> Requests:

@@ -1,0 +1,158 @@
+"""What a step of a bare engine takes, in columns that the constants of a runtime multiply.
+
+A runtime's numbers are a pace for each family of kernels, gaps of a layer and host times; the time
+of a step is linear in all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.composition.clocks import slowdown, throttled_s
+from simulators.composition.iteration import part_rows
+from simulators.composition.overhead import Runtime
+from simulators.composition.positive_fit import Constant
+from simulators.composition.pricing import Row, family_of
+from simulators.composition.replica import Replica
+from simulators.workload.cut import stage_of
+from simulators.workload.operators import Collective, Column
+from simulators.workload.step import Step
+
+Floats = NDArray[np.float64]
+
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
+    "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
+    "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
+    "sglang": {
+        "gemm": ("vllm", "trtllm"), "experts": ("trtllm",),
+        "prefill": ("vllm",), "decode": ("vllm",),
+    },
+}  # fmt: skip
+"""Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
+DeepGEMM, TensorRT-LLM's through FlashInfer), so plain products are the fastest measured; experts
+were measured in full for TensorRT-LLM alone."""
+
+KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
+"""Whose kernels and messages a runtime takes where nothing else is said."""
+
+FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
+GAPS = ("layer_s", "host_s", "sequence_s")
+KINDS = ("mixture_layer_s", "latent_layer_s", "state_layer_s")
+COLUMNS = (
+    "fixed", *FAMILIES, "messages", *GAPS, *KINDS,
+)  # fmt: skip
+"""What the time of a token is a sum of; all but `fixed` have constants."""
+
+KERNELS_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.3)
+PRIORS = {
+    "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
+    "mixture_layer_s": (5e-6, 1e-5), "latent_layer_s": (5e-6, 1e-5), "state_layer_s": (5e-6, 1e-5),
+}  # fmt: skip
+"""Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
+
+
+def bare(framework: str) -> Runtime:
+    """Return a framework's runtime that adds nothing to its kernels."""
+    return Runtime(
+        name=framework, framework=KERNELS_OF[framework], layer_s=0.0, host_s=0.0, sequence_s=0.0,
+        kernels=KERNELS[framework],
+    )  # fmt: skip
+
+
+def step_columns(replica: Replica, step: Step) -> Floats:
+    """Return what a step takes, by column; one row per load."""
+    part = stage_of(replica.model, replica.cut, 0)
+    size = np.asarray(step.decodes, np.float64).size
+    table = {name: np.zeros(size) for name in COLUMNS}
+    share = slowdown(replica.gpu)
+    for row in part_rows(replica, step, part):
+        for name, seconds in _columns_of(row, replica, share):
+            table[name] += seconds
+    counts: dict[str, Column] = {
+        "layer_s": part.layers,
+        "host_s": 1.0,
+        "sequence_s": step.prefills + step.decodes,
+        "mixture_layer_s": part.expert_layers,
+        "latent_layer_s": part.layers * replica.model.is_latent,
+        "state_layer_s": replica.model.state_layers,
+    }
+    for name, count in counts.items():
+        table[name] += count
+    return np.stack([table[name] for name in COLUMNS], axis=-1)
+
+
+def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str, Floats]]:
+    """Yield the columns an operator adds to, and its seconds in each."""
+    seconds, operator = np.asarray(row.seconds, np.float64), row.operator
+    if isinstance(operator, Collective):
+        yield "messages", seconds
+        return
+    present = seconds > 0.0
+    throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
+    yield "fixed", np.where(present, throttled, 0.0)
+    yield family_of(operator), np.where(present, seconds - throttled, 0.0)
+
+
+def constants_of(
+    columns: Floats, architectures: Sequence[str], frameworks: Sequence[str]
+) -> Iterator[Constant]:
+    """Yield the constants: paces by architecture, gaps by framework, gaps of kinds of layers.
+
+    Args:
+        columns: of every row.
+        architectures: of every row's GPU.
+        frameworks: of every row.
+    """
+    column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
+    architecture, framework = np.array(architectures), np.array(frameworks)
+    for name in sorted(set(architectures)):
+        here = architecture == name
+        for family in FAMILIES:
+            yield Constant(f"{name}.{family}", column[family] * here, *KERNELS_PACE)
+        yield Constant(f"{name}.messages", column["messages"] * here, *MESSAGES_PACE)
+    for name in sorted(set(frameworks)):
+        for gap in GAPS:
+            yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
+    for kind in KINDS:
+        yield Constant(kind, column[kind], *PRIORS[kind])
+
+
+def runtime_text(
+    framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
+) -> str:
+    """Return the numbers of one framework as TOML, all of them or those without a group."""
+    value = {c.name: v for c, v in zip(constants, values, strict=True)}
+    prefix = f'without."{left_out}".' if left_out else ""
+    own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
+    text = f'\n[{prefix}runtime]\nframework = "{KERNELS_OF[framework]}"\n'
+    text += "".join(f"{name} = {number:.4g}\n" for name, number in own.items())
+    for architecture in sorted({n.split(".")[0] for n in value if n.endswith(".messages")}):
+        text += f"\n[{prefix}paces.{architecture}]\n"
+        for family in (*FAMILIES, "messages"):
+            text += f"{family} = {value[f'{architecture}.{family}']:.4g}\n"
+    return text
+
+
+def kernels_text(framework: str) -> str:
+    """Return whose kernels compete in a framework, as TOML."""
+    text = "\n[kernels]\n"
+    for family, whose in KERNELS[framework].items():
+        text += f"{family} = [{', '.join(map(_quoted, whose))}]\n"
+    return text
+
+
+def scaled(runtime: Runtime, factor: float, architecture: str) -> Runtime:
+    """Return a runtime under which everything takes a factor longer on GPUs of an architecture."""
+    families = (*FAMILIES, "messages")
+    paces = {architecture: {f: factor * runtime.pace(architecture, f) for f in families}}
+    gaps = {name: factor * getattr(runtime, name) for name in (*GAPS, *KINDS)}
+    return dataclasses.replace(runtime, paces=paces, **gaps)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,160 @@
+"""What TensorRT-LLM's session runtime of 2023 and 2024 adds to kernels, fitted to static batches.
+
+A batch is one prefill of all prompts and decodes of all of them. Copies of a row in a later release
+are left out, and rows whose unit is not sure.
+
+Until TensorRT-LLM had a kernel in which query heads share what they read (XQA, release 0.8), its
+masked multi-head attention read the keys of a group for each of its heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.engine_columns import (
+    COLUMNS,
+    bare,
+    constants_of,
+    kernels_text,
+    runtime_text,
+    step_columns,
+)
+from simulators.composition.fit_deployments import engine_header
+from simulators.composition.overhead import RUNTIMES
+from simulators.composition.positive_fit import Problem, fit
+from simulators.composition.replica import Replica
+from simulators.core.calibration import write_calibration
+from simulators.core.folder import PACKAGE
+from simulators.workload.cut import Parallelism
+from simulators.workload.step import decode_step, prefill_step
+
+STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
+SESSION = "trtllm_session"
+
+MODELS = {
+    "LLaMA 7B": "llama2_7b",
+    "LLaMA 70B": "llama2_70b",
+    "GPT-J 6B": "gptj_6b",
+    "Mistral 7B": "mistral_7b",
+    "Mixtral 8x7B": "mixtral_8x7b",
+}
+
+DECODE = COLUMNS.index("decode")
+SHARED_SINCE = "v0.8.0"
+
+UNSURE = "v0.7.1"
+"""In this release some rows of several GPUs can only be rates per GPU, and do not say so."""
+
+
+@dataclass(frozen=True)
+class StaticBatch:
+    """One measured batch: who ran it, and how many output tokens a second came out."""
+
+    version: str
+    model: str
+    gpu: str
+    precision: str
+    tp: int
+    batch: int
+    prompt: int
+    output: int
+    tokens_per_s: float
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.model}.{self.gpu}"
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether the heads of a group read keys together."""
+        return self.version >= SHARED_SINCE
+
+    @property
+    def measured_s(self) -> float:
+        """Return how long the batch took."""
+        return self.batch * self.output / self.tokens_per_s
+
+    def replica(self) -> Replica:
+        """Return who ran it, with a runtime that adds nothing."""
+        gpu = load_gpu(self.gpu)
+        return Replica(
+            model=load_model(self.model),
+            gpu=gpu,
+            cluster=cluster_for("auto", gpu),
+            cut=Parallelism(tp=self.tp),
+            dtype=self.precision,
+            kv_dtype=self.precision,
+            runtime=bare(SESSION),
+        )
+
+
+def static_rows(reference: Path) -> list[StaticBatch]:
+    """Return the static batches of the reference folder, each once: as its last release has it."""
+    found = {}
+    rows = pq.read_table(reference / STATIC).to_pylist()
+    for row in sorted(rows, key=lambda row: str(row["doc_tag"])):
+        unsure = row["doc_tag"] == UNSURE and row["tp_size"] > 1
+        if row["output_tokens_per_s_total"] and not unsure:
+            one = _batch(row)
+            found[one.group, one.precision, one.tp, one.batch, one.prompt, one.output] = one
+    return list(found.values())
+
+
+def _batch(row: Mapping[str, Any]) -> StaticBatch:
+    return StaticBatch(
+        version=row["doc_tag"],
+        model=MODELS[row["model"]],
+        gpu=row["gpu"],
+        precision=row["precision"],
+        tp=int(row["tp_size"]),
+        batch=int(row["batch_size"]),
+        prompt=int(row["isl"]),
+        output=int(row["osl"]),
+        tokens_per_s=row["output_tokens_per_s_total"],
+    )
+
+
+def problem_of(rows: list[StaticBatch]) -> Problem:
+    """Return the linear problem of whole batches."""
+    columns, architectures = np.zeros((len(rows), len(COLUMNS))), []
+    for i, row in enumerate(rows):
+        replica, batch = row.replica(), np.array([float(row.batch)])
+        decodes = decode_step(batch, row.prompt + row.output / 2.0)
+        prefill = step_columns(replica, prefill_step(batch, float(row.prompt)))
+        decode = step_columns(replica, decodes)
+        if not row.shares_keys:
+            apart = dataclasses.replace(replica.model, kv_heads=replica.model.heads)
+            unshared = step_columns(dataclasses.replace(replica, model=apart), decodes)
+            decode[:, DECODE] = unshared[:, DECODE]
+        columns[i] = (prefill + (row.output - 1.0) * decode)[0]
+        architectures.append(replica.gpu.architecture)
+    return Problem(
+        measured_s=np.array([row.measured_s for row in rows]),
+        groups=[row.group for row in rows],
+        fixed_s=columns[:, COLUMNS.index("fixed")],
+        constants=list(constants_of(columns, architectures, [SESSION] * len(rows))),
+    )
+
+
+def fit_session(reference: Path) -> None:
+    """Fit the session runtime to the static batches of the reference folder."""
+    rows = static_rows(reference)
+    problem = problem_of(rows)
+    fitted = fit(problem)
+    error = np.abs(problem.measured_s / fitted.held_out_s - 1.0)
+    body = engine_header(reference, STATIC, "session", error)
+    body += runtime_text(SESSION, problem.constants, fitted.values) + kernels_text(SESSION)
+    for group in sorted(set(problem.groups)):
+        body += runtime_text(SESSION, problem.constants, fitted.without[group], group)
+    write_calibration(PACKAGE / RUNTIMES.path / f"{SESSION}.toml", body)

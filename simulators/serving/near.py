@@ -1,0 +1,58 @@
+"""A few measured rows of a family of deployments correct the others, the nearer the more.
+
+A family is one model, GPU, framework, precision and version. What its rows have in common is a
+factor; what it depends on shows in rows of like load. Both are a Gaussian process over the
+logarithm of measured over predicted times (kriging; Rasmussen and Williams, "Gaussian processes for
+machine learning", 2006, section 2.2): a deviation that all rows share, one that fades with
+distance, and one of each row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulators.composition.deployments import Deployed
+from simulators.core.jit import Floats
+
+SHARED = {"TPOT": 0.2, "TTFT": 0.3}
+LOCAL = {"TPOT": 0.15, "TTFT": 0.3}
+ALONE = {"TPOT": 0.05, "TTFT": 0.1}
+"""Deviations of the logarithm: of a whole family, of rows of like load, of a single row."""
+
+REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
+"""Octaves over which a deviation fades: of clients, GPUs, prompt, output, attention groups. A
+choice; accuracy changes by a tenth of itself if any of them is doubled."""
+
+
+def corrected(
+    known: Sequence[tuple[Deployed, float]], rows: Sequence[Deployed], metric: str
+) -> Floats:
+    """Return factors for the predictions of rows.
+
+    Args:
+        known: measured rows of the family, and measured over predicted time of each.
+        rows: others of the family.
+        metric: `TPOT` or `TTFT`.
+    """
+    seen = _place([row for row, _ in known])
+    ratio = np.log([ratio for _, ratio in known])
+    spread = _covariance(seen, seen, metric) + ALONE[metric] ** 2 * np.eye(ratio.size)
+    weights = np.linalg.solve(spread, ratio)
+    return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)
+
+
+def _place(rows: Sequence[Deployed]) -> Floats:
+    """Return where rows lie, in units of the reach."""
+    sizes = [
+        (row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp) for row in rows
+    ]
+    return np.asarray(np.log2(np.array(sizes, np.float64)) / REACH, np.float64)
+
+
+def _covariance(one: Floats, other: Floats, metric: str) -> Floats:
+    distance = np.square(one[:, None, :] - other[None, :, :]).sum(axis=-1)
+    return np.asarray(
+        SHARED[metric] ** 2 + LOCAL[metric] ** 2 * np.exp(-distance / 2.0), np.float64
+    )

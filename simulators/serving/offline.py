@@ -1,0 +1,136 @@
+"""Throughput of TensorRT-LLM with every request queued at once, as NVIDIA publishes it.
+
+The number of requests follows from the lengths (`trtllm-bench`'s recipe); an engine takes what its
+memory holds, up to 2,048 requests and 8,192 tokens an iteration. Of mixtures in 4 bits the experts
+alone are narrow; the KV cache is fp8 where weights are narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.core.errors import Infeasible
+from simulators.serving.frontend import NONE, is_left_out
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import Shelf, simulate
+
+OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
+MLPERF = "serving_measured/mlperf_inference_v4_1_llm.parquet"
+
+MODELS = {
+    "Mixtral 8x7B": "mixtral_8x7b",
+    "Llama 3.3 70B": "llama3_1_70b",
+    "Llama 3.1 405B": "llama3_1_405b",
+    "LLaMA v3.1 70B": "llama3_1_70b",
+    "LLaMA v3.1 8B": "llama3_1_8b",
+    "Llama 3.1 8B": "llama3_1_8b",
+    "Llama 4 Maverick": "llama4_maverick",
+    "Llama 4 Scout": "llama4_scout",
+    "Qwen3-30B-A3B": "qwen3_30b",
+    "GPT-OSS 120B": "gpt_oss_120b",
+    "GPT-OSS 20B": "gpt_oss_20b",
+    "Mistral 7B": "mistral_7b",
+    "DeepSeek-R1-0528": "deepseek_v3",
+}
+GPUS = {
+    "a100_pcie": "a100_pcie_80gb", "gh200_480gb": "gh200", "rtx_pro_6000_server": "rtx_pro_6000",
+}  # fmt: skip
+
+REQUESTS = {(128, 128): 30_000, (20_000, 2_000): 1_000, (2048, 2048): 1_500, (5_000, 500): 1_500}
+OTHERWISE = 3_000
+"""Requests of an offline run by its lengths, as TensorRT-LLM's performance page states them."""
+
+ENOUGH = 6_000
+"""Longer runs have the same throughput."""
+
+MOST_TOKENS, MOST_SEQUENCES = 8192, 2048
+MEMORY_FRACTION = 0.9
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One measured throughput."""
+
+    name: str
+    version: str
+    point: ServingPoint
+    tokens_per_s: float
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model has no experts."""
+        return load_model(self.point.model).experts == 0
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.point.model}.{self.point.gpu}"
+
+
+def offline(reference: Path) -> list[Throughput]:
+    """Return the offline runs of the reference folder."""
+    rows = pq.read_table(reference / OFFLINE).to_pylist()
+    return [
+        Throughput(
+            name=f"{row['model']} {row['gpu']} {row['precision']} tp{row['tp_size']}",
+            version=row["framework_version"],
+            point=_point(row),
+            tokens_per_s=row["output_tokens_per_s"],
+        )
+        for row in rows
+    ]
+
+
+def _point(row: Mapping[str, Any]) -> ServingPoint:
+    """Return the engine, of which everything is asked at once."""
+    model, gpu = MODELS[row["model"]], GPUS.get(row["gpu"], row["gpu"])
+    precision = row["precision"]
+    dtype = precision
+    if precision == "fp4" and load_model(model).experts:
+        dtype = "bf16+fp4" if "fp4" in load_gpu(gpu).peak_flops else "bf16+w4a16"
+    group = f"{model}.{gpu}"
+    tp, dp = int(row["tp_size"]), 1
+    if row["attention_dp"]:
+        tp, dp = 1, tp
+    requests = min(REQUESTS.get((row["isl"], row["osl"]), OTHERWISE), ENOUGH)
+    return ServingPoint(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        pp=int(row["pp_size"]),
+        attention_dp=dp,
+        ep=dp if row["attention_dp"] else int(row["ep_size"] or 1),
+        scheduler="trtllm",
+        max_batch=MOST_SEQUENCES,
+        chunk_size=MOST_TOKENS,
+        clients=requests,
+        requests=requests,
+        runtime=f"trtllm@{group}" if is_left_out("trtllm", group) else "trtllm",
+        frontend=NONE,
+        memory_fraction=MEMORY_FRACTION,
+        watermark=0.0,
+        dtype=dtype,
+        kv_dtype="fp16" if precision == "fp16" else "fp8",
+        arrivals="closed",
+        prompt_tokens=row["isl"],
+        output_tokens=row["osl"],
+    )
+
+
+def predict(rows: Sequence[Throughput]) -> list[float | None]:
+    """Return our tokens per second of each, or None where we say that it cannot be run."""
+    shelf = Shelf()
+    found: list[float | None] = []
+    for row in rows:
+        try:
+            found.append(simulate(row.point, shelf).tokens_per_s)
+        except Infeasible:
+            found.append(None)
+    return found
