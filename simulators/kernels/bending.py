@@ -20,6 +20,9 @@ from simulators.kernels.correction import Correction
 
 Columns = NDArray[np.float64]
 
+DEEPEST = 4
+"""A walker tabulates the ways down a tree by the outcomes of all its splits: 31 are too many."""
+
 LEAF_STEP = 1e-4
 """Files hold leaves in whole steps of a hundredth of a percent, which keeps their order."""
 
@@ -75,9 +78,10 @@ def fit_bend(
         measured_s: what they should be.
         alpha: slope left to the formula, so that trees can bend downwards too.
         trees: how many.
-        depth: of each.
+        depth: of each, at most `DEEPEST`.
         lean: towards the smaller of two values that one shape was measured at, as in `boosted`.
     """
+    assert depth <= DEEPEST
     log_t = np.log(seconds)
     target = np.log(measured_s) - alpha * log_t
     offset = float(np.median(target))

@@ -77,7 +77,8 @@ def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
     sizes = tuple(np.ceil(draw.uniform(1, 3000, 300)) for _ in range(4))
     rows = np.ascontiguousarray(features_of(sizes, 1e-6 * sizes[0]).T)
     bends = np.array([bent.alpha, bent.offset, bent.log_t_lo, bent.log_t_hi])
-    outs = [np.empty(300), np.empty(300)]
-    for run, out in zip((room._walk, room._walk.py_func), outs, strict=True):
-        run(rows, bends, bent.depth, bent.features, bent.thresholds, bent.values, out)
-    assert np.array_equal(*outs)
+    trees = (bent.depth, bent.features, bent.thresholds, bent.values)
+    compiled, plain = np.empty(300), np.empty(300)
+    room._walk(rows, bends, *trees, compiled)
+    room._walk.py_func(rows, bends, *trees, plain)
+    assert np.array_equal(compiled, plain)

@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
+from simulators.kernels.frameworks import FRAMEWORKS
 from simulators.kernels.latency import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 
-GPUS = st.sampled_from(("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"))
+GPUS = st.sampled_from(
+    ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "l40s", "a40", "h100_pcie")
+)
+WHOSE = st.sampled_from(FRAMEWORKS)
 SLACK = 1.0 + 1e-12
 
 
@@ -25,7 +29,7 @@ def attention(phase: str, requests: float, new: float, past: float, heads: float
         pairs=requests * (chunk * past + chunk * (chunk + 1.0) / 2.0),
         kv_tokens=requests * (past + chunk),
         heads=heads,
-        kv_heads=heads / 4.0,
+        kv_heads=min(heads / 4.0, 4.0),
         head_dim=128.0,
         dtype="bf16",
         kv_dtype="bf16",
@@ -35,6 +39,8 @@ def attention(phase: str, requests: float, new: float, past: float, heads: float
 @settings(deadline=None)
 @given(
     gpu=GPUS,
+    whose=WHOSE,
+    heads=st.sampled_from((4.0, 32.0, 64.0, 256.0)),
     phase=st.sampled_from(("prefill", "decode")),
     requests=st.integers(1, 300),
     new=st.integers(1, 9000),
@@ -43,14 +49,25 @@ def attention(phase: str, requests: float, new: float, past: float, heads: float
     more=st.integers(1, 5000),
 )
 def test_more_requests_or_tokens_never_attend_faster(
-    gpu: str, phase: str, requests: int, new: int, past: int, which: int, more: int
+    gpu: str,
+    whose: str,
+    heads: float,
+    phase: str,
+    requests: int,
+    new: int,
+    past: int,
+    which: int,
+    more: int,
 ) -> None:
+    def seconds(operator: Attention) -> float:
+        return float(price(operator, board, framework=whose).latency_s)
+
     sizes = [float(requests), float(new), float(past)]
     board = load_gpu(gpu)
-    operator = attention(phase, sizes[0], sizes[1], sizes[2], 32.0)
-    before = float(price(operator, board).latency_s)
+    operator = attention(phase, sizes[0], sizes[1], sizes[2], heads)
+    before = seconds(operator)
     sizes[which] += more
-    after = float(price(attention(phase, sizes[0], sizes[1], sizes[2], 32.0), board).latency_s)
+    after = seconds(attention(phase, sizes[0], sizes[1], sizes[2], heads))
     assert before <= after * SLACK
     assert before >= float(roofline_s(operator, board))
 
