@@ -83,7 +83,7 @@ def octaves(steps: int, most: int) -> Floats:
     return np.concatenate([np.arange(steps), above, [steps * 2.0**count]])
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=32)
 def iteration_table(hardware: Hardware) -> IterationTable:
     """Return the tables of a replica.
 
@@ -116,7 +116,7 @@ def iteration_table(hardware: Hardware) -> IterationTable:
     )
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def additive_table(hardware: Hardware) -> IterationTable:
     """Return the tables of a replica that runs the prefills and the decodes of a batch in turn.
 
