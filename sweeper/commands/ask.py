@@ -24,6 +24,7 @@ from sweeper.commands.designs import point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import notes_of, units_of
+from sweeper.commands.written import write_text
 from sweeper.evidence import evidence
 from sweeper.keys import SHOWN, keys
 from sweeper.planning import cheapest
@@ -42,11 +43,7 @@ def main(words: list[str]) -> int:
     asked = _parsed(words)
     name, space = _space(asked)
     file = Path(asked.outputs) / "spaces" / f"{name}.yaml"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_yaml(space), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+    write_text(file, _yaml(space))
     from sweeper.__main__ import compose
 
     question = run.question(

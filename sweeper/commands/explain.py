@@ -25,6 +25,7 @@ from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import print_table, units_of
+from sweeper.commands.written import write_text
 from sweeper.keys import SHOWN
 from sweeper.units import human
 
@@ -48,7 +49,8 @@ def main(words: list[str]) -> int:
     key, row = design(last, chosen.key)
     found = contributions(last.space.simulator, row)
     if chosen.trace:
-        _write(Path(chosen.trace), trace_events(found, f"{chosen.name} {key[:SHOWN]}"))
+        events = trace_events(found, f"{chosen.name} {key[:SHOWN]}")
+        write_text(Path(chosen.trace), json.dumps(events))
     if chosen.json:
         print(json.dumps([dataclasses.asdict(c) for c in found], indent=1))
         return 0
@@ -184,10 +186,3 @@ def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
     return metrics
-
-
-def _write(file: Path, events: Mapping[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(events), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error

@@ -9,6 +9,7 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import latest
+from sweeper.commands.written import write_text
 from sweeper.keys import SHOWN
 
 
@@ -35,10 +36,7 @@ def main(words: list[str]) -> int:
     except Infeasible as verdict:
         raise UserError(f"this design cannot exist: {verdict}") from verdict
     if chosen.file:
-        try:
-            Path(chosen.file).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{chosen.file}: {error.strerror}") from error
+        write_text(Path(chosen.file), text)
         print(f"written to {chosen.file}")
     else:
         print(text, end="")

@@ -69,24 +69,26 @@ def main(words: list[str]) -> int:
 
 def _sensitivity(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """Share of a metric's variance that each axis explains alone."""
-    found = [
-        effects.sensitivity(
-            last.store.scan(), metric, list(last.space.varied), where=_where(last, chosen)
-        )
-        for metric in chosen.of or last.objectives
-    ]
-    return pl.concat(s.indices.insert_column(0, pl.lit(s.metric).alias("metric")) for s in found)
+    return pl.concat(
+        s.indices.insert_column(0, pl.lit(s.metric).alias("metric"))
+        for s in _explained(last, chosen)
+    )
 
 
 def _effects(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """Mean of a metric at each value of each axis."""
-    found = [
-        effects.sensitivity(
-            last.store.scan(), metric, list(last.space.varied), where=_where(last, chosen)
-        )
+    return pl.concat(
+        s.effects.insert_column(0, pl.lit(s.metric).alias("metric"))
+        for s in _explained(last, chosen)
+    )
+
+
+def _explained(last: Answered, chosen: argparse.Namespace) -> list[effects.Sensitivity]:
+    results, axes, where = last.store.scan(), list(last.space.varied), _where(last, chosen)
+    return [
+        effects.sensitivity(results, metric, axes, where=where)
         for metric in chosen.of or last.objectives
     ]
-    return pl.concat(s.effects.insert_column(0, pl.lit(s.metric).alias("metric")) for s in found)
 
 
 def _idle(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from sweeper import places
 from sweeper.commands.flags import flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.spaces import about
+from sweeper.commands.written import write_text
 from sweeper.evidence import evidence
 from sweeper.keys import keys
 from sweeper.query import pareto_front
@@ -34,10 +35,7 @@ def main(words: list[str]) -> int:
     last = latest(chosen.name, chosen.outputs)
     text = page(content_of(chosen.name, last, band=chosen.band), rows=chosen.rows)
     file = Path(chosen.file) if chosen.file else last.folder / "report.html"
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+    write_text(file, text)
     print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
     return 0
 

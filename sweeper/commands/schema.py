@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from simulators.core.contract import default_of, load_simulator, objectives_of, schema_of
-from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper.commands.flags import flags
+from sweeper.commands.written import write_text
 from sweeper.config import KEYS
 
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
@@ -38,10 +38,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     text = json.dumps(space_schema(), indent=1) + "\n"
     if chosen.write:
-        try:
-            Path(chosen.write).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{chosen.write}: {error.strerror}") from error
+        write_text(Path(chosen.write), text)
         print(f"written to {chosen.write}; name it in a space file's first line:")
         print(f"# yaml-language-server: $schema={chosen.write}")
     else:

@@ -13,6 +13,7 @@ from simulators.core.folder import PACKAGE
 from simulators.core.report import as_markdown, print_checks
 from sweeper import evidence
 from sweeper.commands.flags import flags
+from sweeper.commands.written import write_text
 
 
 def main(words: list[str]) -> int:
@@ -53,10 +54,10 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
     which = "rows outside the fits" if rows == "test" else "all rows"
     pages = [f"# Accuracy\n\nWritten by `python -m sweeper validate --write {file}`, on {which}."]
     pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in by_room.items()]
-    try:
-        file.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+    write_text(file, "
+
+".join(pages) + "
+")
 
 
 def rooms() -> list[str]:
