@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
+from simulators.serving.checks_tables import table_checks
 from simulators.serving.fit import TRACES, held_out, held_out_error
 from simulators.serving.lengths import load_workload
 from simulators.serving.measured import measured_checks
@@ -113,6 +114,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
         *_parity_checks(reference),
         *peer_checks(reference),
         *measured_checks(reference),
+        *table_checks(),
         *_workload_checks(reference, rows),
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.iteration import Replica, stage_iteration
+from simulators.composition.iteration import Replica
 from simulators.composition.overhead import load_runtime
 from simulators.serving.batch import (
     ADDED_S,
@@ -28,6 +28,7 @@ from simulators.serving.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
+from simulators.serving.checks_tables import composed, looked_up, random_batches
 from simulators.serving.iteration import Hardware, additive_table, iteration_table, octaves
 from simulators.serving.lookup import (
     CONTEXT_STEPS,
@@ -37,7 +38,6 @@ from simulators.serving.lookup import (
     table_price,
 )
 from simulators.workload.cut import Parallelism
-from simulators.workload.step import Step
 
 COUNT = 300
 
@@ -48,49 +48,6 @@ def replica(model: str, gpu: str, tp: int, pp: int, runtime: str = "graphs") -> 
         load_model(model), sheet, cluster_for("auto", sheet), Parallelism(tp, pp),
         runtime=load_runtime(runtime),
     )  # fmt: skip
-
-
-def batches(seed: int) -> np.ndarray:
-    """Return the sums of batches with up to 256 decodes and 5 prefills, chunked or whole."""
-    draw = np.random.default_rng(seed)
-    steps = np.zeros((COUNT, STEP_COLUMNS))
-    for step in steps:
-        decodes = int(draw.integers(0, 257))
-        step[DECODES] = step[LOGITS_ROWS] = decodes
-        step[DECODE_KV] = int(decodes * 2 ** draw.uniform(4, 14))
-        for _ in range(int(draw.integers(0 if decodes else 1, 6))):
-            chunk = int(2 ** draw.uniform(4, 12))
-            past = int(2 ** draw.uniform(0, 13)) if draw.random() < 0.5 else 0
-            step[PREFILLS] += 1
-            step[PREFILL_TOKENS] += chunk
-            step[PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
-            step[PREFILL_KV] += past + chunk
-            step[LOGITS_ROWS] += draw.integers(0, 2)
-        step[TOKENS] = step[DECODES] + step[PREFILL_TOKENS]
-    return steps
-
-
-def composed(one: Replica, steps: np.ndarray, stage: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and joules of a stage, from composition."""
-    step = Step(
-        prefills=steps[:, PREFILLS],
-        prefill_tokens=steps[:, PREFILL_TOKENS],
-        prefill_pairs=steps[:, PREFILL_PAIRS],
-        prefill_kv_tokens=steps[:, PREFILL_KV],
-        decodes=steps[:, DECODES],
-        decode_kv_tokens=steps[:, DECODE_KV],
-        logits_rows=steps[:, LOGITS_ROWS],
-    )
-    iteration = stage_iteration(one, step, stage)
-    return np.asarray(iteration.latency_s), np.asarray(iteration.energy_j)
-
-
-def looked_up(one: Replica, steps: np.ndarray) -> np.ndarray:
-    table = iteration_table(Hardware(repr(one), one))
-    prices = np.zeros((COUNT, PRICE_COLUMNS))
-    for step, price in zip(steps, prices, strict=True):
-        table_price(step, table.shape, table.table, price)
-    return prices
 
 
 @pytest.mark.parametrize(
@@ -111,7 +68,7 @@ def test_interpolated_times_are_those_of_composition(
     model: str, gpu: str, tp: int, pp: int, runtime: str, worst: float, usual: float
 ) -> None:
     one = replica(model, gpu, tp, pp, runtime)
-    steps = batches(seed=tp)
+    steps = random_batches(tp, COUNT)
     prices = looked_up(one, steps)
     seconds, joules = composed(one, steps, pp - 1)
     error = np.abs(prices[:, LAST_STAGE_S] / seconds - 1.0)
@@ -194,7 +151,7 @@ def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() ->
         price = np.zeros(PRICE_COLUMNS)
         return float(table_price(step, tables.shape, tables.table, price)) - price[ADDED_S]
 
-    for step in batches(5)[:60]:
+    for step in random_batches(5, 60):
         prefills, decodes = step.copy(), np.zeros(STEP_COLUMNS)
         decodes[[DECODES, LOGITS_ROWS, TOKENS]] = step[DECODES]
         decodes[DECODE_KV] = step[DECODE_KV]
