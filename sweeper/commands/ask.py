@@ -241,5 +241,9 @@ def _nothing(asked: argparse.Namespace, last: Answered) -> int:
         print("More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision")
         print("(--dtype fp8) would help.")
     else:
-        print("None is feasible: the weights do not fit. More GPUs, or a smaller precision, would.")
+        word = pl.col("reason").cast(pl.String).str.split(":").list.first()
+        counted = last.store.scan().group_by(word).len().sort("len", descending=True).collect()
+        print("None of them is feasible:")
+        for reason, count in counted.rows():
+            print(f"  {count:,} {reason}")
     return 1

@@ -54,10 +54,7 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
     which = "rows outside the fits" if rows == "test" else "all rows"
     pages = [f"# Accuracy\n\nWritten by `python -m sweeper validate --write {file}`, on {which}."]
     pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in by_room.items()]
-    write_text(file, "
-
-".join(pages) + "
-")
+    write_text(file, "\n\n".join(pages) + "\n")
 
 
 def rooms() -> list[str]:
