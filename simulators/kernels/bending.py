@@ -20,6 +20,9 @@ from simulators.kernels.correction import Correction
 
 Columns = NDArray[np.float64]
 
+PIECES = ("features", "thresholds", "leaves")
+"""Arrays of a correction, which a calibration holds as one line of numbers each."""
+
 DEEPEST = 4
 """A walker tabulates the ways down a tree by the outcomes of all its splits: 31 are too many."""
 
@@ -29,11 +32,7 @@ LEAF_STEP = 1e-4
 
 def bend_from(table: Mapping[str, Any]) -> Correction:
     """Return the correction a calibration holds as lines of numbers."""
-    features, thresholds = (str(table[name]).split() for name in ("features", "thresholds"))
-    if "leaves" in table:
-        leaves = np.array(str(table["leaves"]).split(), np.float64) * LEAF_STEP
-    else:
-        leaves = np.array(str(table["values"]).split(), np.float64)
+    features, thresholds, leaves = (str(table[name]).split() for name in PIECES)
     return Correction(
         alpha=float(table["alpha"]),
         offset=float(table["offset"]),
@@ -42,7 +41,7 @@ def bend_from(table: Mapping[str, Any]) -> Correction:
         depth=int(table["depth"]),
         features=np.array(features, np.int64),
         thresholds=np.array(thresholds, np.float64),
-        values=leaves,
+        values=np.array(leaves, np.float64) * LEAF_STEP,
     )
 
 
