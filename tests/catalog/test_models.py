@@ -34,6 +34,11 @@ PUBLISHED = {
     "minimax_m2_5": 229e9,
     "kimi_k2_5": 1.03e12,
     "glm_5": 744e9,
+    "mistral_7b": 7.24e9,
+    "gpt_oss_20b": 20.9e9,
+    "llama4_scout": 107.8e9,
+    "llama4_maverick": 400e9,
+    "gptj_6b": 6.05e9,
 }
 ACTIVE = {
     "mixtral_8x7b": 12.9e9,
