@@ -20,9 +20,6 @@ from simulators.kernels.correction import Correction
 
 Columns = NDArray[np.float64]
 
-PIECES = ("features", "thresholds", "leaves")
-"""Arrays of a correction, which a calibration holds as one line of numbers each."""
-
 DEEPEST = 4
 """A walker tabulates the ways down a tree by the outcomes of all its splits: 31 are too many."""
 
@@ -31,8 +28,11 @@ LEAF_STEP = 1e-4
 
 
 def bend_from(table: Mapping[str, Any]) -> Correction:
-    """Return the correction a calibration holds as lines of numbers."""
-    features, thresholds, leaves = (str(table[name]).split() for name in PIECES)
+    """Return the correction a calibration holds as lines of numbers: leaves in steps, or plain."""
+    step, leaves = (LEAF_STEP, "leaves") if "leaves" in table else (1.0, "values")
+    features, thresholds, values = (
+        str(table[name]).split() for name in ("features", "thresholds", leaves)
+    )
     return Correction(
         alpha=float(table["alpha"]),
         offset=float(table["offset"]),
@@ -41,7 +41,7 @@ def bend_from(table: Mapping[str, Any]) -> Correction:
         depth=int(table["depth"]),
         features=np.array(features, np.int64),
         thresholds=np.array(thresholds, np.float64),
-        values=np.array(leaves, np.float64) * LEAF_STEP,
+        values=np.array(values, np.float64) * step,
     )
 
 
