@@ -1,15 +1,23 @@
 """Where the time, the energy and the memory of one pass go, operator by operator.
 
 The rows are those that `iteration.py` adds up, so their sum is the pass. Waiting has rows of its
-own: for links, for the host, for other stages of a pipeline.
+own: for links, for the host, for other stages of a pipeline. What each effect between kernels is
+worth stands in the notes of rows without time.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from simulators.composition.effects import Effects
-from simulators.composition.iteration import Iteration, part_iteration, part_rows
+from simulators.composition.effects import NAMES, Effects
+from simulators.composition.iteration import (
+    Iteration,
+    part_iteration,
+    part_rows,
+    pipeline_iterations,
+)
 from simulators.composition.pricing import Row
 from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
@@ -58,7 +66,21 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
             )
     if prompt_s:
         rows.append(Contribution(phase=phase, name="tokenise", time_s=prompt_s, bound="host"))
-    return rows
+    return [*rows, *_effects(replica, step, whole_s - prompt_s)]
+
+
+def _effects(replica: Replica, step: Step, latency_s: float) -> list[Contribution]:
+    """Return a line for each effect that is counted: how much the pass would change without it."""
+    lines = []
+    for name in NAMES:
+        effects = dataclasses.replace(replica.effects, **{name: False})
+        left_out = dataclasses.replace(replica, effects=effects)
+        stages = pipeline_iterations(left_out, step)
+        change_s = sum(_number(stage.latency_s) for stage in stages) - latency_s
+        if change_s:
+            note = f"a pass without it would take {change_s * 1e3:+.3f} ms"
+            lines.append(Contribution(phase="effects", name=name, note=note))
+    return lines
 
 
 def _stage(

@@ -85,3 +85,14 @@ def test_what_cannot_be_explained_is_said_in_the_users_words() -> None:
         SIMULATOR.explain({"model": "gpt2", "gpu": "t4", "tq": 2})
     with pytest.raises(Infeasible, match=r"weights_exceed_hbm: needs 138.0 GB, has 85.9 GB"):
         SIMULATOR.explain({"model": "llama2_70b", "gpu": "h100_sxm"})
+
+
+def test_an_explanation_says_what_each_effect_is_worth() -> None:
+    point = {"model": "llama2_7b", "gpu": "h100_sxm", "dtype": "fp8", "batch": 64}
+    rows = SIMULATOR.explain(point)
+    worth = {row.name: row.note for row in rows if row.phase == "effects"}
+    assert set(worth) == {"launch", "fusion", "synchronisation", "clocks"}
+    [whole] = evaluate(point).iter_rows(named=True)
+    [left_out] = evaluate(point | {"without": "launch"}).iter_rows(named=True)
+    change_ms = 1e3 * (left_out["latency_s"] - whole["latency_s"])
+    assert f"{change_ms:+.3f} ms" in worth["launch"]
