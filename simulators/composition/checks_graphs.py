@@ -28,6 +28,8 @@ from simulators.composition.fit_graphs import (
 )
 from simulators.composition.graphs import Framework, price_graph
 from simulators.composition.graphs_measured import PEERS, TABLE, Case, read_cases
+from simulators.composition.graphs_profiles import FITTED, GPU, fit_paces, read_profiles
+from simulators.composition.graphs_profiles import TABLE as PROFILES
 from simulators.composition.network import price_collective
 from simulators.core.contract import Check
 from simulators.kernels.latency import roofline_s
@@ -141,6 +143,7 @@ def checks(reference: Path) -> list[Check]:
         _check(f"the same rows, {PAID}", _with_allocations(board, slow)),
         _check("fused by a compiler", fused, FUSED_BAR),
         *_parallel_checks(board),
+        *_convolutional(reference),
         *_ablation(board),
         _coverage([*seen, *capped, *[j for j in amd if j not in slow], *fused]),
     ]
@@ -227,6 +230,21 @@ def _coverage(judged: Sequence[Judged]) -> Check:
         "composition/graphs: models within their 90 % interval", 100.0 * float(np.mean(inside)),
         "%", rows=len(inside), note="calibrated boards; kernels of one kind err together",
     )  # fmt: skip
+
+
+def _convolutional(reference: Path) -> list[Check]:
+    """Return how far sums of kernels of convolutional networks are off; none was fitted as such."""
+    title = f"composition/graphs: convolutional networks, kernels on {GPU}"
+    if not (reference / PROFILES).is_file():
+        return [Check(title, None, unit="%", note=f"absent: {PROFILES}")]
+    profiles = read_profiles(reference)
+    framework = Framework(pace=fit_paces(profiles))
+    errors = {
+        p.name: p.predicted_s(framework) / p.measured_s - 1.0 for p in profiles if p.name != FITTED
+    }
+    value = round(100.0 * float(np.mean(np.abs(list(errors.values())))), 2)
+    note = ", ".join(f"{name} {100 * error:+.0f}" for name, error in errors.items())
+    return [Check(title, value, "%", rows=len(errors), note=note)]
 
 
 def _ablation(board: Board) -> list[Check]:

@@ -1,7 +1,8 @@
 """Whole fp32 models become a framework's constants: `python -m simulators.composition.fit_graphs`.
 
 Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
-per vendor, and the host's time for a launch, forward and backward. (A clock of each board within
+per vendor, the host's time for a launch, forward and backward, and the pace of depthwise
+convolutions over plain streaming. (A clock of each board within
 models was tried too: it made graphs that were left out worse.) Boards that count as new have
 kernels from ten rows an operator here too. Rows whose forward pass shows fresh
 allocations are left to their backward pass.
@@ -26,6 +27,8 @@ from simulators.composition.graphs import (
 )
 from simulators.composition.graphs_kernels import BACKWARD, FORWARD
 from simulators.composition.graphs_measured import SHAPES, TABLE, Case, read_cases
+from simulators.composition.graphs_profiles import TABLE as PROFILES
+from simulators.composition.graphs_profiles import fit_paces, read_profiles
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 from simulators.kernels.fitting import fit_few
@@ -79,7 +82,7 @@ def main() -> None:
         raise SystemExit("fit_graphs: there is no reference folder; set SWEEPER_REFERENCE")
     try:
         fitted = priced_cases(reference)
-        framework = fit(fitted)
+        framework = replace(fit(fitted), pace=fit_paces(read_profiles(reference)))
         error = float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)]))
         write_calibration(CALIBRATION, _text(reference, framework, len(fitted), error))
     except UserError as problem:
@@ -193,7 +196,7 @@ def _mean_error(ratios: Iterable[float]) -> float:
 
 
 def _text(reference: Path, framework: Framework, rows: int, error: float) -> str:
-    tables = [TABLE, SHAPES]
+    tables = [TABLE, SHAPES, PROFILES]
     listed = ", ".join(f'"{name}"' for name in tables)
     digests = ", ".join(f'"{sha256_of(reference / name)}"' for name in tables)
     lines = [
@@ -209,6 +212,9 @@ def _text(reference: Path, framework: Framework, rows: int, error: float) -> str
         "",
         "[framework.launch_s]",
         *(f"{phase} = {launch_s:.3g}" for phase, launch_s in framework.launch_s.items()),
+        "",
+        "[framework.pace]",
+        *(f"{name} = {factor:.3f}" for name, factor in framework.pace.items()),
         "",
         "[framework.gradient]",
         *(f"{vendor} = {factor:.3f}" for vendor, factor in framework.gradient.items()),

@@ -43,6 +43,7 @@ class Framework:
 
     launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
     gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
+    pace: Mapping[str, float] = field(default_factory=dict)  # by kind: time over plain streaming
 
     def idle_s(self, phase: str, busy_s: float, launches: float, waits: float) -> float:
         """Return how long the GPU has nothing to do: the host is slower, or had to wait itself.
@@ -108,6 +109,7 @@ def load_framework() -> Framework:
     return Framework(
         launch_s={phase: float(x) for phase, x in table["launch_s"].items()},
         gradient={name: float(x) for name, x in table["gradient"].items()},
+        pace={name: float(x) for name, x in table["pace"].items()},
     )
 
 
@@ -183,12 +185,11 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
 def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
     """Return the time of each kernel within a model over its time alone."""
     gradient = framework.gradient_of(gpu)
-    return np.array(
-        [
-            gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
-            for launch in priced.launches
-        ]
-    )
+    ordered = [
+        gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
+        for launch in priced.launches
+    ]
+    return np.array(ordered) * [framework.pace.get(each.pace, 1.0) for each in priced.launches]
 
 
 def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:

@@ -11,7 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from simulators.composition.graphs_kernels import BACKWARD, Launch, Moved, gemm, product, stream
+from simulators.composition.graphs_kernels import (
+    BACKWARD,
+    DEPTHWISE,
+    Launch,
+    Moved,
+    gemm,
+    product,
+    stream,
+)
 from simulators.kernels.latency import Kernel
 from simulators.workload.graph import PRODUCTS, Graph, Node
 from simulators.workload.operators import BYTES, Attention, Gemm
@@ -44,13 +52,19 @@ def backward_launches(graph: Graph, dtype: str) -> tuple[Launch, ...]:
     """Return the kernels of a backward pass, last operators first."""
     readers = graph.readers()
     return tuple(
-        Launch(kernel, node.repeat, node.name, BACKWARD)
+        Launch(kernel, node.repeat, node.name, BACKWARD, pace=pace)
         for position, node in reversed(list(enumerate(graph.nodes)))
-        for kernel in (
-            *_sums(graph, readers[position], node, dtype),
-            *_derivative(graph, node, dtype),
+        for kernel, pace in (
+            *((kernel, "") for kernel in _sums(graph, readers[position], node, dtype)),
+            *_paced(node, _derivative(graph, node, dtype)),
         )
     )
+
+
+def _paced(node: Node, kernels: tuple[Kernel, ...]) -> Iterator[tuple[Kernel, str]]:
+    """Yield kernels of a derivative with their paces."""
+    paces = DEPTHWISE[1:] if node.is_depthwise else ()
+    return zip(kernels, (*paces, *("" for _ in kernels)), strict=False)
 
 
 def _sums(graph: Graph, readers: tuple[int, ...], node: Node, dtype: str) -> Iterator[Kernel]:

@@ -27,6 +27,9 @@ from simulators.workload.operators import (
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
+DEPTHWISE = ("depthwise", "depthwise_input", "depthwise_weight")
+"""Paces of convolutions channel by channel: forward, and for the gradients of input and weight."""
+
 Moved = tuple[float, float]
 """Numbers read and written per number of a result."""
 
@@ -40,6 +43,7 @@ class Launch:
     node: str
     phase: str = FORWARD
     waits: bool = False  # the host reads its result before it goes on
+    pace: str = ""  # kernels of this kind run at a pace of their own, if one was measured
 
 
 def forward_launches(
@@ -60,7 +64,7 @@ def forward_launches(
     ['Gemm', 'Elementwise']
     """
     alone = [
-        Launch(kernel, node.repeat, node.name, waits=node.waits)
+        Launch(kernel, node.repeat, node.name, waits=node.waits, pace=_pace(node))
         for node in graph.nodes
         if not fused or _stays_alone(node)
         for kernel in _kernels(graph, node, dtype, training=training)
@@ -102,6 +106,10 @@ def product(graph: Graph, node: Node, dtype: str) -> Kernel:
 def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> Gemm:
     """Return `batch` products of m x k and k x n."""
     return Gemm(name=name, m=float(m), n=float(n), k=float(k), batch=float(batch), dtype=dtype)
+
+
+def _pace(node: Node) -> str:
+    return DEPTHWISE[0] if node.is_depthwise else ""
 
 
 def _stays_alone(node: Node) -> bool:
@@ -165,10 +173,10 @@ def _attention(graph: Graph, node: Node, dtype: str) -> Attention:
 
 
 def _convolution(graph: Graph, node: Node, dtype: str) -> Kernel:
-    """Return a convolution's kernel; with one filter per channel it does no more than stream."""
+    """Return a convolution's kernel; with one filter per channel it streams, at its own pace."""
     batch, _, *sides = graph.shape(node)
     filters, depth, kernel, _ = node.weights[0]
-    if depth == 1 and node.groups > 1:
+    if node.is_depthwise:
         read = math.prod(graph.shape(node))
         return stream(float(node.numbers), (read / node.numbers, 1.0), dtype)
     side, out = math.sqrt(math.prod(sides)), math.sqrt(math.prod(node.shape[2:]))

@@ -73,6 +73,11 @@ class Node:
         """Weights of one of its repetitions."""
         return sum(math.prod(shape) for shape in self.weights)
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether it is a convolution with filters of one channel each."""
+        return self.kind == "conv" and self.groups > 1 and self.weights[0][1] == 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:

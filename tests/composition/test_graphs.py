@@ -166,6 +166,20 @@ def test_a_slow_host_leaves_the_gpu_idle() -> None:
     assert span(priced, V100, BACKWARD, slow).launch_s == 0.0
 
 
+def test_depthwise_kernels_run_at_their_own_pace() -> None:
+    g = Sketch("separable")
+    x = g.conv(g.input((1, 3, 8, 8)), 16, 1)
+    g.conv(x, 16, 3, groups=16)
+    priced = price_graph(g.graph(), V100, dtype="fp32", training=True)
+    plain = span(priced, V100, FORWARD, ALONE).busy_s
+    slow = span(priced, V100, FORWARD, Framework(pace={"depthwise": 2.0})).busy_s
+    (alone,) = [s for s, k in zip(priced.seconds, priced.launches, strict=True)
+                if k.pace == "depthwise"]  # fmt: skip
+    assert slow == pytest.approx(plain + alone)
+    paces = [launch.pace for launch in priced.launches]
+    assert [p for p in paces if p] == ["depthwise", "depthwise_input", "depthwise_weight"]
+
+
 def test_the_interval_holds_the_prediction() -> None:
     priced = price_graph(classic_graph(GPT2, 2, 64), V100, dtype="fp32")
     part = span(priced, V100, FORWARD, ALONE)

@@ -22,6 +22,7 @@ from simulators.workload.graph import Graph, Load
 # Weights as counted by the makers' own code: torchvision, Hugging Face, facebookresearch/dlrm.
 PARAMETERS = {
     "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
     "resnet152": 60_192_808,
     "vgg16": 138_357_544,
     "mobilenet_v2": 3_504_872,
@@ -33,7 +34,14 @@ PARAMETERS = {
     "dlrm_criteo": 540_677_217,
 }
 # Multiplications in 1e9 for one image: torchvision's model table.
-GMACS = {"resnet50": 4.09, "resnet152": 11.51, "vgg16": 15.47, "vit_b16": 17.56, "vit_l16": 61.55}
+GMACS = {
+    "resnet50": 4.09,
+    "resnet101": 7.80,
+    "resnet152": 11.51,
+    "vgg16": 15.47,
+    "vit_b16": 17.56,
+    "vit_l16": 61.55,
+}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert_base": {
