@@ -251,9 +251,10 @@ def _ablation(board: Board) -> list[Check]:
     """Return the error with one effect left out, over all cases nothing else is wrong with."""
     rows = [row for row in board.rows if not row.is_allocating and not _is_slow(row.case)]
     left_out: dict[str, dict[str, Any]] = {
-        "nothing": {},
-        "launches and waits of the host": {"launch_s": {}},
-        "orders of backward products": {"gradient": {}},
+        "with all effects": {},
+        "without launches and waits of the host": {"launch_s": {}},
+        "without waits of the host": {"synchronises": False},
+        "without orders of backward products": {"gradient": {}},
     }
     lines = []
     for what, change in left_out.items():
@@ -264,7 +265,7 @@ def _ablation(board: Board) -> list[Check]:
             errors.setdefault(where, []).append(abs(total_s / row.case.total_s - 1.0))
         every = [error for group in errors.values() for error in group]
         note = ", ".join(f"{name} {100 * np.mean(e):.1f}" for name, e in sorted(errors.items()))
-        title = f"composition/graphs without {what}"
+        title = f"composition/graphs {what}"
         value = round(100.0 * float(np.mean(every)), 2)
         lines.append(Check(title, value, "%", rows=len(every), note=note))
     fused = [case for case in board.cases if case.is_fused]

@@ -44,6 +44,7 @@ class Framework:
     launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
     gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
     pace: Mapping[str, float] = field(default_factory=dict)  # by kind: time over plain streaming
+    synchronises: bool = True  # whether waits of the host are counted
 
     def idle_s(self, phase: str, busy_s: float, launches: float, waits: float) -> float:
         """Return how long the GPU has nothing to do: the host is slower, or had to wait itself.
@@ -54,7 +55,7 @@ class Framework:
         2.0
         """
         launch_s = self.launch_s.get(phase, 0.0)
-        return max(launches * launch_s - busy_s, waits * launch_s)
+        return max(launches * launch_s - busy_s, waits * launch_s * self.synchronises)
 
     def gradient_of(self, gpu: Gpu) -> float:
         """Return the time of a backward product over that of a forward one of its size."""

@@ -292,6 +292,7 @@ def _framework(effects: Effects, *, compiled: bool) -> Framework:
         launch_s=fitted.launch_s if effects.launch and not compiled else {},
         gradient=fitted.gradient,
         pace=fitted.pace,
+        synchronises=effects.synchronisation,
     )
 
 
