@@ -13,6 +13,7 @@ from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
+from simulators.composition.effects import Effects, effects_without
 from simulators.composition.iteration import Replica
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.core.contract import categories, fact, numbers, schema_of
@@ -68,8 +69,8 @@ class _Known(Generic[K]):
 
 DEPLOYED = (
     "model", "gpu", "cluster", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "kv_dtype",
-    "runtime", "prices", "usd_per_gpu_hour", "sm_scale", "clock_scale", "bandwidth_scale",
-    "l2_scale",
+    "runtime", "without", "prices", "usd_per_gpu_hour", "sm_scale", "clock_scale",
+    "bandwidth_scale", "l2_scale",
 )  # fmt: skip
 """The fields of a point that say what stands in the rack, and what it costs."""
 
@@ -91,6 +92,7 @@ def deployment_of(point: ServingPoint) -> Deployment:
         cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
+        effects_without(point.without),
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -114,6 +116,7 @@ def _hardware(
     cut: Parallelism,
     dtypes: tuple[str, str],
     scales: tuple[float, float, float, float],
+    effects: Effects,
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
     dtype, kv_dtype = dtypes
@@ -129,10 +132,10 @@ def _hardware(
     )
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
-        runtime=runtime.value,
+        runtime=runtime.value, effects=effects,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    return Hardware(f"{parts} {cut} {dtypes} {scales}", replica)
+    return Hardware(f"{parts} {cut} {dtypes} {scales} {effects}", replica)
 
 
 _descriptions: dict[int, tuple[object, str]] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.composition.effects import NAMES as EFFECTS
+from simulators.composition.effects import NOTHING
 from simulators.core.contract import choice
 from simulators.serving.arrivals import KNOWN
 
@@ -96,6 +98,10 @@ class ServingPoint:
     dtype: str = choice("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice("how kernels are launched: graphs, eager ...", default="graphs")
+    without: str = choice(
+        f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
+        default=NOTHING,
+    )
     max_context: int = choice(
         "longest prompt and output together; 0: as long as the model allows", default=0
     )

@@ -207,6 +207,13 @@ def test_a_window_leaves_out_the_first_and_the_last_requests() -> None:
         simulate(point(warmup=30, cooldown=29))
 
 
+def test_effects_that_are_left_out_take_no_time() -> None:
+    whole, less = (simulate(point(without=w)).tpot_mean_s for w in ("nothing", "launch+clocks"))
+    assert less < whole
+    with pytest.raises(UnknownNameError, match="did you mean 'clocks'"):
+        simulate(point(without="clock"))
+
+
 def test_facts_are_those_of_each_row() -> None:
     facts = SIMULATOR.describe(batch(point(), point(model="llama2_70b", tp=4, pp=2, replicas=3)))
     assert facts["gpus"].to_pylist() == [1, 24]
