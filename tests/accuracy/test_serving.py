@@ -7,11 +7,11 @@ import pytest
 from simulators.core.calibration import reference_folder
 from simulators.serving.checks import checks
 
-# Relative errors against real runs; what is aimed at is 0.10 everywhere. The GEMM times of the
-# floors below are far too long on the RTX 4090, on which nothing was measured for them.
+# Relative errors against real runs; what is aimed at is 0.10 everywhere. Nothing was measured on
+# the RTX 4090: its kernels borrow a sibling's efficiencies.
 BUDGETS = {
-    "vllm RTX4090__Llama-3.1-8B mean TTFT": 1.2,
-    "vllm RTX4090__Llama-3.1-8B median TPOT": 0.8,
+    "vllm RTX4090__Llama-3.1-8B mean TTFT": 0.35,
+    "vllm RTX4090__Llama-3.1-8B median TPOT": 0.15,
     "vllm RTXPRO6000__Llama-3.1-8B mean TTFT": 0.1,
     "vllm RTXPRO6000__Llama-3.1-8B median TPOT": 0.1,
 }
