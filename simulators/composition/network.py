@@ -93,12 +93,12 @@ def price_collective(
         span: neighbouring GPUs it reaches over; more than a node has means the network.
         framework: whose all-reduce, where it was measured there.
     """
-    library = ""
+    library, board = "", gpu.measured_as or gpu.name  # a what-if device has the real one's ports
     if collective.kind in MEASURED and span == collective.ranks and gpu.link_bytes_per_s:
-        library = _library(gpu.name, framework)
+        library = _library(board, framework)
     if library and span <= cluster.gpus_per_node:
         answer = measured_time(
-            gpu=gpu.name,
+            gpu=board,
             library=library,
             collective=collective.kind,
             dtype="fp16",
@@ -127,10 +127,15 @@ def sustained(cluster: Cluster, gpu: Gpu, span: int) -> Sustained:
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
     is_inside = span <= cluster.gpus_per_node
-    fabric = cluster.fabric if gpu.link_bytes_per_s else PCIE
+    fabric = fabric_of(cluster, gpu)
     if is_inside and fabric in fitted:
         return Sustained(fitted[fabric], calibrated=True)
     return Sustained(fitted["other"], calibrated=False)
+
+
+def fabric_of(cluster: Cluster, gpu: Gpu) -> str:
+    """Return what joins the GPUs of a node: the node's fabric, or PCIe where a GPU has no ports."""
+    return cluster.fabric if gpu.link_bytes_per_s else PCIE
 
 
 @functools.lru_cache(maxsize=64)

@@ -99,7 +99,7 @@ def _step(
 
 def _divided(replica: Replica, step: Step, phase: str, seconds: float) -> list[Contribution]:
     """Return the rows of one batch with their times scaled to a span."""
-    rows = explained(replica, step, phase, 0.0)
+    rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [replace(row, time_s=row.time_s * scale, energy_j=row.energy_j * scale) for row in rows]
