@@ -119,13 +119,13 @@ def _fitted_tables(reference: Path) -> bool:
 def _full(measured: Sequence[Rows], everything: bool) -> list[Check]:
     """Check boards with a calibration on shapes that were not in it."""
     compared = []
-    for gpu, family, parts in _by_family(measured):
+    for gpu, family, parts in by_family(measured):
         profile = profile_of(load_gpu(gpu))
         if profile.level != "full":
             continue
         judged = [part.where(_layers(part) if everything else part.held_out) for part in parts]
-        compared.append(_compare(gpu, family, judged, profile))
-    lines = [_error_check(f"{c.gpu} {c.family} MAPE", c, _note(c.gpu)) for c in compared]
+        compared.append(compare(gpu, family, judged, profile))
+    lines = [error_check(f"{c.gpu} {c.family} MAPE", c, _note(c.gpu)) for c in compared]
     lines += _means(compared, TRUSTED, BAR, "V100, P100, A100-40GB mean")
     lines += _means(compared, ROCM, ROCM_BAR, "MI100, MI210 mean")
     return lines + _coverage(compared)
@@ -134,7 +134,7 @@ def _full(measured: Sequence[Rows], everything: bool) -> list[Check]:
 def _few_shot(measured: Sequence[Rows]) -> list[Check]:
     """Check boards left out of every fit, given a few rows of each operator."""
     lines = []
-    for gpu_name, family, parts in _by_family(measured):
+    for gpu_name, family, parts in by_family(measured):
         if family == "conv" or (gpu_name not in LEFT_OUT and _is_calibrated(gpu_name)):
             continue
         gpu = load_gpu(gpu_name)
@@ -165,16 +165,16 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
     lines = []
     ours: dict[str, list[float]] = {}
     roofs: dict[str, list[float]] = {}
-    for gpu_name, family, parts in _by_family(measured):
+    for gpu_name, family, parts in by_family(measured):
         gpu = load_gpu(gpu_name)
         layers = [part.where(_layers(part)) for part in parts]
-        compared = _compare(gpu_name, family, layers, _as_if_new(gpu))
+        compared = compare(gpu_name, family, layers, _as_if_new(gpu))
         ours.setdefault(gpu_name, []).append(_mape(compared))
         roof = np.concatenate([roofline_s(operator_of(part), gpu) for part in layers])
         roof_error = 100.0 * float(np.mean(np.abs(roof / compared.measured_s - 1.0)))
         roofs.setdefault(gpu_name, []).append(roof_error)
         note = f"zero-shot; roofline {roof_error:.1f}"
-        lines.append(_error_check(f"{gpu_name} {family} MAPE, data sheet alone", compared, note))
+        lines.append(error_check(f"{gpu_name} {family} MAPE, data sheet alone", compared, note))
         covered = 100.0 * float(np.mean(compared.covered))
         name = f"{gpu_name} {family} coverage, data sheet alone"
         lines.append(_at_least(name, covered, compared.measured_s.size, "zero-shot"))
@@ -186,7 +186,7 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
     return lines
 
 
-def _by_family(measured: Sequence[Rows]) -> list[tuple[str, str, list[Rows]]]:
+def by_family(measured: Sequence[Rows]) -> list[tuple[str, str, list[Rows]]]:
     """Return the classes of each board that are reported together."""
     groups: dict[tuple[str, str], list[Rows]] = {}
     for part in measured:
@@ -208,7 +208,7 @@ def _is_calibrated(gpu: str) -> bool:
     return any(board.name == gpu for board in boards())
 
 
-def _compare(gpu_name: str, family: str, parts: Sequence[Rows], profile: Profile) -> Compared:
+def compare(gpu_name: str, family: str, parts: Sequence[Rows], profile: Profile) -> Compared:
     """Return predictions of all rows with a given profile."""
     gpu = load_gpu(gpu_name)
     columns = []
@@ -267,7 +267,8 @@ def _coverage(compared: Sequence[Compared]) -> list[Check]:
     return lines
 
 
-def _error_check(name: str, compared: Compared, note: str) -> Check:
+def error_check(name: str, compared: Compared, note: str) -> Check:
+    """Return the mean absolute percentage error, with its median, worst and bias in the note."""
     if not compared.measured_s.size:
         return Check(name, None, "%", note="no rows")
     rows = compared.measured_s.size

@@ -81,7 +81,7 @@ def _own(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:
         gpu = load_gpu(part.gpu)
         if (gpu.name, part.framework, part.kind) not in fitted:
             continue
-        priced = price(_product(part), gpu, framework=part.framework)
+        priced = price(product_of(part), gpu, framework=part.framework)
         predicted_s = priced.latency_s
         error = _mape(predicted_s, part.seconds)
         name = f"{part.gpu} {part.framework} {part.kind} product MAPE"
@@ -141,10 +141,10 @@ def _predicted_s(part: TensorRows, rates: TensorRates) -> Floats:
     """Return what given rates say of measured rows."""
     gpu = load_gpu(part.gpu)
     seconds = tensor_seconds(rates, part.sizes, gpu, *MEASURED[part.kind])
-    return np.maximum(seconds, gemm_roofline_s(_product(part), gpu))
+    return np.maximum(seconds, gemm_roofline_s(product_of(part), gpu))
 
 
-def _product(part: TensorRows) -> Gemm:
+def product_of(part: TensorRows) -> Gemm:
     """Return measured rows as one product whose sizes are columns."""
     m, n, k, batch = part.sizes
     dtype, weight_dtype = MEASURED[part.kind]

@@ -49,6 +49,9 @@ from simulators.kernels.profile import GemmRates, Profile
 FULL_ROWS, FULL_STREAM_ROWS = 200, 30
 """Rows from which a class of products has tables of its own; a class without tables needs fewer."""
 
+LEAST_ROWS = 2
+"""One to fit to and one to judge."""
+
 FEW_ROWS, SEEDS = 10, 4
 """Of the few-shot exercise every board goes through as if it were new."""
 
@@ -90,9 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def fit_device(name: str, measured: Path, out: Path) -> None:
     """Calibrate one device from a file of its measurements."""
     gpu = load_gpu(name)
-    parts = [rows for found, _ in rows_of_table(read_table(measured), gpu.name) for rows in found]
-    if not parts:
+    found = [rows for some, _ in rows_of_table(read_table(measured), gpu.name) for rows in some]
+    parts = [part for part in found if len(part) >= LEAST_ROWS]
+    if not found:
         raise UserError(f"{measured} has no operator that is known; column 'op' names them")
+    for part in found:
+        if len(part) < LEAST_ROWS:
+            print(f"left out: {part.label} has {len(part)} row, and needs {LEAST_ROWS}")
+    if not parts:
+        raise UserError(f"{measured} has too few rows of any operator")
     fitted = _fitted(gpu, parts, [board for board in boards() if board.name != gpu.name])
     table = {"measured": [measured.name], "sha256": [sha256_of(measured)]}
     write_calibration(out / f"{gpu.name}.toml", _text(fitted, table))
@@ -128,19 +137,19 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     before = zero_shot_profile(
         gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w, among=peers
     )
-    kept = [part.where(~part.held_out) if _is_full(part) else part for part in parts]
-    level = "full" if any(map(_is_full, parts)) else "few_shot"
+    kept = [part.where(~part.held_out) if is_full(part) else part for part in parts]
+    level = "full" if any(map(is_full, parts)) else "few_shot"
     profile, errors, bands = before, {}, {}
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part, mine in sorted(zip(parts, kept, strict=True), key=lambda pair: pair[0].label):
-        fit = fit_full if _is_full(part) else fit_few
-        folds = 3 if _is_full(part) else min(len(mine), FEW_ROWS)
+        fit = fit_full if is_full(part) else fit_few
+        folds = 3 if is_full(part) else min(len(mine), FEW_ROWS)
         profile = fit(mine, gpu, profile)
         judged = mine.where(mine.layer_shaped) if mine.layer_shaped.any() else mine
         blind_s = cross_validated_s(mine, gpu, before, fit, folds)
         blind_s = blind_s[mine.layer_shaped] if mine.layer_shaped.any() else blind_s
         known = np.isfinite(blind_s)
-        if _is_full(part):
+        if is_full(part):
             bands[part.label] = band_of(blind_s[known], judged.seconds[known])
             judged = part.where(part.held_out)
             blind_s = call_seconds(operator_of(judged), gpu, profile)
@@ -167,7 +176,8 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     )
 
 
-def _is_full(part: Rows) -> bool:
+def is_full(part: Rows) -> bool:
+    """Say whether a class has enough rows for tables of its own, and so a half to hold out."""
     return len(part) >= (FULL_ROWS if part.label in ("linear", "bmm", "conv") else FULL_STREAM_ROWS)
 
 

@@ -29,7 +29,9 @@ SIDE_FOLDER = FOLDER.with_name("side")
 DEFAULT_FRAMEWORK = "trtllm"
 """Whose kernels run, in every family, unless a caller names another's."""
 
-FRAMEWORKS = (DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier")
+FRAMEWORKS = (
+    DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier", "pytorch",
+)  # fmt: skip
 """Where the framework asked for has no entry, the first of these that has one speaks."""
 
 RELATIVES = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -88,6 +89,18 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     if not path.is_file():
         return []
     table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", NAMED.get(gpu, gpu))])
+    return measured_in(table, gpu, kernel, LEAST_ROWS)
+
+
+def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Measured]:
+    """Return a table's rows by framework and precisions, each of its most used kernel.
+
+    Args:
+        table: rows of one GPU and kernel, with the columns of its reference table.
+        gpu: the name of its data sheet.
+        kernel: prefill, decode, mla_prefill, mla_decode or experts.
+        least_rows: kernels with fewer are left out.
+    """
     text = [n for n in ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype",
                         "moe_dtype", "distribution") if n in table.column_names]  # fmt: skip
     labels = {name: np.array(table[name].to_pylist()) for name in text}
@@ -106,7 +119,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
         mine = keys == key
         dtypes = [label[n] for n in ("attn_dtype", "mla_dtype", "moe_dtype") if n in label]
         dtypes += [label["kv_cache_dtype"]] if "kv_cache_dtype" in label else []
-        if mine.sum() < LEAST_ROWS or not set(dtypes) <= set(DTYPES):
+        if mine.sum() < least_rows or not set(dtypes) <= set(DTYPES):
             continue
         rows = Measured(
             gpu, label["framework"], kernel, "_".join(DTYPES[d] for d in dtypes),

@@ -139,6 +139,8 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         UserError: it cannot be read, or lacks a column every measurement has.
     """
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file")
     try:
         if path.suffix == ".csv":
             table = pyarrow.csv.read_csv(path)

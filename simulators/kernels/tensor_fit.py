@@ -26,6 +26,7 @@ from simulators.kernels.bands import band_of
 from simulators.kernels.boosting import boosted
 from simulators.kernels.correction import Correction, features_of
 from simulators.kernels.least_squares import fit_log
+from simulators.kernels.measurements import read_table
 from simulators.kernels.profile import TENSOR_TILES
 from simulators.kernels.tensor import (
     MEASURED,
@@ -41,6 +42,7 @@ from simulators.kernels.tensor_rows import (
     SPLIT,
     TABLE,
     TensorRows,
+    own_products,
     read_tensor_rows,
 )
 from simulators.kernels.tiling import Tile
@@ -48,6 +50,12 @@ from simulators.kernels.tiling import Tile
 Floats = NDArray[np.float64]
 
 SHIPPED = PACKAGE / "kernels" / "calibration" / FOLDER
+
+OWN = Path("catalog") / "kernels" / FOLDER
+"""Where a device of one's own is looked for first."""
+
+LEAST_ROWS = 100
+"""Of a kind of products: with fewer, too few are left to choose between formula and trees."""
 
 FORMULA_ROWS = 3000
 """Rows the formula is fitted to; more of them say nothing new about a score of numbers."""
@@ -76,11 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m simulators.kernels.tensor_fit", description=__doc__
     )
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the calibrations")
+    parser.add_argument("--out", type=Path, help="folder of the calibrations")
     parser.add_argument("--gpu", action="append", help="only this one; may be given again")
+    parser.add_argument("--device", help="a GPU of one's own, by the name of its data sheet")
+    parser.add_argument("--measured", type=Path, help="its measurements, by kernels.measure")
     asked = parser.parse_args(arguments)
+    if (asked.device is None) != (asked.measured is None):
+        parser.error("--device and --measured belong together")
     try:
-        fit_reference(asked.out, asked.gpu)
+        if asked.device:
+            fit_device(asked.device, asked.measured, asked.out or OWN)
+        else:
+            fit_reference(asked.out or SHIPPED, asked.gpu)
     except UserError as error:
         sys.exit(f"tensor_fit: {error}")
 
@@ -97,17 +112,42 @@ def fit_reference(out: Path, only: Sequence[str] | None = None) -> None:
     for name in dict.fromkeys(part.gpu for part in rows):
         if only and name not in only:
             continue
-        gpu = load_gpu(name)
         parts = [part for part in rows if part.gpu == name]
-        fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
-        errors = [_held_out_error(part, r, gpu) for part, r in zip(parts, fitted, strict=True)]
-        write_calibration(out / f"{name}.toml", _text(gpu, parts, fitted, errors, digests))
-        for part, (plain, bent) in zip(parts, errors, strict=True):
-            title = f"{name} {part.framework} {part.kind} MAPE"
-            note = f"formula alone {100.0 * plain:.1f} %"
-            held_out = int(np.count_nonzero(part.held_out))
-            lines.append(Check(title, 100.0 * bent, "%", rows=held_out, note=note))
+        lines += _fit_board(load_gpu(name), parts, out, digests)
     print_checks(lines)
+
+
+def fit_device(name: str, measured: Path, out: Path) -> None:
+    """Fit one device to the products in a file of its measurements."""
+    gpu = load_gpu(name)
+    found = own_products(read_table(measured), gpu.name)
+    parts = [part for part in found if len(part) >= LEAST_ROWS]
+    if not parts:
+        counts = ", ".join(f"{len(part)} of {part.kind}" for part in found) or "none"
+        raise UserError(
+            f"{measured}: a kind of products needs {LEAST_ROWS} rows of 'gemm'; it has {counts}"
+        )
+    print_checks(_fit_board(gpu, parts, out, {measured.name: sha256_of(measured)}))
+    print(f"\nWritten: {out / f'{gpu.name}.toml'}")
+
+
+def _fit_board(
+    gpu: Gpu, parts: Sequence[TensorRows], out: Path, digests: Mapping[str, str]
+) -> list[Check]:
+    """Fit and write one board; return its errors on matrices held out."""
+    fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
+    errors = [_held_out_error(part, r, gpu) for part, r in zip(parts, fitted, strict=True)]
+    write_calibration(out / f"{gpu.name}.toml", _text(gpu, parts, fitted, errors, digests))
+    return [
+        Check(
+            f"{gpu.name} {part.framework} {part.kind} MAPE",
+            100.0 * bent,
+            "%",
+            rows=int(np.count_nonzero(part.held_out)),
+            note=f"formula alone {100.0 * plain:.1f} %",
+        )
+        for part, (plain, bent) in zip(parts, errors, strict=True)
+    ]
 
 
 def fit_tensor(rows: TensorRows, gpu: Gpu) -> TensorRates:

@@ -22,7 +22,7 @@ from simulators.kernels.tensor import MEASURED, TensorRates, stand_ins, tensor_r
 FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""
 
-FRAMEWORKS = ("trtllm", "vllm", "sglang")
+FRAMEWORKS = ("trtllm", "vllm", "sglang", "pytorch")
 
 RELATIVES = {
     "volta": ("ampere",),

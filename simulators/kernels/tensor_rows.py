@@ -9,6 +9,7 @@ rows fall on.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,16 +103,24 @@ def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Tens
     """Return every board, framework and kind of the tables that is known; empty without any."""
     found = []
     if (file := reference / TABLE).is_file():
-        found += _plain(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
+        found += plain_rows(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
     if (file := reference / LATENT_TABLE).is_file():
         found += _latent(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
     return tuple(found)
 
 
-def _plain(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:
-    """Return products with one weight matrix."""
+def plain_rows(
+    table: pa.Table, frameworks: Sequence[str], boards: Mapping[str, str] = BOARDS
+) -> list[TensorRows]:
+    """Return products with one weight matrix, by board, framework and kind.
+
+    Args:
+        table: with the columns of the reference table.
+        frameworks: whose rows.
+        boards: what the table calls each board, and the name of its data sheet.
+    """
     found = []
-    for name, gpu in BOARDS.items():
+    for name, gpu in boards.items():
         mine = table.filter(pc.equal(table["gpu"], name))
         for framework in frameworks:
             theirs = mine.filter(pc.equal(mine["framework"], framework))
@@ -124,6 +133,15 @@ def _plain(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:
                 if rows.num_rows:
                     found.append(_columns(rows, gpu, framework, kind))
     return found
+
+
+def own_products(table: pa.Table, gpu: str) -> list[TensorRows]:
+    """Return the products in a file of one device's measurements, by framework and kind."""
+    mine = table.filter(pc.equal(table["op"], "gemm"))
+    if not mine.num_rows:
+        return []
+    frameworks = mine["framework"].unique().to_pylist()
+    return plain_rows(mine, frameworks, dict.fromkeys(mine["gpu"].unique().to_pylist(), gpu))
 
 
 def _latent(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:

@@ -1,0 +1,220 @@
+"""Which calls to time: sizes spread evenly over a family's range, however many there is time for.
+
+The first points of a Kronecker sequence fill a box more evenly than drawn ones do, for any count
+(Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). Sizes are spread in
+their logarithms and rounded to what libraries are tuned for. Ranges are those of the reference
+tables, less what needs more memory or arithmetic than a minute allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_NUMBERS = 2.0**29
+"""Of all operands together: 2 GiB in fp32."""
+
+MOST_FLOPS = 2.0**41
+"""Of one call: a thirtieth of a second at 67 TFLOP/s."""
+
+SCAN = 64
+"""A range in which so many points in a row are too large holds nothing that can be timed."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Sizes from `least` to `most` in steps of `step`, spread by their logarithms."""
+
+    least: int
+    most: int
+    step: int = 1
+
+    def at(self, place: float, largest: int) -> int:
+        """Return the size at a place in [0, 1); none is above `largest`, if that leaves any."""
+        most = max(min(self.most, largest), self.least)
+        size = float(self.least * (most / self.least) ** place)
+        return max(round(size / self.step), 1) * self.step
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values, each as often as the others."""
+
+    values: tuple[int, ...]
+
+    def at(self, place: float, _largest: int) -> int:
+        """Return the value at a place in [0, 1)."""
+        return self.values[int(place * len(self.values))]
+
+
+@dataclass(frozen=True)
+class Design:
+    """One family of calls: its operators, taken in turn, its precision and the ranges of sizes."""
+
+    ops: tuple[str, ...]
+    dtype: str
+    sizes: Mapping[str, Span | Choice]
+    looped: bool  # timed in a loop on the device, as the tables of engines' kernels were
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to time."""
+
+    op: str
+    dtype: str
+    sizes: Mapping[str, int]
+    looped: bool
+
+
+_WIDE = Span(64, 16384, 8)
+_CHANNELS = Span(16, 1024, 8)
+_HEADS = {
+    "num_key_value_heads": Choice((1, 2, 4, 8)), "group": Choice((1, 4, 8)),
+    "head_dim": Choice((64, 128)),
+}  # fmt: skip
+_WEIGHTS = {"m": Span(1, 16384), "n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
+_VECTOR_OPS = ("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow",
+               "addu", "ln", "mulu", "divu", "powu")  # fmt: skip
+
+FAMILIES: Mapping[str, tuple[Design, ...]] = {
+    "gemm": (
+        Design(("gemm",), "bf16", _WEIGHTS, looped=True),
+        Design(("gemm",), "fp8", {**_WEIGHTS, "m": Span(16, 16384, 16)}, looped=True),
+    ),
+    "attention": (
+        Design(
+            ("prefill",),
+            "bf16",
+            {"batch_size": Span(1, 64), "isl": Span(16, 16384), **_HEADS},
+            looped=True,
+        ),
+        Design(
+            ("decode",),
+            "bf16",
+            {"batch_size": Span(1, 256), "step": Span(15, 65535), **_HEADS},
+            looped=True,
+        ),
+    ),
+    "linear": (
+        Design(("linear",), "fp32", {"m": Span(16, 16384), "n": _WIDE, "k": _WIDE}, looped=False),
+    ),
+    "bmm": (
+        Design(
+            ("bmm",),
+            "fp32",
+            {"batch": Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))},
+            looped=False,
+        ),
+    ),
+    "vector": (
+        Design(_VECTOR_OPS, "fp32", {"rows": Span(16, 65536), "cols": _WIDE}, looped=False),
+    ),
+    "conv": (
+        Design(
+            ("conv",),
+            "fp32",
+            {
+                "batch": Span(1, 64),
+                "in_channels": _CHANNELS,
+                "out_channels": _CHANNELS,
+                "kernel_size": Choice((1, 3, 5, 7)),
+                "input_size": Span(7, 224),
+                "stride": Choice((1, 2)),
+            },
+            looped=False,
+        ),
+    ),
+}
+"""What can be timed, by the name `--ops` knows it under."""
+
+DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))
+
+
+def calls(designs: tuple[Design, ...], largest: int) -> Iterator[Call]:
+    """Yield calls without end, one of each design in turn.
+
+    Args:
+        designs: what to time.
+        largest: no size above this, where a range reaches so far down.
+    """
+    sources = [_calls(design, largest) for design in designs]
+    while sources:
+        for source in list(sources):
+            call = next(source, None)
+            if call is None:
+                sources.remove(source)
+            else:
+                yield call
+
+
+def _calls(design: Design, largest: int) -> Iterator[Call]:
+    """Yield the calls of one design that are small enough; end where none is left to find."""
+    step = _steps(len(design.sizes))
+    made, skipped = 0, 0
+    for i in count(1):
+        places = np.modf(0.5 + i * step)[0]
+        sizes = {
+            name: span.at(float(place), largest)
+            for (name, span), place in zip(design.sizes.items(), places, strict=True)
+        }
+        sizes = _completed(design.ops[0], sizes)
+        numbers, flops = weight_of(design.ops[0], sizes)
+        if numbers > MOST_NUMBERS or flops > MOST_FLOPS:
+            skipped += 1
+            if skipped >= SCAN:
+                return
+            continue
+        yield Call(design.ops[made % len(design.ops)], design.dtype, sizes, design.looped)
+        made, skipped = made + 1, 0
+
+
+def _completed(op: str, sizes: dict[str, int]) -> dict[str, int]:
+    """Return the sizes with those that follow from them, under the names of the reference tables.
+
+    >>> _completed("decode", {"step": 63, "num_key_value_heads": 2, "group": 4})["num_heads"]
+    8
+    """
+    if op == "conv":
+        return {**sizes, "padding": sizes["kernel_size"] // 2}
+    if "group" not in sizes:
+        return {"batch": 1, **sizes} if op == "linear" else sizes
+    heads = sizes["num_key_value_heads"] * sizes.pop("group")
+    # A decode step sees isl + step keys; PyTorch's causal mask knows no prefix before a prompt.
+    return {"isl": 1, "step": 0, **sizes, "num_heads": heads, "window_size": 0}
+
+
+def weight_of(op: str, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return the numbers an operator touches and its FLOPs.
+
+    >>> weight_of("gemm", {"m": 2, "n": 3, "k": 4})
+    (26.0, 48.0)
+    """
+    if op in ("gemm", "linear", "bmm"):
+        batch, m, n, k = (float(sizes.get(name, 1)) for name in ("batch", "m", "n", "k"))
+        return batch * (m * k + k * n + m * n), 2.0 * batch * m * n * k
+    if op in ("prefill", "decode"):
+        keys = float(sizes["isl"] + sizes["step"])
+        queries = float(sizes["batch_size"] * sizes["isl"] * sizes["num_heads"])
+        cache = sizes["batch_size"] * sizes["num_key_value_heads"] * keys
+        return (queries + cache) * 2.0 * sizes["head_dim"], 4.0 * queries * keys * sizes["head_dim"]
+    if op == "conv":
+        pixels = sizes["batch"] * float(sizes["input_size"]) ** 2
+        outputs = pixels / sizes["stride"] ** 2 * sizes["out_channels"]
+        taps = float(sizes["kernel_size"]) ** 2 * sizes["in_channels"]
+        weights = taps * sizes["out_channels"]
+        return pixels * sizes["in_channels"] + weights + outputs, 2.0 * outputs * taps
+    numbers = float(sizes["rows"] * sizes["cols"])
+    return 3.0 * numbers, numbers
+
+
+def _steps(dimensions: int) -> NDArray[np.float64]:
+    """Return the powers of 1 / phi, where phi ** (dimensions + 1) = phi + 1."""
+    phi = 2.0
+    for _ in range(64):
+        phi = (1.0 + phi) ** (1.0 / (dimensions + 1))
+    return phi ** -np.arange(1.0, dimensions + 1)
