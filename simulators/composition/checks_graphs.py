@@ -72,8 +72,8 @@ class Judged:
         return self.lo_s <= self.fitted.case.total_s <= self.hi_s
 
 
-class Board:
-    """What whole models on one table of measurements are judged with."""
+class Evidence:
+    """What whole models of the table are judged with: cases, constants, draws of few rows."""
 
     def __init__(self, reference: Path) -> None:
         self.reference = reference
@@ -126,39 +126,39 @@ def checks(reference: Path) -> list[Check]:
     """Return a line for each board or group of boards that has a bar, and those that have none."""
     if not (reference / TABLE).is_file():
         return [Check("composition/graphs", None, unit="%", note=f"absent: {TABLE}")]
-    board = Board(reference)
-    seen = board.chosen(lambda c: c.gpu.name in SEEN and not c.is_fused)
-    capped = board.chosen(lambda c: c.gpu.name == "t4")
-    amd = board.chosen(lambda c: c.gpu.vendor == "amd")
+    evidence = Evidence(reference)
+    seen = evidence.chosen(lambda c: c.gpu.name in SEEN and not c.is_fused)
+    capped = evidence.chosen(lambda c: c.gpu.name == "t4")
+    amd = evidence.chosen(lambda c: c.gpu.vendor == "amd")
     slow = [j for j in amd if _is_slow(j.fitted.case)]
-    fused = board.chosen(lambda c: c.is_fused)
+    fused = evidence.chosen(lambda c: c.is_fused)
     return [
         _check("seen NVIDIA boards, unfused", seen, SEEN_BAR),
         *(_check(f"{n}, unfused", [j for j in seen if j.fitted.case.gpu.name == n]) for n in SEEN),
-        *(line for name, bar in NEW_BARS.items() for line in _new_board(board, name, bar)),
+        *(line for name, bar in NEW_BARS.items() for line in _new_board(evidence, name, bar)),
         _check("T4", capped, CAPPED_BAR),
-        _check("P4, kernels in another clock state", board.chosen(lambda c: c.gpu.name == "p4")),
+        _check("P4, kernels in another clock state", evidence.chosen(lambda c: c.gpu.name == "p4")),
         _check("MI210 and MI250 as MI210", [j for j in amd if j not in slow], AMD_BAR),
         _check("the same, rows slowed by their allocator", slow),
-        _check(f"the same rows, {PAID}", _with_allocations(board, slow)),
+        _check(f"the same rows, {PAID}", _with_allocations(evidence, slow)),
         _check("fused by a compiler", fused, FUSED_BAR),
-        *_parallel_checks(board),
+        *_parallel_checks(evidence),
         *_convolutional(reference),
-        *_ablation(board),
+        *_ablation(evidence),
         _coverage([*seen, *capped, *[j for j in amd if j not in slow], *fused]),
     ]
 
 
-def _new_board(board: Board, name: str, bar: float) -> list[Check]:
+def _new_board(evidence: Evidence, name: str, bar: float) -> list[Check]:
     """Return the lines of a board that counts as new."""
 
     def is_mine(case: Case) -> bool:
         return case.gpu.name == name and not case.is_fused
 
-    mine = board.chosen(is_mine)
+    mine = evidence.chosen(is_mine)
     zero = [
-        board.judge(case, ("zero_shot",))
-        for case in board.cases
+        evidence.judge(case, ("zero_shot",))
+        for case in evidence.cases
         if is_mine(case) and case.parallelism == "none" and case.has_graph
     ]
     title = f"{name}, {ROWS} rows an operator"
@@ -166,16 +166,16 @@ def _new_board(board: Board, name: str, bar: float) -> list[Check]:
     steady = [j for j in mine if not j.fitted.is_allocating]
     if len(steady) < len(mine):
         lines.append(_check(f"{title}, runs without fresh allocations", steady))
-        lines.append(_check(f"{title}, {PAID}", _with_allocations(board, mine)))
+        lines.append(_check(f"{title}, {PAID}", _with_allocations(evidence, mine)))
     return lines
 
 
-def _with_allocations(board: Board, judged: Sequence[Judged]) -> list[Judged]:
+def _with_allocations(evidence: Evidence, judged: Sequence[Judged]) -> list[Judged]:
     """Return cases with the time of fresh memory added where a run shows that it took some.
 
     What a forward pass keeps is allocated at one rate, the median of the other graphs that show it.
     """
-    kept = [kept_bytes(j.fitted.case.graph(board.reference), "fp32") for j in judged]
+    kept = [kept_bytes(j.fitted.case.graph(evidence.reference), "fp32") for j in judged]
     seen = [
         (j.fitted.case.graph_name, (j.fitted.case.forward_s - j.forward_s) / held)
         for j, held in zip(judged, kept, strict=True)
@@ -247,9 +247,9 @@ def _convolutional(reference: Path) -> list[Check]:
     return [Check(title, value, "%", rows=len(errors), note=note)]
 
 
-def _ablation(board: Board) -> list[Check]:
+def _ablation(evidence: Evidence) -> list[Check]:
     """Return the error with one effect left out, over all cases nothing else is wrong with."""
-    rows = [row for row in board.rows if not row.is_allocating and not _is_slow(row.case)]
+    rows = [row for row in evidence.rows if not row.is_allocating and not _is_slow(row.case)]
     left_out: dict[str, dict[str, Any]] = {
         "with all effects": {},
         "without launches and waits of the host": {"launch_s": {}},
@@ -260,7 +260,7 @@ def _ablation(board: Board) -> list[Check]:
     for what, change in left_out.items():
         errors: dict[str, list[float]] = {}
         for row in rows:
-            total_s = row.total_s(replace(board.framework(row.case), **change))
+            total_s = row.total_s(replace(evidence.framework(row.case), **change))
             where = f"{row.case.gpu.name} {'training' if row.case.is_training else 'inference'}"
             errors.setdefault(where, []).append(abs(total_s / row.case.total_s - 1.0))
         every = [error for group in errors.values() for error in group]
@@ -268,19 +268,21 @@ def _ablation(board: Board) -> list[Check]:
         title = f"composition/graphs {what}"
         value = round(100.0 * float(np.mean(every)), 2)
         lines.append(Check(title, value, "%", rows=len(every), note=note))
-    fused = [case for case in board.cases if case.is_fused]
-    plain = [Fitted(c, replace(c, is_fused=False).price(board.reference)) for c in fused]
-    apart = [abs(row.total_s(board.framework(row.case)) / row.case.total_s - 1.0) for row in plain]
+    fused = [case for case in evidence.cases if case.is_fused]
+    plain = [Fitted(c, replace(c, is_fused=False).price(evidence.reference)) for c in fused]
+    apart = [
+        abs(row.total_s(evidence.framework(row.case)) / row.case.total_s - 1.0) for row in plain
+    ]
     title = "composition/graphs fused by a compiler, without fusion"
     return [*lines, Check(title, round(100.0 * float(np.mean(apart)), 2), "%", rows=len(apart))]
 
 
-def _parallel_checks(board: Board) -> list[Check]:
+def _parallel_checks(evidence: Evidence) -> list[Check]:
     """Return how far models on four GPUs are off, by how they are cut."""
     lines = []
     for how, limit in (("TP4", TENSOR_BAR), ("DP4", None), ("PP4", None)):
-        cases = [c for c in board.cases if c.parallelism == how]
-        errors = [np.mean(_parallel_s(board, c)) / c.total_s - 1.0 for c in cases]
+        cases = [c for c in evidence.cases if c.parallelism == how]
+        errors = [np.mean(_parallel_s(evidence, c)) / c.total_s - 1.0 for c in cases]
         value = 100.0 * float(np.mean(np.abs(errors)))
         note = ", ".join([f"bias {100 * np.mean(errors):+.1f}", *_peers(cases)])
         ok = None if limit is None else value <= limit
@@ -289,7 +291,7 @@ def _parallel_checks(board: Board) -> list[Check]:
     return lines
 
 
-def _parallel_s(board: Board, case: Case) -> list[float]:
+def _parallel_s(evidence: Evidence, case: Case) -> list[float]:
     """Return the seconds of a training step on four GPUs, one for each level of information.
 
     Tensor ranks sum activations twice a layer either way, and once after the embedding. Data ranks
@@ -297,11 +299,11 @@ def _parallel_s(board: Board, case: Case) -> list[float]:
     """
     cut, ranks = case.parallelism, case.gpus
     local = case.batch // ranks if cut == "DP4" else case.batch
-    graph = case.graph(board.reference, batch=local, tp=ranks if cut == "TP4" else 1)
-    framework = board.framework(case)
+    graph = case.graph(evidence.reference, batch=local, tp=ranks if cut == "TP4" else 1)
+    framework = evidence.framework(case)
     cluster = cluster_for(AUTO, case.gpu)
     layers = max(node.repeat for node in graph.nodes)
-    hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else _hidden(case, board)
+    hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else _hidden(case, evidence)
     stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
 
     def message_s(kind: str, size_bytes: float) -> float:
@@ -310,7 +312,7 @@ def _parallel_s(board: Board, case: Case) -> list[float]:
         return float(np.asarray(seconds))
 
     found = []
-    for level in board.draws(case.gpu) if case.gpu.name in NEW else [BEST]:
+    for level in evidence.draws(case.gpu) if case.gpu.name in NEW else [BEST]:
         priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
         spans = Fitted(case, priced).spans(framework)
         busy_s = sum(part.latency_s for part in spans.values())
@@ -325,7 +327,7 @@ def _parallel_s(board: Board, case: Case) -> list[float]:
     return found
 
 
-def _hidden(case: Case, board: Board) -> int:
+def _hidden(case: Case, evidence: Evidence) -> int:
     """Return the width of the residual stream."""
-    first = next(n for n in case.graph(board.reference, batch=1).nodes if n.kind == "embedding")
+    first = next(n for n in case.graph(evidence.reference, batch=1).nodes if n.kind == "embedding")
     return first.shape[-1]
