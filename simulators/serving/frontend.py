@@ -106,6 +106,7 @@ def seen_by_clients(
     """Return the world after a run as its clients saw it: they asked earlier, by what they wait."""
     times = world.times.copy()
     later = np.maximum(output_tokens - 1, 1)
-    tpot_s = (times[:, COMPLETED] - times[:, FIRST_TOKEN]) / later
+    answer_s = np.maximum(times[:, COMPLETED] - times[:, FIRST_TOKEN], 0.0)  # 0 if given up
+    tpot_s = answer_s / later
     times[:, ARRIVAL] -= delay_s + frontend.iterations * tpot_s
     return world._replace(times=times)
