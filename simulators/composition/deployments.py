@@ -56,6 +56,9 @@ FRAMEWORKS = ("vllm", "trtllm", "sglang")
 APART = ("sglang",)
 """Engines that run prompts in iterations of their own."""
 
+OF_REST = ("trtllm",)
+"""Engines whose memory fraction is one of what the weights leave."""
+
 SPREAD = 0.2
 MEAN = 1.0 - SPREAD / 2.0
 """Lengths are drawn evenly from this share below the stated ones."""
@@ -227,7 +230,7 @@ def steady_state(replica: Replica, loads: Sequence[Deployed], *, apart: bool) ->
         for name in ("prompt", "output")
     )
     context = prompt + output / 2.0
-    seats = np.maximum(1.0, kv_tokens(replica) / context)
+    seats = np.maximum(1.0, kv_tokens(replica, of_rest=loads[0].framework in OF_REST) / context)
     running = np.minimum(np.array([d.clients for d in loads], np.float64), seats)
     prompts = np.maximum(running - 1.0, 0.0) / output
     at_once = np.ones_like(prompts) if apart else np.maximum(1.0, prompts)
@@ -248,10 +251,12 @@ def steady_state(replica: Replica, loads: Sequence[Deployed], *, apart: bool) ->
     )
 
 
-def kv_tokens(replica: Replica) -> float:
+def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     """Return the tokens that the KV cache of a replica holds beside the weights."""
-    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes
-    usable -= weight_bytes(replica.model, replica.cut, replica.dtype)
+    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
+    if of_rest:
+        usable += (1.0 - MEMORY_FRACTION) * weights
     per_token = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
     return max(1.0, usable / per_token)
 

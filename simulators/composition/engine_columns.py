@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulators.composition.clocks import slowdown, throttled_s
 from simulators.composition.iteration import part_rows
+from simulators.composition.network import fabric_of
 from simulators.composition.overhead import Runtime
 from simulators.composition.positive_fit import Constant
 from simulators.composition.pricing import Row, family_of
@@ -41,6 +42,7 @@ KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
 """Whose kernels and messages a runtime takes where nothing else is said."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
+MOVING = (*FAMILIES, "messages")
 GAPS = ("layer_s", "host_s", "sequence_s")
 KINDS = ("mixture_layer_s", "latent_layer_s", "state_layer_s")
 COLUMNS = (
@@ -99,22 +101,26 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
 
 
 def constants_of(
-    columns: Floats, architectures: Sequence[str], frameworks: Sequence[str]
+    columns: Floats, replicas: Sequence[Replica], frameworks: Sequence[str]
 ) -> Iterator[Constant]:
-    """Yield the constants: paces by architecture, gaps by framework, gaps of kinds of layers.
+    """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
 
     Args:
         columns: of every row.
-        architectures: of every row's GPU.
+        replicas: of every row.
         frameworks: of every row.
     """
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
-    architecture, framework = np.array(architectures), np.array(frameworks)
-    for name in sorted(set(architectures)):
-        here = architecture == name
+    architecture = np.array([replica.gpu.architecture for replica in replicas])
+    fabric = np.array([fabric_of(replica.cluster, replica.gpu) for replica in replicas])
+    framework = np.array(frameworks)
+    for name in sorted(set(architecture)):
         for family in FAMILIES:
-            yield Constant(f"{name}.{family}", column[family] * here, *KERNELS_PACE)
-        yield Constant(f"{name}.messages", column["messages"] * here, *MESSAGES_PACE)
+            taken = column[family] * (architecture == name)
+            yield Constant(f"{name}.{family}", taken, *KERNELS_PACE)
+    for name in sorted(set(fabric)):
+        taken = column["messages"] * (fabric == name)
+        yield Constant(f"{name}.messages", taken, *MESSAGES_PACE)
     for name in sorted(set(frameworks)):
         for gap in GAPS:
             yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
@@ -131,10 +137,12 @@ def runtime_text(
     own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
     text = f'\n[{prefix}runtime]\nframework = "{KERNELS_OF[framework]}"\n'
     text += "".join(f"{name} = {number:.4g}\n" for name, number in own.items())
-    for architecture in sorted({n.split(".")[0] for n in value if n.endswith(".messages")}):
-        text += f"\n[{prefix}paces.{architecture}]\n"
-        for family in (*FAMILIES, "messages"):
-            text += f"{family} = {value[f'{architecture}.{family}']:.4g}\n"
+    paces = [name for name in value if name.split(".")[1:] and name.split(".")[1] in MOVING]
+    for device in dict.fromkeys(name.split(".")[0] for name in paces):
+        text += f"\n[{prefix}paces.{device}]\n"
+        for name in paces:
+            if name.startswith(f"{device}."):
+                text += f"{name.split('.')[1]} = {value[name]:.4g}\n"
     return text
 
 
@@ -146,10 +154,13 @@ def kernels_text(framework: str) -> str:
     return text
 
 
-def scaled(runtime: Runtime, factor: float, architecture: str) -> Runtime:
-    """Return a runtime under which everything takes a factor longer on GPUs of an architecture."""
-    families = (*FAMILIES, "messages")
-    paces = {architecture: {f: factor * runtime.pace(architecture, f) for f in families}}
+def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
+    """Return a runtime under which everything takes a factor longer on replicas like one."""
+    device = dict.fromkeys(FAMILIES, replica.gpu.architecture)
+    device["messages"] = fabric_of(replica.cluster, replica.gpu)
+    paces: dict[str, dict[str, float]] = {}
+    for family, kind in device.items():
+        paces.setdefault(kind, {})[family] = factor * runtime.pace(kind, family)
     gaps = {name: factor * getattr(runtime, name) for name in (*GAPS, *KINDS)}
     return dataclasses.replace(runtime, paces=paces, **gaps)
 

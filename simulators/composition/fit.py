@@ -29,7 +29,6 @@ from simulators.catalog.cluster import load_cluster
 from simulators.composition import bands, clocks
 from simulators.composition.coverage import configurations, shares
 from simulators.composition.fit_deployments import fit_engines
-from simulators.composition.fit_static import fit_session
 from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
     CONCURRENT,
@@ -89,7 +88,6 @@ def main() -> None:
         "eager": fit_eager,
         "bands": fit_bands,
         "engines": fit_engines,
-        "session": fit_session,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", help=f"any of {', '.join(fits)}")

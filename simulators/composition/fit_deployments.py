@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from simulators.composition.deployments import (
     APART,
-    FRAMEWORKS,
     SILICON,
     Deployed,
     SteadyState,
@@ -36,6 +35,12 @@ from simulators.composition.iteration import part_rows
 from simulators.composition.overhead import RUNTIMES
 from simulators.composition.positive_fit import Problem, fit
 from simulators.composition.replica import Replica
+from simulators.composition.static_batches import (
+    SESSION,
+    STATIC,
+    static_columns,
+    static_rows,
+)
 from simulators.core.calibration import sha256_of, write_calibration
 from simulators.core.folder import PACKAGE
 from simulators.kernels.latency import roofline_s
@@ -45,22 +50,17 @@ from simulators.workload.operators import Collective
 Floats = NDArray[np.float64]
 
 
-def problem_of(rows: Sequence[Deployed]) -> Problem:
-    """Return the linear problem of some rows."""
-    columns, architectures = np.zeros((len(rows), len(COLUMNS))), [""] * len(rows)
+def deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
+    """Return what a token takes, by column, and the replica of each row."""
+    columns = np.zeros((len(rows), len(COLUMNS)))
+    replicas: dict[int, Replica] = {}
     for indices in by_replica(rows).values():
         same = [rows[i] for i in indices]
         replica = same[0].replica(bare(same[0].framework))
         state = steady_state(replica, same, apart=same[0].framework in APART)
         columns[indices] = token_columns(replica, state)
-        for i in indices:
-            architectures[i] = replica.gpu.architecture
-    return Problem(
-        measured_s=np.array([row.tpot_s for row in rows]),
-        groups=[row.group for row in rows],
-        fixed_s=columns[:, COLUMNS.index("fixed")],
-        constants=list(constants_of(columns, architectures, [row.framework for row in rows])),
-    )
+        replicas |= dict.fromkeys(indices, replica)
+    return columns, [replicas[i] for i in range(len(rows))]
 
 
 def token_columns(replica: Replica, state: SteadyState) -> Floats:
@@ -87,27 +87,43 @@ def least_s(rows: Sequence[Deployed]) -> Floats:
 
 
 def fit_engines(reference: Path) -> None:
-    """Fit the runtimes of all frameworks to the deployments of the reference folder."""
+    """Fit the runtimes of all frameworks to the deployments of the reference folder.
+
+    Static batches under an older runtime are fitted along: they know paces of other architectures.
+    """
     rows = [row for row in silicon(reference) if not row.excluded]
-    problem = problem_of(rows)
+    batches = static_rows(reference)
+    columns, replicas = deployed_columns(rows)
+    older, theirs = static_columns(batches)
+    together = np.concatenate([columns, older])
+    frameworks = [row.framework for row in rows] + [SESSION] * len(batches)
+    groups = [row.group for row in rows] + [row.group for row in batches]
+    problem = Problem(
+        measured_s=np.array([r.tpot_s for r in rows] + [b.measured_s for b in batches]),
+        groups=groups,
+        fixed_s=together[:, COLUMNS.index("fixed")],
+        constants=list(constants_of(together, replicas + theirs, frameworks)),
+    )
     fitted = fit(problem)
     error = np.abs(fitted.held_out_s / problem.measured_s - 1.0)
-    for framework in FRAMEWORKS:
-        own = np.array([row.framework == framework for row in rows])
-        body = engine_header(reference, SILICON, "engines", error[own])
-        body += runtime_text(framework, problem.constants, fitted.values)
-        body += kernels_text(framework)
-        for group in sorted({row.group for row in rows if row.framework == framework}):
-            body += runtime_text(framework, problem.constants, fitted.without[group], group)
-        write_calibration(PACKAGE / RUNTIMES.path / f"{framework}.toml", body)
+    for name in sorted(set(frameworks)):
+        own = np.array(frameworks) == name
+        body = _header(reference, error[own]) + runtime_text(name, problem.constants, fitted.values)
+        body += kernels_text(name)
+        for group in sorted({g for g, f in zip(groups, frameworks, strict=True) if f == name}):
+            body += runtime_text(name, problem.constants, fitted.without[group], group)
+        write_calibration(PACKAGE / RUNTIMES.path / f"{name}.toml", body)
 
 
-def engine_header(reference: Path, table: str, command: str, error: Floats) -> str:
+def _header(reference: Path, error: Floats) -> str:
     """Return the provenance of a runtime whose groups were left out in turn."""
+    tables = (SILICON, STATIC)
+    names = ", ".join(f'"{name}"' for name in tables)
+    hashes = ", ".join(f'"{sha256_of(reference / name)}"' for name in tables)
     return (
-        f"# Written by `python -m simulators.composition.fit {command}`. To change a number, "
-        f'change the fit.\n[provenance]\nmeasured = "{table}"\n'
-        f'sha256 = "{sha256_of(reference / table)}"\nrows = {error.size}\n'
+        "# Written by `python -m simulators.composition.fit engines`. To change a number, change "
+        f"the fit.\n[provenance]\nmeasured = [{names}]\nsha256 = [{hashes}]\n"
+        f"rows = {error.size}\n"
         'split = "each group of a model and a GPU in turn; [without] holds the constants"\n'
         f"held_out_rows = {error.size}\nheld_out_mape = {error.mean():.3f}\n"
     )

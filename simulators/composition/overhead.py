@@ -54,11 +54,14 @@ class Runtime:
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
-    paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # architecture, family
+    paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
 
-    def pace(self, architecture: str, family: str) -> float:
-        """Return what kernels of a family take among others, over what they take alone."""
-        return self.paces.get(architecture, {}).get(family, 1.0)
+    def pace(self, device: str, family: str) -> float:
+        """Return what kernels of a family take among others, over what they take alone.
+
+        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs.
+        """
+        return self.paces.get(device, {}).get(family, 1.0)
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the gaps of a stage's layers of unusual kinds."""

@@ -124,6 +124,60 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
     )
 
 
+@dataclass(frozen=True)
+class Benchmarked:
+    """One submission to MLPerf Inference, whose cut is not stated."""
+
+    name: str
+    scenario: str
+    point: ServingPoint
+    gpus: int
+    tokens_per_s: float
+
+
+MLPERF_GPUS = {
+    "NVIDIA H100-SXM-80GB": "h100_sxm", "NVIDIA H200-SXM-141GB": "h200_sxm",
+    "NVIDIA B200-SXM-180GB": "b200_sxm", "NVIDIA L40S": "l40s",
+}  # fmt: skip
+MLPERF_PROMPT, MLPERF_OUTPUT = 294, 294
+"""Mean lengths of the Llama-2-70B benchmark's questions and answers (OpenOrca)."""
+
+MLPERF_REQUESTS = 2000
+ROOM = 1.25
+"""Memory over weights from which on a replica needs no further GPU."""
+
+
+def mlperf(reference: Path) -> list[Benchmarked]:
+    """Return submissions of Llama-2-70B on GPUs we know, the best of each; taken to run in fp8."""
+    best: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in pq.read_table(reference / MLPERF).to_pylist():
+        known = row["gpu"] in MLPERF_GPUS and row["model"] == "llama2-70b-99"
+        if known and row["tokens_per_s"] and row["scenario"] in ("Offline", "Server"):
+            key = (row["gpu"], row["scenario"])
+            if key not in best or _per_gpu(row) > _per_gpu(best[key]):
+                best[key] = row
+    return [_benchmarked(row) for row in best.values()]
+
+
+def _per_gpu(row: Mapping[str, Any]) -> float:
+    return float(row["tokens_per_s"] / row["num_gpus"])
+
+
+def _benchmarked(row: Mapping[str, Any]) -> Benchmarked:
+    model, gpu = load_model("llama2_70b"), load_gpu(MLPERF_GPUS[row["gpu"]])
+    tp = 1
+    while tp * gpu.hbm_bytes < ROOM * model.parameters:
+        tp *= 2
+    point = ServingPoint(
+        model=model.name, gpu=gpu.name, tp=tp, scheduler="trtllm", runtime="trtllm", frontend=NONE,
+        max_batch=MOST_SEQUENCES, chunk_size=MOST_TOKENS, memory_fraction=MEMORY_FRACTION,
+        watermark=0.0, dtype="fp8", kv_dtype="fp8", arrivals="closed", clients=MLPERF_REQUESTS,
+        requests=MLPERF_REQUESTS, prompt_tokens=MLPERF_PROMPT, output_tokens=MLPERF_OUTPUT,
+    )  # fmt: skip
+    name = f"{row['submitter']} {row['system']}"
+    return Benchmarked(name, row["scenario"], point, int(row["num_gpus"]), row["tokens_per_s"])
+
+
 def predict(rows: Sequence[Throughput]) -> list[float | None]:
     """Return our tokens per second of each, or None where we say that it cannot be run."""
     shelf = Shelf()

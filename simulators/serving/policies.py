@@ -2,7 +2,8 @@
 
 `mine` is `catalog/schedulers/mine.py` or a scheduler of this room; a dotted name is a module that
 is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts prompts in chunks
-(`CHUNKED`), and that it sets memory aside for a request's longest possible life (`RESERVES`).
+(`CHUNKED`), that it sets memory aside for a request's longest possible life (`RESERVES`), and that
+its memory fraction is one of what weights leave (`OF_REST`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Scheduler:
     schedule: Kernel[..., int]
     chunked: bool = False
     reserves: bool = False
+    of_rest: bool = False
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
 
@@ -69,6 +71,7 @@ def _scheduler(module: ModuleType, _version: int) -> Scheduler:
         schedule=_kernel(module, "schedule"),
         chunked=bool(getattr(module, "CHUNKED", False)),
         reserves=bool(getattr(module, "RESERVES", False)),
+        of_rest=bool(getattr(module, "OF_REST", False)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )
 

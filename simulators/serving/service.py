@@ -96,7 +96,13 @@ class Engine:
 
 
 def kv_blocks(
-    replica: Replica, *, memory_fraction: float, block_size: int, tokens: int, rows: int
+    replica: Replica,
+    *,
+    memory_fraction: float,
+    block_size: int,
+    tokens: int,
+    rows: int,
+    of_rest: bool = False,
 ) -> int:
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
@@ -106,12 +112,15 @@ def kv_blocks(
         block_size: tokens per block.
         tokens: most tokens of an iteration.
         rows: most rows of logits.
+        of_rest: the share is one of what the weights leave.
 
     Raises:
         Infeasible: the weights do not fit, or nothing is left.
     """
     usable = replica.gpu.hbm_bytes * memory_fraction
     weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    if of_rest:
+        usable += (1.0 - memory_fraction) * weights
     if weights > usable:
         raise Infeasible(
             "weights_exceed_hbm", f"needs {weights / GB:.1f} GB, has {usable / GB:.1f} GB"

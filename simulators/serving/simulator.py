@@ -317,6 +317,7 @@ def _limits(
         block_size=point.block_size,
         tokens=tokens,
         rows=point.max_batch,
+        of_rest=scheduler.of_rest,
     )
     host_blocks, move_s = 0, 0.0
     if point.preemption == SWAP:

@@ -23,6 +23,7 @@ from simulators.workload.cut import (
 )
 from simulators.workload.feed_forward import feed_forward
 from simulators.workload.operators import (
+    BYTES,
     Collective,
     Column,
     Compute,
@@ -109,17 +110,7 @@ def collectives(
     messages: list[Collective] = []
     apart = cut.attention_dp > 1
     if apart and part.expert_layers:
-        # The experts' ranks gather the tokens of all groups, and each group takes its sums back.
-        messages += [
-            Collective(
-                name=f"experts_{kind}",
-                kind=kind,
-                size_bytes=size * cut.attention_dp,
-                ranks=cut.width,
-                repeat=part.expert_layers,
-            )
-            for kind in ("all_gather", "reduce_scatter")
-        ]
+        messages += _expert_exchange(model, cut, part, tokens, precision(dtype))
     if cut.tp > 1:
         # The embedding is cut by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
@@ -138,6 +129,30 @@ def collectives(
             Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)
         )
     return tuple(messages)
+
+
+def _expert_exchange(
+    model: LanguageModel, cut: Parallelism, part: Stage, tokens: Column, how: Precision
+) -> list[Collective]:
+    """Return the messages that take tokens to their experts, and sums back.
+
+    A rank's share of its group's tokens goes to each part of the ranks that holds one of their
+    experts, in the precision of the experts' products; what comes back is as wide as activations.
+    """
+    parts = max(cut.ep, 1)
+    visited = cut.expert_tp * parts * (1.0 - (1.0 - 1.0 / parts) ** model.top_k)
+    numbers = tokens / cut.tp * model.hidden * visited
+    narrow = BYTES[how.expert_compute or how.compute]
+    return [
+        Collective(
+            name=f"experts_{name}",
+            kind="all_to_all",
+            size_bytes=numbers * width,
+            ranks=cut.width,
+            repeat=part.expert_layers,
+        )
+        for name, width in (("dispatch", narrow), ("combine", how.activation_bytes))
+    ]
 
 
 def logits_collectives(

@@ -1,9 +1,9 @@
 """Prompts join the running decodes, and nobody is let in who might have to be put out again.
 
 TensorRT-LLM's in-flight batching under its default capacity policy, GUARANTEED_NO_EVICT: a request
-enters when the blocks of its prompt and of its longest output are free, and keeps them. `chunk_size`
-is `max_num_tokens`: decodes take one each, whole prompts what is left; a prompt that could never
-fit whole is cut.
+enters when the blocks of its prompt and of its longest output are free, and keeps them.
+`chunk_size` is `max_num_tokens`: decodes take one each, whole prompts what is left; a prompt that
+could never fit whole is cut. The memory fraction is one of what weights and activations leave.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from simulators.serving.replica import (
     seat,
 )
 
-CHUNKED = True
+CHUNKED = OF_REST = True
 
 
 @kernel(SCHEDULE)

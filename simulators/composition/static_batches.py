@@ -1,4 +1,4 @@
-"""What TensorRT-LLM's session runtime of 2023 and 2024 adds to kernels, fitted to static batches.
+"""Static batches under TensorRT-LLM's session runtime of 2023 and 2024, as NVIDIA published them.
 
 A batch is one prefill of all prompts and decodes of all of them. Copies of a row in a later release
 are left out, and rows whose unit is not sure.
@@ -10,33 +10,26 @@ masked multi-head attention read the keys of a group for each of its heads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.engine_columns import (
-    COLUMNS,
-    bare,
-    constants_of,
-    kernels_text,
-    runtime_text,
-    step_columns,
-)
-from simulators.composition.fit_deployments import engine_header
-from simulators.composition.overhead import RUNTIMES
-from simulators.composition.positive_fit import Problem, fit
+from simulators.composition.engine_columns import COLUMNS, MOVING, bare, step_columns
+from simulators.composition.network import fabric_of
+from simulators.composition.overhead import load_runtime
 from simulators.composition.replica import Replica
-from simulators.core.calibration import write_calibration
-from simulators.core.folder import PACKAGE
 from simulators.workload.cut import Parallelism
 from simulators.workload.step import decode_step, prefill_step
+
+Floats = NDArray[np.float64]
 
 STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
 SESSION = "trtllm_session"
@@ -125,9 +118,9 @@ def _batch(row: Mapping[str, Any]) -> StaticBatch:
     )
 
 
-def problem_of(rows: list[StaticBatch]) -> Problem:
-    """Return the linear problem of whole batches."""
-    columns, architectures = np.zeros((len(rows), len(COLUMNS))), []
+def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
+    """Return what whole batches take, by column, and the replica of each."""
+    columns, replicas = np.zeros((len(rows), len(COLUMNS))), []
     for i, row in enumerate(rows):
         replica, batch = row.replica(), np.array([float(row.batch)])
         decodes = decode_step(batch, row.prompt + row.output / 2.0)
@@ -138,23 +131,21 @@ def problem_of(rows: list[StaticBatch]) -> Problem:
             unshared = step_columns(dataclasses.replace(replica, model=apart), decodes)
             decode[:, DECODE] = unshared[:, DECODE]
         columns[i] = (prefill + (row.output - 1.0) * decode)[0]
-        architectures.append(replica.gpu.architecture)
-    return Problem(
-        measured_s=np.array([row.measured_s for row in rows]),
-        groups=[row.group for row in rows],
-        fixed_s=columns[:, COLUMNS.index("fixed")],
-        constants=list(constants_of(columns, architectures, [SESSION] * len(rows))),
-    )
+        replicas.append(replica)
+    return columns, replicas
 
 
-def fit_session(reference: Path) -> None:
-    """Fit the session runtime to the static batches of the reference folder."""
-    rows = static_rows(reference)
-    problem = problem_of(rows)
-    fitted = fit(problem)
-    error = np.abs(problem.measured_s / fitted.held_out_s - 1.0)
-    body = engine_header(reference, STATIC, "session", error)
-    body += runtime_text(SESSION, problem.constants, fitted.values) + kernels_text(SESSION)
-    for group in sorted(set(problem.groups)):
-        body += runtime_text(SESSION, problem.constants, fitted.without[group], group)
-    write_calibration(PACKAGE / RUNTIMES.path / f"{SESSION}.toml", body)
+def predicted_s(rows: Sequence[StaticBatch]) -> Floats:
+    """Return how long batches take under the session runtime, their groups left out of its fit."""
+    columns, replicas = static_columns(rows)
+    total = columns[:, COLUMNS.index("fixed")].copy()
+    for i, (row, replica) in enumerate(zip(rows, replicas, strict=True)):
+        runtime = load_runtime(f"{SESSION}@{row.group}")
+        fabric = fabric_of(replica.cluster, replica.gpu)
+        for name, seconds in zip(COLUMNS, columns[i], strict=True):
+            if name in MOVING:
+                device = fabric if name == "messages" else replica.gpu.architecture
+                total[i] += runtime.pace(device, name) * seconds
+            elif name != "fixed":
+                total[i] += getattr(runtime, name) * seconds
+    return total

