@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import load_cluster
 from simulators.composition import bands, clocks
 from simulators.composition.coverage import configurations, shares
+from simulators.composition.family import fit_family
 from simulators.composition.fit_deployments import fit_engines
 from simulators.composition.layer_rows import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.measured import (
@@ -92,7 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", help=f"any of {', '.join(fits)}")
     parser.add_argument("--reference", type=Path, default=reference_folder())
+    parser.add_argument(
+        "--deployments", type=Path, help="measured rows of a family of one's own: a runtime of them"
+    )
     arguments = parser.parse_args()
+    if arguments.deployments is not None:
+        print(fit_family(arguments.deployments))
+        return
     if arguments.reference is None:
         raise UserError("no reference folder; set SWEEPER_REFERENCE or give --reference")
     for name in arguments.what or fits:

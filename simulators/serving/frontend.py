@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from simulators.composition.overhead import load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.jit import Floats, Ints
@@ -59,11 +60,11 @@ def frontend_of(point: ServingPoint) -> Frontend:
 
 
 def load_frontend(runtime: str) -> Frontend:
-    """Return the server of a runtime's framework; none if the runtime is no framework's.
+    """Return the server of a runtime's framework; none if the runtime names no framework.
 
     `vllm@llama3_1_70b.h100_sxm` is that of `vllm` as if nobody had measured that model on that GPU.
     """
-    framework, _, left_out = runtime.partition("@")
+    framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
     content = _content(CALIBRATION.stat().st_mtime_ns)
     tables = content["without"].get(left_out, {}) if left_out else content["frontend"]
     if framework not in tables:

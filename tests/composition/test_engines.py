@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.engine_columns import COLUMNS, bare, scaled, step_columns
+from simulators.composition.family import _deployed, _table, fit_family, predicted_s
 from simulators.composition.iteration import busiest_group, iteration
 from simulators.composition.overhead import load_runtime
 from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
 from simulators.composition.replica import Replica
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.workload.cut import Parallelism, check_cut
 from simulators.workload.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.step import decode_step
@@ -136,3 +138,33 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
     found = fit(problem)
     assert found.values == pytest.approx(true, rel=0.02)
     assert found.held_out_s == pytest.approx(problem.measured_s, rel=0.02)
+
+
+def test_three_rows_make_a_runtime_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    head = "model,gpu,framework,tp,dtype,kv_dtype,clients,prompt_tokens,output_tokens,tpot_s\n"
+    rows = [f"llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,{n},1024,1024," for n in (4, 16, 64)]
+    file = tmp_path / "mine.csv"
+    file.write_text(head + "".join(f"{row}1.0\n" for row in rows))
+    ours = predicted_s([_deployed(row) for row in _table(file)])
+    slow = [f"{row}{1.2 * seconds}\n" for row, seconds in zip(rows, ours, strict=True)]
+    file.write_text(head + "".join(slow))
+    fit_family(file)
+    mine, theirs = load_runtime("mine"), load_runtime("vllm")
+    assert mine.sequence_s == pytest.approx(1.2 * theirs.sequence_s, rel=0.03)
+    assert mine.pace("hopper", "gemm") == pytest.approx(
+        1.2 * theirs.pace("hopper", "gemm"), rel=0.03
+    )
+    assert mine.kernels == theirs.kernels
+
+
+def test_rows_of_two_families_are_no_family(tmp_path: Path) -> None:
+    file = tmp_path / "both.csv"
+    file.write_text(
+        "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
+        "llama3_1_8b,h100_sxm,vllm,4,1024,1024,0.01\nllama3_1_8b,b200_sxm,vllm,4,1024,1024,0.01\n"
+    )
+    with pytest.raises(UserError, match="2 families"):
+        fit_family(file)

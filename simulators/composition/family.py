@@ -1,0 +1,138 @@
+"""A user's own rows of one family of deployments become a runtime of the user's own.
+
+A family is one model, GPU, framework and precision. Its measured times per token over ours, in a
+few rows, say by what factor everything takes longer there. The factor is pulled towards one as far
+as families are known to differ, so that a single row is not believed entirely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulators.composition.deployments import APART, FRAMEWORKS, Deployed, steady_state
+from simulators.composition.engine_columns import GAPS, KERNELS, KINDS, kernels_text, scaled
+from simulators.composition.iteration import iteration
+from simulators.composition.overhead import load_runtime
+from simulators.core.calibration import sha256_of, write_calibration
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.workload.cut import Parallelism
+
+Floats = NDArray[np.float64]
+
+OWN = Path("catalog") / "runtimes"
+NEEDED = ("model", "gpu", "framework", "clients", "prompt_tokens", "output_tokens", "tpot_s")
+DEFAULTS = {"tp": 1, "ep": 1, "attention_dp": 1, "dtype": "bf16", "kv_dtype": "bf16"}
+
+FAMILIES_DIFFER, ROWS_DIFFER = 0.2, 0.1
+"""Deviations of the logarithm of measured over predicted times, between families and within one."""
+
+
+def fit_family(file: Path) -> Path:
+    """Write `catalog/runtimes/<file's name>.toml` from a CSV or Parquet file of measured rows.
+
+    Columns: model, gpu, framework, clients, prompt_tokens, output_tokens (longest lengths, drawn
+    evenly from a fifth less), tpot_s; and tp, ep, attention_dp, dtype, kv_dtype where they are not
+    1 and bf16.
+
+    Raises:
+        UserError: a column is missing, or the rows are of more than one family.
+    """
+    rows = [_deployed(row) for row in _table(file)]
+    families = {row.family for row in rows}
+    if len(families) != 1:
+        raise UserError(
+            f"{file} has rows of {len(families)} families; one factor is one of a single model, "
+            "GPU, framework and precision"
+        )
+    ratios = np.log(np.array([row.tpot_s for row in rows]) / predicted_s(rows))
+    factor = float(np.exp(_believed(ratios)))
+    others = [_believed(np.delete(ratios, i)) for i in range(ratios.size)]
+    error = np.abs(np.expm1(np.array(others) - ratios))
+    framework, replica = rows[0].framework, rows[0].replica()
+    runtime = scaled(load_runtime(framework), factor, replica)
+    body = (
+        "# Written by `python -m simulators.composition.fit --deployments`. To change a number, "
+        f'fit again.\n[provenance]\nmeasured = "{file.name}"\nsha256 = "{sha256_of(file)}"\n'
+        f'rows = {len(rows)}\nsplit = "each row predicted by the others"\n'
+        f"held_out_mape = {error.mean():.3f}\nfactor = {factor:.4g}\n"
+        f'\n[runtime]\nframework = "{framework}"\n'
+    )
+    body += "".join(f"{name} = {getattr(runtime, name):.4g}\n" for name in (*GAPS, *KINDS))
+    for device, paces in runtime.paces.items():
+        body += f"\n[paces.{device}]\n"
+        body += "".join(f"{family} = {pace:.4g}\n" for family, pace in paces.items())
+    path = OWN / f"{file.stem}.toml"
+    write_calibration(path, body + kernels_text(framework))
+    return path
+
+
+def predicted_s(rows: Sequence[Deployed]) -> Floats:
+    """Return times per token in the steady state."""
+    found = []
+    for row in rows:
+        replica = row.replica()
+        state = steady_state(replica, [row], apart=row.framework in APART)
+        found.append(
+            state.decode_weight * iteration(replica, state.decode).latency_s
+            + state.prefill_weight * iteration(replica, state.prefill).latency_s
+        )
+    return np.concatenate(found)
+
+
+def _believed(ratios: Floats) -> float:
+    """Return the logarithm of the factor that some rows suggest."""
+    return float(ratios.sum() / (ratios.size + (ROWS_DIFFER / FAMILIES_DIFFER) ** 2))
+
+
+def _table(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file.
+
+    Raises:
+        UserError: it is not there, or lacks a column.
+    """
+    if not file.is_file():
+        raise UserError(f"deployments '{file}': there is no such file")
+    table = pq.read_table(file) if file.suffix == ".parquet" else pc.read_csv(file)
+    if missing := [name for name in NEEDED if name not in table.column_names]:
+        raise UserError(f"{file} lacks the columns {', '.join(missing)}")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    if not rows:
+        raise UserError(f"{file} has no rows")
+    return rows
+
+
+def _deployed(row: Mapping[str, Any]) -> Deployed:
+    """Return one measured row.
+
+    Raises:
+        UnknownNameError: its framework is not one of those fitted.
+    """
+    row = {**DEFAULTS, **row}
+    if row["framework"] not in KERNELS:
+        raise UnknownNameError("framework", str(row["framework"]), FRAMEWORKS)
+    return Deployed(
+        name="",
+        family=(row["model"], row["gpu"], row["framework"], row["dtype"]),
+        framework=row["framework"],
+        model=row["model"],
+        gpu=row["gpu"],
+        cut=Parallelism(tp=row["tp"], ep=row["ep"], attention_dp=row["attention_dp"]),
+        dtype=row["dtype"],
+        kv_dtype=row["kv_dtype"],
+        clients=int(row["clients"]),
+        prompt=int(row["prompt_tokens"]),
+        output=int(row["output_tokens"]),
+        crowded=False,
+        ttft_s=float("nan"),
+        tpot_s=float(row["tpot_s"]),
+        peer_ttft_s=None,
+        peer_tpot_s=None,
+        excluded="",
+    )
