@@ -148,6 +148,8 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
 
 def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Replica) -> str:
     """Return which rate of the data sheet a kernel comes nearest to, if to any."""
+    if replica.accelerator:
+        return "mapping"
     gpu = replica.gpu
     compute = work / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * seconds)
     memory = moved / (gpu.hbm_bytes_per_s * seconds)
@@ -160,7 +162,7 @@ def _level(row: Row, replica: Replica) -> str:
     """Return what a price rests on; formats nobody timed on a board borrow from one timed there."""
     if row.calibrated:
         return "extrapolated" if np.any(row.extrapolated) else "fitted"
-    if isinstance(row.operator, Gemm):
+    if isinstance(row.operator, Gemm) and not replica.accelerator:
         profile = profile_of(replica.gpu, BEST, replica.library)
         rates = tensor_rates_of(row.operator, replica.gpu, profile)
         if rates is not None and rates.calibrated:

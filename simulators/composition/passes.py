@@ -14,7 +14,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition import graphs_pass
 from simulators.composition.bands import interval_s, together, unexplained_share
-from simulators.composition.effects import effects_without
+from simulators.composition.effects import NOTHING, effects_without
 from simulators.composition.iteration import Iteration
 from simulators.composition.network import LIBRARIES
 from simulators.composition.overhead import load_runtime
@@ -68,6 +68,7 @@ def replica_of(group: dict[str, Any]) -> Replica:
         framework="" if group["framework"] == AUTO else group["framework"],
         overlap=group["overlap"],
         effects=effects_without(group["without"]),
+        accelerator="" if group["accelerator"] == NOTHING else group["accelerator"],
     )
 
 

@@ -11,7 +11,10 @@ from simulators.composition.overhead import DEFAULT
 from simulators.core.contract import choice, fact, metric
 
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-WORDS = ("model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without")
+WORDS = (
+    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without",
+    "accelerator",
+)  # fmt: skip
 NUMBERS = ("tp", "pp", "overlap", *SCALES)
 """Fields that rows of one replica share."""
 
@@ -44,6 +47,10 @@ class CompositionPoint:
     overlap: float = choice("share of the sums over tensor ranks hidden by products", default=0.0)
     without: str = choice(
         f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
+    )
+    accelerator: str = choice(
+        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
+        default=NOTHING,
     )
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
     clock_scale: float = choice("clock of a what-if device, relative", default=1.0)

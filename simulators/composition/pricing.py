@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.composition.accelerated import accelerated
 from simulators.composition.clocks import slowdown, throttled_s
 from simulators.composition.fusion import unfused
-from simulators.composition.network import price_collective
+from simulators.composition.network import fabric_of, price_collective
 from simulators.composition.replica import Replica
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.gemm import tensor_rates_of
@@ -70,12 +71,22 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
     """Return the prices of operators that run in sequence, as often as they repeat."""
     if not (replica.effects.fusion and replica.runtime.is_fused):
         operators = unfused(operators, replica.model)
+    if replica.accelerator:
+        return [_mapped_row(operator, replica, part) for operator in operators if operator.repeat]
     inside = _inside_experts(operators, replica)
     return [
         _compute_row(operator, replica, part)
         for operator in operators
         if operator.repeat and operator.name not in inside
     ]
+
+
+def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of an operator on an accelerator: a model, never measured."""
+    seconds, joules = accelerated(operator, replica.accelerator)
+    seconds, joules = seconds * operator.repeat, joules * operator.repeat
+    lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
+    return Row(operator, part, seconds, joules, lo_s, hi_s, False, False)
 
 
 def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
@@ -94,7 +105,7 @@ AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
     """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
-    pace = replica.runtime.pace(replica.gpu.architecture, "messages")
+    pace = replica.runtime.pace(fabric_of(replica.cluster, replica.gpu), "messages")
     rows = []
     for message in messages:
         if message.repeat == 0:
@@ -122,7 +133,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
 
 
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
-"""Nine of ten messages are within these factors: those of measured links, and of others."""
+"""Nine of ten are within these factors: messages over measured links, and what nobody measured."""
 
 
 def family_of(operator: Compute) -> str:

@@ -28,6 +28,7 @@ class Replica:
     framework: str = ""  # whose kernels and messages; empty: the runtime's, else the default
     overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
     effects: Effects = EVERYTHING
+    accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
 
     @property
     def library(self) -> str:

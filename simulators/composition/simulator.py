@@ -19,6 +19,7 @@ from simulators.catalog.cluster import AUTO
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import bands, clocks, graphs, graphs_pass, network
+from simulators.composition.effects import NOTHING
 from simulators.composition.explain import explained
 from simulators.composition.iteration import pipeline_iterations
 from simulators.composition.overhead import runtime_file
@@ -48,6 +49,7 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.kernels.simulator import SIMULATOR as KERNELS
 from simulators.workload.families import draw, is_graph_model
 from simulators.workload.graph import Load
@@ -112,6 +114,8 @@ class Composition:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
             return (runtime_file(str(value)),)
+        if name == "accelerator" and value != NOTHING:
+            return DATAFLOW.reads(name, value)
         return ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:

@@ -1,0 +1,48 @@
+"""A model on an accelerator: the same pass, computed elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.composition.accelerated import accelerated
+from simulators.composition.simulator import SIMULATOR
+from simulators.core.errors import UnknownNameError
+from simulators.dataflow.device import price
+from simulators.workload.operators import Gemm
+from tests.composition.test_simulator import evaluate
+
+POINT = {"model": "gpt2", "gpu": "t4", "accelerator": "tpu_like", "batch": 4, "context": 64}
+
+
+def test_a_column_is_mapped_size_by_size() -> None:
+    product = Gemm(name="x", m=np.array([4.0, 64.0, 4.0]), n=96.0, k=64.0, repeat=3)
+    seconds, joules = accelerated(product, "tpu_like")
+    [alone] = price((Gemm(name="x", m=64.0, n=96.0, k=64.0),), "tpu_like")
+    assert seconds[1] == alone.latency_s
+    assert joules[1] == alone.energy_j
+    assert seconds[0] == seconds[2] < seconds[1]
+
+
+def test_the_accelerator_computes_and_the_rest_stays() -> None:
+    ours, gpus = evaluate(POINT, POINT | {"accelerator": "nothing"}).iter_rows(named=True)
+    assert ours["status"] == gpus["status"] == "ok"
+    assert ours["linear_s"] != gpus["linear_s"]
+    for same in ("weight_bytes", "kv_bytes", "launch_s"):
+        assert ours[same] == gpus[same]
+    assert not ours["calibrated"]
+
+
+def test_an_explanation_adds_up_there_too() -> None:
+    [row] = evaluate(POINT).iter_rows(named=True)
+    found = SIMULATOR.explain(POINT)
+    assert sum(one.time_s for one in found) == pytest.approx(row["latency_s"], rel=1e-12)
+    [up] = [one for one in found if one.name == "ffn_up"]
+    assert (up.level, up.bound) == ("unmodelled", "mapping")
+
+
+def test_its_file_is_read_and_an_unknown_one_is_said() -> None:
+    assert any(path.stem == "tpu_like" for path in SIMULATOR.reads("accelerator", "tpu_like"))
+    assert SIMULATOR.reads("accelerator", "nothing") == ()
+    with pytest.raises(UnknownNameError, match="did you mean 'tpu_like'"):
+        evaluate(POINT | {"accelerator": "tpu_lik"})
