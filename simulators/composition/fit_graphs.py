@@ -1,7 +1,7 @@
 """Whole fp32 models become a framework's constants: `python -m simulators.composition.fit_graphs`.
 
 Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
-per vendor, the host's time for a launch, forward and backward, and the pace of depthwise
+per vendor, the host's time for a launch by phase, and the pace of depthwise
 convolutions over plain streaming. (A clock of each board within
 models was tried too: it made graphs that were left out worse.) Boards that count as new have
 kernels from ten rows an operator here too. Rows whose forward pass shows fresh
@@ -10,12 +10,12 @@ allocations are left to their backward pass.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition.graphs import (
@@ -25,7 +25,7 @@ from simulators.composition.graphs import (
     Span,
     span,
 )
-from simulators.composition.graphs_kernels import BACKWARD, FORWARD
+from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE
 from simulators.composition.graphs_measured import SHAPES, TABLE, Case, read_cases
 from simulators.composition.graphs_profiles import TABLE as PROFILES
 from simulators.composition.graphs_profiles import fit_paces, read_profiles
@@ -35,8 +35,6 @@ from simulators.kernels.fitting import fit_few
 from simulators.kernels.levels import BEST, boards, zero_shot_profile
 from simulators.kernels.measurements import Rows, read_rows
 from simulators.kernels.profile import Profile
-
-Floats = NDArray[np.float64]
 
 LAUNCHES_S = tuple(4e-6 * step for step in range(21))
 """Times of a launch that are tried: the error is flat between them."""
@@ -52,7 +50,7 @@ ROWS = 10
 SPLIT = "whole graphs: each is judged by constants fitted to all others"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fitted:
     """A measured case with its kernels priced."""
 
@@ -63,12 +61,19 @@ class Fitted:
     def is_allocating(self) -> bool:
         """Whether the forward pass shows fresh allocations."""
         launches = np.sum(self.priced.repeats[self.priced.of(FORWARD)])
-        return self.case.is_allocating(float(launches))
+        return self.case.is_training and self.case.is_allocating(float(launches))
 
     def spans(self, framework: Framework) -> dict[str, Span]:
         """Return the phases under a framework."""
-        phases = (FORWARD, BACKWARD) if self.case.is_training else (FORWARD,)
+        phases = (FORWARD, BACKWARD) if self.case.is_training else (INFERENCE,)
         return {phase: span(self.priced, self.case.gpu, phase, framework) for phase in phases}
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - rows live as long as a fit
+    def phase_s(self, phase: str, launch_s: float, gradient: float) -> float:
+        """Return one phase with plain numbers of a framework, once computed for all fits."""
+        vendor = self.case.gpu.vendor
+        framework = Framework(launch_s={phase: launch_s}, gradient={vendor: gradient})
+        return span(self.priced, self.case.gpu, phase, framework).latency_s
 
     def total_s(self, framework: Framework) -> float:
         """Return the whole pass."""
@@ -144,10 +149,7 @@ def _with_gradient(framework: Framework, vendor: str, rows: Sequence[Fitted]) ->
     """Return the framework with the factor on backward products that suits backward passes."""
 
     def error(factor: float) -> float:
-        trial = replace(framework, gradient={**framework.gradient, vendor: factor})
-        return _mean_error(
-            row.spans(trial)[BACKWARD].latency_s / row.case.backward_s for row in rows
-        )
+        return _mean_error(row.phase_s(BACKWARD, 0.0, factor) / row.case.backward_s for row in rows)
 
     best = min(GRADIENTS, key=error)
     return replace(framework, gradient={**framework.gradient, vendor: best})
@@ -155,40 +157,28 @@ def _with_gradient(framework: Framework, vendor: str, rows: Sequence[Fitted]) ->
 
 def _with_host(framework: Framework, rows: Sequence[Fitted]) -> Framework:
     """Return the framework with the host's times that suit forward and backward passes."""
-    forward = _Launched.of([r for r in rows if not r.is_allocating], FORWARD, framework)
-    backward = _Launched.of([r for r in rows if r.case.is_training], BACKWARD, framework)
-    launch_s = {
-        FORWARD: min(LAUNCHES_S, key=forward.error),
-        BACKWARD: min(LAUNCHES_S, key=backward.error),
+    trained = [row for row in rows if row.case.is_training]
+    judged = {
+        INFERENCE: [row for row in rows if not row.case.is_training],
+        FORWARD: [row for row in trained if not row.is_allocating],
+        BACKWARD: trained,
     }
-    return replace(framework, launch_s=launch_s)
+    return replace(
+        framework,
+        launch_s={
+            phase: min(LAUNCHES_S, key=functools.partial(_host_error, framework, mine, phase))
+            for phase, mine in judged.items()
+        },
+    )
 
 
-@dataclass(frozen=True)
-class _Launched:
-    """One phase of many rows in a few sums, to try a host's times on."""
-
-    measured_s: Floats
-    busy_s: Floats
-    launches: Floats
-    waits: Floats
-
-    @classmethod
-    def of(cls, rows: Sequence[Fitted], phase: str, framework: Framework) -> _Launched:
-        columns = []
-        for row in rows:
-            waits = np.array([launch.waits for launch in row.priced.launches], bool)
-            mine, repeats = row.priced.of(phase), row.priced.repeats
-            measured_s = row.case.forward_s if phase == FORWARD else row.case.backward_s
-            busy_s = span(row.priced, row.case.gpu, phase, framework).busy_s
-            columns.append((measured_s, busy_s, repeats[mine].sum(), repeats[mine & waits].sum()))
-        return cls(*np.array(columns).T)
-
-    def error(self, launch_s: float) -> float:
-        """Return the mean |log error| with this time of a launch."""
-        busy_s = self.busy_s + self.waits * launch_s
-        predicted_s = np.maximum(busy_s, self.launches * launch_s)
-        return float(np.mean(np.abs(np.log(predicted_s / self.measured_s))))
+def _host_error(framework: Framework, rows: Sequence[Fitted], phase: str, launch_s: float) -> float:
+    """Return the mean |log error| of one phase with this time of a launch."""
+    return _mean_error(
+        row.phase_s(phase, launch_s, framework.gradient_of(row.case.gpu))
+        / (row.case.backward_s if phase == BACKWARD else row.case.forward_s)
+        for row in rows
+    )
 
 
 def _mean_error(ratios: Iterable[float]) -> float:

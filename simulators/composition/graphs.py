@@ -1,9 +1,9 @@
 """The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
 
-Each phase takes what its kernels take, or what the host needs to launch them if that is more
-(kernels queue up, so only the sums matter), or a launch more wherever the host reads a result. The
-host's times are fitted to whole models in `fit_graphs.py`, and so is what tells products of a
-backward pass from forward ones: they read their factors in orders that libraries like better.
+The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
+to read a result before it can go on, the GPU waits. The host's times are fitted to whole models in
+`fit_graphs.py`, and so is what tells products of a backward pass from forward ones: they read their
+factors in orders that libraries like better.
 """
 
 from __future__ import annotations
@@ -45,17 +45,6 @@ class Framework:
     gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
     pace: Mapping[str, float] = field(default_factory=dict)  # by kind: time over plain streaming
     synchronises: bool = True  # whether waits of the host are counted
-
-    def idle_s(self, phase: str, busy_s: float, launches: float, waits: float) -> float:
-        """Return how long the GPU has nothing to do: the host is slower, or had to wait itself.
-
-        Where the host reads a result nothing is queued, so the next kernel is a launch away.
-
-        >>> Framework(launch_s={"forward": 3.0}).idle_s("forward", 10.0, launches=4, waits=0)
-        2.0
-        """
-        launch_s = self.launch_s.get(phase, 0.0)
-        return max(launches * launch_s - busy_s, waits * launch_s * self.synchronises)
 
     def gradient_of(self, gpu: Gpu) -> float:
         """Return the time of a backward product over that of a forward one of its size."""
@@ -168,11 +157,13 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
     mine = priced.of(phase)
     factor = slowdown(priced, gpu, framework)
     busy_s = float(np.sum((priced.seconds * factor)[mine]))
-    repeats = priced.repeats
-    waits = np.array([launch.waits for launch in priced.launches], bool)
-    launch_s = framework.idle_s(
-        phase, busy_s, float(np.sum(repeats[mine])), float(np.sum(repeats[mine & waits]))
-    )
+    launch_s = 0.0
+    if host_s := framework.launch_s.get(phase, 0.0):
+        repeats = priced.repeats[mine]
+        waits = np.array([launch.waits for launch in priced.launches], bool)[mine]
+        each_s = (priced.seconds * factor)[mine] / repeats
+        end_s = finish_s(each_s, repeats, waits & framework.synchronises, host_s)
+        launch_s = max(end_s - busy_s, 0.0)
     below, above = _spread(priced, factor, mine)
     return Span(
         busy_s=busy_s,
@@ -181,6 +172,38 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
         hi_s=busy_s + launch_s + above,
         energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * resting_w(gpu),
     )
+
+
+def finish_s(each_s: Floats, repeats: Floats, waits: NDArray[np.bool_], launch_s: float) -> float:
+    """Return when the last kernel ends under a host that launches one after another.
+
+    The host runs ahead of the GPU as far as it can, and the GPU runs kernels in order; where the
+    host reads a result it goes on when that is there. Neighbours that repeat alike are a loop.
+
+    >>> times, once = np.array([1.0, 5.0, 1.0]), np.ones(3)
+    >>> finish_s(times, once, np.zeros(3, bool), launch_s=2.0)
+    10.0
+    >>> finish_s(times, once, np.array([False, True, False]), launch_s=2.0)
+    12.0
+    """
+    order = _as_run(repeats)
+    each_s, waits = each_s[order], waits[order]
+    host_s = end_s = 0.0
+    for part in np.split(np.arange(order.size), np.flatnonzero(waits) + 1):
+        if part.size:
+            launched_s = host_s + launch_s * np.arange(1, part.size + 1)
+            done_s = np.cumsum(each_s[part])
+            begins_s = np.maximum(launched_s, end_s) - (done_s - each_s[part])
+            end_s = float(done_s[-1] + np.max(begins_s))
+            host_s = end_s if waits[part[-1]] else float(launched_s[-1])
+    return end_s
+
+
+def _as_run(repeats: Floats) -> NDArray[np.int64]:
+    """Return the positions of kernels in the order they run."""
+    changes = np.flatnonzero(np.diff(repeats)) + 1
+    loops = np.split(np.arange(repeats.size), changes)
+    return np.concatenate([np.tile(loop, int(repeats[loop[0]])) for loop in loops])
 
 
 def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:

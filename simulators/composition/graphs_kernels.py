@@ -25,7 +25,8 @@ from simulators.workload.operators import (
     Norm,
 )
 
-FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
+"""Phases: a pass that records nothing, and the three of a training step."""
 
 DEPTHWISE = ("depthwise", "depthwise_input", "depthwise_weight")
 """Paces of convolutions channel by channel: forward, and for the gradients of input and weight."""
@@ -41,7 +42,7 @@ class Launch:
     kernel: Kernel
     repeat: int
     node: str
-    phase: str = FORWARD
+    phase: str = INFERENCE
     waits: bool = False  # the host reads its result before it goes on
     pace: str = ""  # kernels of this kind run at a pace of their own, if one was measured
 
@@ -63,14 +64,16 @@ def forward_launches(
     >>> [type(launch.kernel).__name__ for launch in forward_launches(sketch.graph(), "fp32")]
     ['Gemm', 'Elementwise']
     """
-    alone = [
-        Launch(kernel, node.repeat, node.name, waits=node.waits, pace=_pace(node))
-        for node in graph.nodes
+    phase = FORWARD if training else INFERENCE
+    found = [
+        (at, Launch(kernel, node.repeat, node.name, phase, waits=node.waits, pace=_pace(node)))
+        for at, node in enumerate(graph.nodes)
         if not fused or _stays_alone(node)
         for kernel in _kernels(graph, node, dtype, training=training)
     ]
-    groups = _fused_groups(graph, dtype, training=training) if fused else ()
-    return (*alone, *groups)
+    if fused:
+        found += _fused_groups(graph, dtype, training=training)
+    return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
 
 
 def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> Elementwise:
@@ -188,8 +191,8 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Kernel:
     )  # fmt: skip
 
 
-def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[Launch]:
-    """Yield one stream per group of neighbours that wait for the same products."""
+def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple[int, Launch]]:
+    """Yield one stream per group of neighbours that wait for the same products, and its place."""
     group = _groups(graph, training=training)
     members: dict[int, set[int]] = {}
     for position, head in group.items():
@@ -207,7 +210,8 @@ def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[Launc
         )
         last = graph.nodes[max(inside)]
         kernel = stream(1.0, (float(reads), float(writes)), dtype)
-        yield Launch(kernel, last.repeat, last.name)
+        phase = FORWARD if training else INFERENCE
+        yield max(inside), Launch(kernel, last.repeat, last.name, phase)
 
 
 def _groups(graph: Graph, *, training: bool) -> dict[int, int]:

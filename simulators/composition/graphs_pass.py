@@ -35,6 +35,7 @@ from simulators.composition.graphs_gradients import backward_launches
 from simulators.composition.graphs_kernels import (
     BACKWARD,
     FORWARD,
+    INFERENCE,
     OPTIMIZER,
     Launch,
     forward_launches,
@@ -51,7 +52,8 @@ from simulators.workload.footprint import Footprint, kept_bytes, peak_bytes, tra
 from simulators.workload.graph import Graph, Load
 from simulators.workload.operators import BYTES, Attention, Collective
 
-TRAINING, INFERENCE = PHASES = "training", "inference"
+TRAINING = "training"
+PHASES = (TRAINING, INFERENCE)
 
 BUCKET_BYTES = 25e6
 """Gradients are summed in buckets of this size: the default of PyTorch's data parallelism."""
@@ -165,7 +167,7 @@ def run(job: Job) -> Pass:
     if job.load.training:
         launches += (*backward_launches(graph, job.dtype), _optimizer(graph, job.dtype))
     priced = price_launches(launches, job.gpu)
-    phases = (FORWARD, BACKWARD, OPTIMIZER) if job.load.training else (FORWARD,)
+    phases = (FORWARD, BACKWARD, OPTIMIZER) if job.load.training else (INFERENCE,)
     spans = {phase: span(priced, job.gpu, phase, job.framework) for phase in phases}
     exposed_s, measured = 0.0, True
     if job.load.training and job.replicas > 1:

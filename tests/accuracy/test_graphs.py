@@ -11,7 +11,7 @@ from simulators.core.contract import Check
 # Mean error in percent that a line may have: the contract's, or what is reached where that is more.
 BUDGETS = {
     "seen NVIDIA boards, unfused": 4.5,
-    "h100_sxm, 10 rows an operator": 3.3,
+    "h100_sxm, 10 rows an operator": 3.0,
     "a100_pcie_80gb, 10 rows an operator": 12.5,
     "a100_pcie_80gb, 10 rows an operator, runs without fresh allocations": 3.0,
     "T4": 8.0,

@@ -6,15 +6,24 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from hypothesis.strategies import integers, sampled_from
+from hypothesis.strategies import (
+    DataObject,
+    booleans,
+    data,
+    floats,
+    integers,
+    lists,
+    sampled_from,
+)
 
 from simulators.catalog.gpu import load_gpu
-from simulators.composition.graphs import ALONE, Framework, price_graph, span
+from simulators.composition.graphs import ALONE, Framework, finish_s, price_graph, span
 from simulators.composition.graphs_gradients import backward_launches
-from simulators.composition.graphs_kernels import BACKWARD, FORWARD, forward_launches
+from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE, forward_launches
 from simulators.composition.graphs_measured import TABLE, read_cases
 from simulators.core.calibration import reference_folder
 from simulators.workload.classic import Classic, classic_graph
@@ -161,9 +170,33 @@ def test_a_slow_host_leaves_the_gpu_idle() -> None:
     priced = price_graph(graph, V100, dtype="fp32", training=True)
     launches = float(priced.repeats[priced.of(FORWARD)].sum())
     slow = Framework(launch_s={FORWARD: 1e-3})
-    assert span(priced, V100, FORWARD, slow).latency_s == pytest.approx(launches * 1e-3)
+    assert span(priced, V100, FORWARD, slow).latency_s == pytest.approx(launches * 1e-3, rel=0.01)
     assert span(priced, V100, FORWARD, ALONE).launch_s == 0.0
     assert span(priced, V100, BACKWARD, slow).launch_s == 0.0
+
+
+def test_a_host_that_reads_results_cannot_run_ahead() -> None:
+    times, once = np.full(4, 5.0), np.ones(4)
+    free, reads = np.zeros(4, bool), np.array([True, True, True, False])
+    assert finish_s(times, once, free, launch_s=1.0) == 21.0  # the first launch, then kernels
+    assert finish_s(times, once, reads, launch_s=1.0) == 24.0  # a launch before each
+    assert finish_s(times, once, free, launch_s=6.0) == 29.0  # launches, then the last kernel
+
+
+@given(
+    each=lists(floats(0, 10), min_size=1, max_size=8), repeat=integers(1, 3),
+    launch=floats(0, 5), data=data(),
+)  # fmt: skip
+def test_a_timeline_takes_at_least_either_side(
+    each: list[float], repeat: int, launch: float, data: DataObject
+) -> None:
+    waits = np.array(data.draw(lists(booleans(), min_size=len(each), max_size=len(each))), bool)
+    times, repeats = np.array(each), np.full(len(each), float(repeat))
+    end = finish_s(times, repeats, waits, launch)
+    assert end >= repeat * sum(each) - 1e-9
+    assert end >= repeat * len(each) * launch - 1e-9
+    assert end <= repeat * (sum(each) + len(each) * launch) + 1e-9
+    assert end >= finish_s(times, repeats, np.zeros(len(each), bool), launch) - 1e-9
 
 
 def test_depthwise_kernels_run_at_their_own_pace() -> None:
@@ -182,5 +215,5 @@ def test_depthwise_kernels_run_at_their_own_pace() -> None:
 
 def test_the_interval_holds_the_prediction() -> None:
     priced = price_graph(classic_graph(GPT2, 2, 64), V100, dtype="fp32")
-    part = span(priced, V100, FORWARD, ALONE)
+    part = span(priced, V100, INFERENCE, ALONE)
     assert part.lo_s < part.latency_s < part.hi_s
