@@ -24,7 +24,8 @@ from simulators.serving.fit import TRACES
 from simulators.serving.iteration import iteration_table
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
-from simulators.serving.simulator import SIMULATOR, run_of
+from simulators.serving.run import run_of
+from simulators.serving.simulator import SIMULATOR
 from simulators.serving.traces import load_trace
 from sweeper import config
 from sweeper.engines.inline import Inline

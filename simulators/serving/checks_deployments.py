@@ -30,7 +30,8 @@ from simulators.core.jit import Floats
 from simulators.serving.deployments import point_of
 from simulators.serving.frontend import band_of, is_left_out
 from simulators.serving.near import corrected
-from simulators.serving.simulator import Shelf, simulate
+from simulators.serving.run import Shelf
+from simulators.serving.simulator import simulate
 
 Flags = NDArray[np.bool_]
 

@@ -16,7 +16,8 @@ from simulators.composition.static_batches import STATIC, predicted_s, static_ro
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.offline import MLPERF, OFFLINE, mlperf, offline, predict
-from simulators.serving.simulator import Shelf, simulate
+from simulators.serving.run import Shelf
+from simulators.serving.simulator import simulate
 
 OFFLINE_LIMITS = {"dense": 14.0, "experts": 25.0}
 STATIC_LIMITS = {"dense": 11.0}

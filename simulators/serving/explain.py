@@ -22,7 +22,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.records import batch_table
-from simulators.serving.simulator import logged_run
+from simulators.serving.run import logged_run
 from simulators.serving.world import World
 from simulators.workload.step import Step
 

@@ -26,7 +26,8 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.serving.deployments import point_of
 from simulators.serving.frontend import CALIBRATION, NONE, NUMBERS
-from simulators.serving.simulator import Shelf, simulate
+from simulators.serving.run import Shelf
+from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
 

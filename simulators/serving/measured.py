@@ -18,7 +18,7 @@ from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.simulator import run_of
+from simulators.serving.run import run_of
 
 REQUESTS, RUNS = "serving_modern/vllm_requests.parquet", "serving_modern/vllm_runs_meta.parquet"
 GPUS = {"RTX4090": "rtx_4090", "RTXPRO6000": "rtx_pro_6000"}

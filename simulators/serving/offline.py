@@ -19,7 +19,8 @@ from simulators.catalog.model import load_model
 from simulators.core.errors import Infeasible
 from simulators.serving.frontend import NONE, is_left_out
 from simulators.serving.point import ServingPoint
-from simulators.serving.simulator import Shelf, simulate
+from simulators.serving.run import Shelf
+from simulators.serving.simulator import simulate
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 MLPERF = "serving_measured/mlperf_inference_v4_1_llm.parquet"

@@ -21,8 +21,8 @@ from simulators.serving.parity import part_price
 from simulators.serving.point import ServingPoint
 from simulators.serving.policies import load_router, load_scheduler
 from simulators.serving.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
+from simulators.serving.run import run_of
 from simulators.serving.service import Engine, Limits, serve
-from simulators.serving.simulator import run_of
 
 REQUESTS = "serving_peers/aisimulate_requests.parquet"
 EXACT_S, FAR = 1e-5, 0.30

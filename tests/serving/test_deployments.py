@@ -15,7 +15,8 @@ from simulators.serving.frontend import load_frontend
 from simulators.serving.near import corrected
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import RESTARTED
-from simulators.serving.simulator import run_of, simulate
+from simulators.serving.run import run_of
+from simulators.serving.simulator import simulate
 from simulators.serving.world import LOG_COLUMNS
 from simulators.workload.cut import Parallelism
 

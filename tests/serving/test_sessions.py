@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import ARRIVAL, COMPLETED, FREE, TOTAL
+from simulators.serving.run import run_of
 from simulators.serving.sessions import in_sessions
-from simulators.serving.simulator import run_of, simulate
+from simulators.serving.simulator import simulate
 from tests.serving.cases import SCHEDULERS, asked, run
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0, turns=3, think_s=2.0)

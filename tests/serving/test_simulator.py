@@ -15,7 +15,8 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.deployment import DEPLOYED
 from simulators.serving.point import ServingPoint
 from simulators.serving.records import request_table
-from simulators.serving.simulator import SIMULATOR, run_of, simulate
+from simulators.serving.run import run_of
+from simulators.serving.simulator import SIMULATOR, simulate
 from sweeper.testing import check_simulator
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)
