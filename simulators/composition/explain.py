@@ -78,7 +78,8 @@ def _effects(replica: Replica, step: Step, latency_s: float) -> list[Contributio
         stages = pipeline_iterations(left_out, step)
         change_s = sum(_number(stage.latency_s) for stage in stages) - latency_s
         if change_s:
-            note = f"a pass without it would take {change_s * 1e3:+.3f} ms"
+            which = "longer" if change_s > 0.0 else "shorter"
+            note = f"without it the pass would be {abs(change_s) * 1e3:.3f} ms {which}"
             lines.append(Contribution(phase="effects", name=name, note=note))
     return lines
 

@@ -57,7 +57,10 @@ def main(words: list[str]) -> int:
     print(f"{chosen.name} {key[:SHOWN]}: {_named(last, row)}\n")
     for phase in dict.fromkeys(c.phase for c in found):
         rows = [c for c in found if c.phase == phase]
-        _print_phase(phase, rows if chosen.all else _together(rows))
+        if any(c.time_s or c.energy_j or c.memory_bytes for c in rows):
+            _print_phase(phase, rows if chosen.all else _together(rows))
+        else:
+            _print_notes(phase, rows)
     print(_evidence(found))
     for line in _what_if(last, row):
         print(line)
@@ -119,6 +122,15 @@ def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
         [header[i] for i in kept],
         [[line[i] for i in kept] for line in lines],
     )
+    print()
+
+
+def _print_notes(phase: str, rows: Sequence[Contribution]) -> None:
+    """Print what is said in words alone."""
+    print(f"{phase}:")
+    width = max(len(c.name) for c in rows)
+    for c in rows:
+        print(f"  {c.name.ljust(width)}  {c.note}")
     print()
 
 
