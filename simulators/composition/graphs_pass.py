@@ -82,6 +82,12 @@ class Job:
         """The model as one GPU runs it."""
         return _drawn(self.model, self.load)
 
+    @property
+    def items(self) -> float:
+        """Tokens of a language model, else inputs, over all replicas."""
+        each = 1 if is_graph_model(self.model) else self.load.length
+        return float(self.load.batch * self.replicas * each)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
@@ -188,7 +194,7 @@ def run(job: Job) -> Pass:
 
 def metrics_of(job: Job, one: Pass) -> dict[str, float]:
     """Return the metrics of the composition simulator that a graph has."""
-    items = float(job.load.batch * job.replicas)
+    items = job.items
     energy_j = one.energy_j * job.replicas
     parts = one.spans.values()
     lo_s, hi_s = (
