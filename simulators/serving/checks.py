@@ -113,13 +113,20 @@ def checks(reference: Path, rows: str) -> list[Check]:
         rows: `test` for rows no calibration was fitted to, `all` for every row.
     """
     return [
+        *engine_checks(reference, rows),
+        *deployment_checks(reference, rows),
+        *offline_checks(reference),
+    ]
+
+
+def engine_checks(reference: Path, rows: str) -> list[Check]:
+    """Return the checks of the event loop, its tables and its workloads; arguments as above."""
+    return [
         *_parity_checks(reference),
         *peer_checks(reference),
         *measured_checks(reference),
         *table_checks(),
         *_workload_checks(reference, rows),
-        *deployment_checks(reference, rows),
-        *offline_checks(reference),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulators.core.calibration import reference_folder
-from simulators.serving.checks import checks
+from simulators.serving.checks import engine_checks
 
 # Relative errors against real runs; what is aimed at is 0.10 everywhere. Nothing was measured on
 # the RTX 4090: its kernels borrow a sibling's efficiencies.
@@ -22,7 +22,7 @@ def test_reference_runs_are_reproduced() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("no reference runs: set SWEEPER_REFERENCE to a reference folder")
-    found = checks(reference, "test")
+    found = engine_checks(reference, "test")
     wrong = [
         f"{c.name}: {c.value} {c.unit}, {c.note}"
         for c in found
