@@ -153,11 +153,12 @@ PARTS = (*COMPUTED, "collective", "send_recv")
 def part_rows(replica: Replica, step: Step, part: Stage) -> list[Row]:
     """Return the operators and messages of any part of the model, priced one by one."""
     model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
+    shared = step.tokens / cut.attention_dp  # tokens are dealt out evenly, requests stay whole
     step = busiest_group(step, cut.attention_dp)
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
     some = _at_least_one(step)
-    tokens, logits = np.maximum(1.0, step.tokens), some.logits_rows
+    tokens, logits = np.maximum(1.0, shared), some.logits_rows
     linear = token_operators(model, cut, part, tokens, dtype)
     head = head_operators(model, cut, part, logits, dtype)
     prefill = prefill_operators(model, cut, part, some, dtype, kv)

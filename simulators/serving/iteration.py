@@ -45,7 +45,7 @@ from simulators.serving.lookup import (
 from simulators.workload.operators import Column
 from simulators.workload.step import Step, decode_step
 
-MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 10, 1 << 8
+MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
 """The tables' ends; an iteration beyond them is extrapolated along the last step."""
 
 PROBE = decode_step(64.0, 1024.0)

@@ -94,6 +94,8 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
     model, gpu = MODELS[row["model"]], GPUS.get(row["gpu"], row["gpu"])
     precision = row["precision"]
     dtype = precision
+    if model.startswith("gpt_oss"):
+        precision = "fp4"  # the only one it was published in
     if precision == "fp4" and load_model(model).experts:
         dtype = "bf16+fp4" if "fp4" in load_gpu(gpu).peak_flops else "bf16+w4a16"
     group = f"{model}.{gpu}"

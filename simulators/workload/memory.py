@@ -20,6 +20,9 @@ from simulators.workload.cut import (
 from simulators.workload.operators import BYTES, Column
 from simulators.workload.precision import Precision, number_bytes, precision
 
+WIDE_WINDOW = 4096
+"""Tokens of a window from which on it holds most requests whole; smaller ones hold little."""
+
 
 @dataclass(frozen=True)
 class Share:
@@ -57,13 +60,15 @@ def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) ->
     """Return the KV-cache bytes of one token on the fullest GPU of a replica.
 
     Under attention data parallelism a token is held by one group of ranks; groups are taken to hold
-    equally many. Of layers that see a window, only those that see everything are counted.
+    equally many. Layers that see a window are counted if whole requests fit into it.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
-    layers = max(attending_layers(model, stage_of(model, cut, stage)) for stage in range(cut.pp))
+    stages = [stage_of(model, cut, stage) for stage in range(cut.pp)]
+    wide = model.window >= WIDE_WINDOW
+    layers = max(part.layers if wide else attending_layers(model, part) for part in stages)
     if model.is_latent:
         numbers = model.kv_lora_rank + model.qk_rope_head_dim
     else:
