@@ -98,11 +98,21 @@ def _step(
 
 
 def _divided(replica: Replica, step: Step, phase: str, seconds: float) -> list[Contribution]:
-    """Return the rows of one batch with their times scaled to a span."""
+    """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
-    return [replace(row, time_s=row.time_s * scale, energy_j=row.energy_j * scale) for row in rows]
+    return [
+        replace(
+            row,
+            count=row.count * (scale if row.time_s else 1.0),
+            time_s=row.time_s * scale,
+            energy_j=row.energy_j * scale,
+            flops=row.flops * scale,
+            moved_bytes=row.moved_bytes * scale,
+        )
+        for row in rows
+    ]
 
 
 def _with_energy(rows: Sequence[Contribution], joules: float) -> list[Contribution]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
 from simulators.serving.explain import LATER, PROMPT, QUEUE, explained_request
@@ -28,6 +29,15 @@ def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
     assert phases == {QUEUE, PROMPT, LATER}
     assert all(r.level in LEVELS for r in rows)
     assert all(r.time_s >= 0 for r in rows)
+
+
+def test_rates_are_those_of_a_batch_however_many_a_span_holds() -> None:
+    gpu = load_gpu(POINT.gpu)
+    rows = [r for r in explained_request(POINT) if r.phase == LATER and r.bound == "memory"]
+    assert rows
+    streamed = max(r.moved_bytes / r.time_s for r in rows)
+    assert 0.5 * gpu.hbm_bytes_per_s < streamed <= 1.001 * gpu.hbm_bytes_per_s
+    assert all(r.flops <= 1.001 * gpu.peak("fp16") * r.time_s for r in rows)
 
 
 def test_a_steady_state_has_no_request_to_explain() -> None:
