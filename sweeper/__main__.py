@@ -90,11 +90,11 @@ def _dispatch(words: list[str]) -> int:
 
         return run.main(compose(words))
     if first not in COMMANDS:
-        raise UserError(
-            f"there is no command '{first}'{suggestion(first, COMMANDS)}\n"
-            f"Commands: {', '.join(COMMANDS)}; a sweep is started by +space=NAME"
-        )
+        raise _no_command(first, words[1:])
     if first == "plan":
+        if any(word in ("-h", "--help") for word in words[1:]):
+            print(_usage_of("plan"))
+            return 0
         from sweeper.commands import plan
 
         return plan.main(compose(words[1:]))
@@ -103,6 +103,24 @@ def _dispatch(words: list[str]) -> int:
     command = importlib.import_module(f"sweeper.commands.{first}")
     code: int = command.main(words[1:])
     return code
+
+
+def _no_command(first: str, rest: list[str]) -> UserError:
+    """Return what to say of a word that is no command; a space's name means to run it."""
+    from sweeper import places
+
+    known = places.spaces()
+    meant = next((w for w in (first, *rest) if w in known), "NAME")
+    hint = "" if first in known else suggestion(first, COMMANDS)
+    return UserError(
+        f"there is no command '{first}'{hint}\n"
+        f"Commands: {', '.join(COMMANDS)}; a sweep is started by +space={meant}"
+    )
+
+
+def _usage_of(command: str) -> str:
+    """Return the line of the usage that is about a command."""
+    return next(line for line in USAGE.splitlines() if f"sweeper {command} " in line)
 
 
 def compose(words: list[str]) -> dict[str, Any]:
@@ -117,8 +135,9 @@ def compose(words: list[str]) -> dict[str, Any]:
     words = [f"+{w}" if w.startswith("space=") else w for w in words]
     chosen = [w for w in words if w.startswith("+space=")]
     if not chosen:
+        meant = next((w for w in words if w in places.spaces()), "NAME")
         raise UserError(
-            f"which space? Write +space=NAME\nKnown: {', '.join(places.spaces()) or 'none'}"
+            f"which space? Write +space={meant}\nKnown: {', '.join(places.spaces()) or 'none'}"
         )
     if flags := [w for w in words if w.startswith("-")]:
         raise UserError(
@@ -289,7 +308,13 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
         known = _FAILURES
     elif path.startswith("space."):
         known = KEYS
-    listing = ", ".join(known) if known else "it has no options"
+    if not known:
+        chosen_one = chosen.get(room, {"sampler": "grid", "engine": "auto"}.get(room, ""))
+        return (
+            f"'{word}': there is no key '{path}': {room} '{chosen_one}' has no options; "
+            f"choose another by {room}=NAME"
+        )
+    listing = ", ".join(known)
     return f"'{word}': there is no key '{path}'{suggestion(leaf, known)}\nKnown: {listing}"
 
 

@@ -70,9 +70,19 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=8, help="how many there are (default 8)")
     parser.add_argument("--workload", default="chat", help="chat, code, or the path of a trace")
     parser.add_argument("--qps", type=float, default=1.0, help="requests per second (default 1)")
-    parser.add_argument("--ttft", type=float, default=1.0, help="deadline of the first token, s")
-    parser.add_argument("--tpot", type=float, default=0.05, help="deadline of a later token, s")
-    parser.add_argument("--percentile", type=int, default=99, choices=(50, 90, 95, 99))
+    parser.add_argument(
+        "--ttft", type=float, default=1.0, help="deadline of the first token (default 1 s)"
+    )
+    parser.add_argument(
+        "--tpot", type=float, default=0.05, help="deadline of later tokens (default 0.05 s)"
+    )
+    parser.add_argument(
+        "--percentile",
+        type=int,
+        default=99,
+        choices=(50, 90, 95, 99),
+        help="of requests that meet the deadlines (default 99)",
+    )
     parser.add_argument("--budget", type=float, help="$ per hour that may be spent")
     parser.add_argument("--dtype", default="bf16", help="precisions to choose from (default bf16)")
     parser.add_argument("--engine", default="vllm", help=f"of {', '.join(_ENGINES)}")
@@ -81,7 +91,9 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
     )
     parser.add_argument("--outputs", default="outputs")
-    parser.add_argument("--run-with", dest="engine_", default="auto", help="inline, ray or auto")
+    parser.add_argument(
+        "--run-with", dest="engine_", metavar="HOW", default="auto", help="inline, ray or auto"
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(words)
     for what in ("gpus", "requests"):
@@ -146,6 +158,9 @@ def _print(asked: argparse.Namespace, last: Answered, best: pl.DataFrame, name: 
     print(f"  {human(row[_COST], '$')} per million tokens, {human(hourly, '$')} an hour")
     print(f"  {', '.join(f'{n} {human(row[n], units[n])}' for n in _SHOWN if row.get(n))}")
     chance, source = _sure(asked, row)
+    share = asked.percentile
+    ttft, tpot = human(asked.ttft, "s"), human(asked.tpot, "s")
+    print(f"Deadlines: ttft_p{share}_s <= {ttft}, tpot_p{share}_s <= {tpot}.")
     print(f"How sure: meets both deadlines with {chance:.0%} ({source}).")
     print(f"  {evidence(last.space.simulator).in_short()}")
     if (second := _next_best(best)) is not None:

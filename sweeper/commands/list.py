@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import FOLDERS
@@ -31,11 +33,21 @@ def main(words: list[str]) -> int:
         if kind == "spaces":
             print("spaces")
             for name in names:
-                print(f"  {name:24} {about(places.spaces()[name])}")
+                print(f"  {name:24} {_question(places.spaces()[name])}")
         else:
             print(kind)
             print(f"  {' '.join(names) or 'none'}")
     return 0
+
+
+def _question(file: Path) -> str:
+    """Return the first sentence of what a space is about; `show` prints all of it.
+
+    A stop within a word, as in Llama-3.1, ends no sentence.
+    """
+    whole = about(file)
+    match = re.match(r".*?[.?](?=\s|$)", whole)
+    return match[0] if match else whole
 
 
 def kinds() -> dict[str, list[str]]:

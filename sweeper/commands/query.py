@@ -100,12 +100,19 @@ def _idle(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
 
 def _cheapest(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """The designs of least cost that meet the deadlines."""
-    cost = chosen.of[0] if chosen.of else next(iter(last.objectives))
+    cost = chosen.of[0] if chosen.of else _cost_of(last)
     slo = chosen.slo or _where(last, chosen)
     if slo is None:
         raise UserError("cheapest needs --slo, as in --slo 'ttft_p99_s <= 1'")
     best = cheapest(last.store.scan(), cost, slo, count=chosen.rows)
     return _brief(last, best, [cost])
+
+
+def _cost_of(last: Answered) -> str:
+    """Return the objective in dollars, else the first."""
+    units = units_of(last.space)
+    dear = (name for name in last.objectives if units.get(name) in ("$", "USD"))
+    return next(dear, next(iter(last.objectives)))
 
 
 def _best_per(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:

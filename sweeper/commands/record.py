@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -44,6 +45,11 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     return folder
+
+
+def forget(folder: Path) -> None:
+    """Remove what `begin` wrote."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def finish(folder: Path, answers: Answers, *, plot: bool) -> None:

@@ -104,7 +104,12 @@ def sweep(asked: Question) -> tuple[summary.Answers, Path]:
     _check_not_empty(asked.space)
     with _alone(asked.store):
         folder = record.begin(asked.store, asked.written)
-        return _answer(asked, asked.written["failures"]), folder
+        try:
+            return _answer(asked, asked.written["failures"]), folder
+        except UserError:
+            if not asked.store.finished() and not len(asked.store.answered(asked.space)):
+                record.forget(folder)  # without rows it would only hide an earlier run
+            raise
 
 
 def _check_not_empty(space: DesignSpace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +61,10 @@ def _alias(kind: str, name: str) -> tuple[str, Path] | None:
 
 def _file(kind: str, file: Path) -> None:
     print(f"{kind} {file.stem}  ({file})")
-    print(file.read_text(encoding="utf-8").rstrip())
+    text = file.read_text(encoding="utf-8").rstrip()
+    if file.suffix == ".py":  # what a scheduler or router does, not how
+        text = ast.get_docstring(ast.parse(text)) or text
+    print(text)
 
 
 def _space(name: str) -> None:

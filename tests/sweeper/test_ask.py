@@ -25,6 +25,7 @@ def test_a_question_by_flags_is_answered(
 ) -> None:
     text = ask(QUESTION, capsys)
     assert "per million tokens" in text
+    assert "Deadlines: ttft_p99_s <= " in text
     assert "How sure: meets both deadlines with" in text
     assert "vllm serve meta-llama/Llama-3.1-8B" in text
     assert "Prices: public_cloud, h100_sxm $2.99 an hour (2025-06" in text
