@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields, replace
 
 import numpy as np
@@ -77,8 +78,14 @@ def _lengths(point: ServingPoint, name: str, count: int) -> Ints:
         raise UserError(f"length_spread is {spread:g}; it must be within 0..1")
     if spread == 0.0:
         return np.full(count, most)
-    drawn = stream(point.seed, name).random(count)
+    return _drawn(point.seed, name, count, most, spread)
+
+
+@functools.lru_cache(maxsize=256)
+def _drawn(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
+    drawn = stream(seed, name).random(count)
     lengths: Ints = np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64)
+    lengths.flags.writeable = False
     return lengths
 
 

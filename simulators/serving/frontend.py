@@ -10,6 +10,7 @@ groups. What that amounts to was fitted by framework to times to the first token
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,12 @@ class Frontend:
 NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
-def frontend_of(point: ServingPoint) -> Frontend:
+def frontend_of(point: ServingPoint, server: Callable[[str], Frontend]) -> Frontend:
     """Return what stands before a point's engine: the server of its runtime's framework, if any.
+
+    Args:
+        point: the deployment.
+        server: `load_frontend`, or one that remembers.
 
     Raises:
         UserError: a choice means nothing.
@@ -55,7 +60,7 @@ def frontend_of(point: ServingPoint) -> Frontend:
         raise UnknownNameError("frontend", point.frontend, FRONTENDS)
     if not 0.0 <= point.frontend_s < np.inf:
         raise UserError(f"frontend_s is {point.frontend_s:g}; it must not be negative")
-    found = Frontend() if point.frontend == NONE else load_frontend(point.runtime)
+    found = Frontend() if point.frontend == NONE else server(point.runtime)
     return replace(found, request_s=found.request_s + point.frontend_s)
 
 

@@ -9,7 +9,7 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.arrivals import Requests
 from simulators.serving.demand import requests_for
 from simulators.serving.deployment import DEPLOYED, Deployment, deployment_of
-from simulators.serving.frontend import behind, frontend_of, seen_by_clients
+from simulators.serving.frontend import behind, frontend_of, load_frontend, seen_by_clients
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.point import EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler
@@ -26,6 +26,7 @@ class Shelf:
     def __init__(self) -> None:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
+        self.server = functools.cache(load_frontend)
         self._deployments: dict[tuple[object, ...], Deployment] = {}
 
     def deployment(self, point: ServingPoint) -> Deployment:
@@ -82,7 +83,7 @@ def run_of(
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
     table, price = prices_of(point, deployment.hardware)
-    frontend = frontend_of(point)
+    frontend = frontend_of(point, shelf.server)
     delay_s = frontend.delay_s(let_in.prompt_tokens)
     world = serve(
         Engine(scheduler, shelf.router(point.router), price),
