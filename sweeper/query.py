@@ -7,7 +7,7 @@ distinct objective vectors, each with the number of designs that reach it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,23 @@ def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFra
     if "status" in schema:
         chosen = chosen.filter(pl.col("status").cast(pl.String) == "ok")
     return chosen
+
+
+def unstated(
+    results: pl.LazyFrame, objectives: Iterable[str], *, where: str | None = None
+) -> list[str]:
+    """Return the objectives that no qualifying row states: with one of them there is no front.
+
+    None if no row qualifies at all.
+
+    >>> rows = pl.LazyFrame({"usd": [1.0, 2.0], "wait_s": [None, None]})
+    >>> unstated(rows, ["usd", "wait_s"])
+    ['wait_s']
+    """
+    names = list(objectives)
+    found = qualifying(results, where=where).select(pl.len().alias("rows"), pl.col(names).count())
+    counts = found.collect().row(0, named=True)
+    return [name for name in names if counts["rows"] and not counts[name]]
 
 
 def _fronts(

@@ -11,7 +11,7 @@ from sweeper.commands.flags import flags
 from sweeper.commands.record import latest
 from sweeper.commands.summary import print_front
 from sweeper.keys import keys
-from sweeper.query import knee, pareto_front
+from sweeper.query import knee, pareto_front, unstated
 from sweeper.tables import as_json, write_table
 
 
@@ -41,6 +41,11 @@ def main(words: list[str]) -> int:
     )
     front = pareto_front(last.store.scan(), objectives, where=where or None, per=chosen.per)
     if front.is_empty():
+        if silent := unstated(last.store.scan(), objectives, where=where or None):
+            raise UserError(
+                f"no feasible design of '{chosen.name}' states {', '.join(silent)}; "
+                "choose other objectives by --min and --max"
+            )
         raise UserError(
             f"no feasible design of '{chosen.name}'" + (f" meets {where}" if where else "")
         )

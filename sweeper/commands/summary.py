@@ -14,7 +14,7 @@ import polars as pl
 
 from simulators.core.contract import Direction, Notes, load_simulator, schema_of
 from sweeper.keys import SHOWN, Definition, keys
-from sweeper.query import knee, pareto_front
+from sweeper.query import knee, pareto_front, unstated
 from sweeper.space import DesignSpace
 from sweeper.units import duration, human
 
@@ -228,7 +228,11 @@ def _example(answers: Answers) -> str:
 
 def _print_nothing(answers: Answers) -> None:
     feasible = answers.status.get("ok", 0)
-    if feasible:
+    silent = unstated(answers.results, answers.objectives, where=answers.where)
+    if silent:
+        print(f"No feasible design states {', '.join(silent)}, so there is no front.")
+        print("Choose `objectives` that this simulator states here; the rows show which do.")
+    elif feasible:
         print(f"None of {feasible:,} feasible designs meets {answers.where}, so there is no front.")
     else:
         print("No design is feasible, so there is no front.")

@@ -269,6 +269,9 @@ MISTAKES = [
     ("pareto toy --outputs nowhere", "there are no results of 'toy'"),
     ("pareto toy --limit 3", "unrecognized arguments"),
     ("pareto toy --rows many", "invalid int value"),
+    ("toy", "a sweep is started by +space=toy"),
+    ("plan toy", "Write +space=toy"),
+    ("+space=toy sampler.points=4", "sampler 'grid' has no options"),
     ("validate kernel", "unknown room 'kernel'; did you mean 'kernels'?"),
     ("validate kernels --reference nowhere", "there is no measured data in nowhere"),
 ]
@@ -311,6 +314,22 @@ def test_a_mistake_in_a_query_gets_one_paragraph(
     told = capsys.readouterr().err
     assert complaint in told
     assert "Traceback" not in told
+
+
+def test_a_run_that_came_to_nothing_hides_no_earlier_one(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spaces", "mine.yaml").write_text(
+        "simulator: serving\n"
+        "axes: {model: llama3_1_8b, gpu: h100_sxm, qps: [1, 2], fidelity: analytic}\n"
+    )
+    text = answer("+space=mine plot=false engine=inline", capsys)
+    assert "No feasible design states ttft_p50_s" in text  # a steady state has means alone
+    assert run("pareto mine") == 2
+    assert "states ttft_p50_s" in capsys.readouterr().err
+    assert run("+space=mine plot=false engine=inline space.axes.qps=-1") == 2
+    assert "must be positive" in capsys.readouterr().err
+    assert "Pareto front" in answer("pareto mine --min ttft_mean_s --min tpot_mean_s", capsys)
 
 
 def test_a_damaged_part_is_named_by_every_command(
