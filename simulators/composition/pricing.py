@@ -91,12 +91,11 @@ def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
 
 def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
     """Return the names of operators that the time of experts has in it already."""
+    experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
+    if experts is None:
+        return ()
     profile = profile_of(replica.gpu, BEST, replica.library)
-    for operator in operators:
-        if isinstance(operator, GroupedGemm):
-            whole = is_timed_as_layer(operator, replica.gpu, profile)
-            return AROUND_EXPERTS if whole else ()
-    return ()
+    return AROUND_EXPERTS if is_timed_as_layer(experts, replica.gpu, profile) else ()
 
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")

@@ -163,18 +163,21 @@ SIMULATOR = Composition()
 def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return row numbers and common fields of rows that have the same replica."""
     named = {name: categories(batch, name) for name in WORDS}
-    keys = [codes.astype(np.float64) for codes, _ in named.values()]
-    keys += [numbers(batch, name).astype(np.float64) for name in NUMBERS]
-    distinct, member = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    order = np.argsort(member.reshape(-1), kind="stable")
-    ends = np.cumsum(np.bincount(member.reshape(-1), minlength=len(distinct)))
-    groups = []
-    for key, where in zip(distinct, np.split(order, ends[:-1]), strict=True):
-        words = zip(named.items(), key, strict=False)
-        group: dict[str, Any] = {name: values[int(code)] for (name, (_, values)), code in words}
-        group |= dict(zip(NUMBERS, map(float, key[len(named) :]), strict=True))
-        groups.append((where, group))
-    return groups
+    for name in NUMBERS:
+        distinct, codes = np.unique(numbers(batch, name).astype(np.float64), return_inverse=True)
+        named[name] = (codes.reshape(-1), distinct.tolist())
+    # One number stands for the codes of all fields, so that rows are compared by one number.
+    member = np.zeros(batch.num_rows, np.int64)
+    for codes, values in named.values():
+        if len(values) > 1:
+            _, member = np.unique(member * len(values) + codes, return_inverse=True)
+    order = np.argsort(member, kind="stable")
+    ends = np.cumsum(np.bincount(member))
+    return [
+        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
+        for where in np.split(order, ends[:-1])
+        if where.size
+    ]
 
 
 def _graph_row(batch: pa.RecordBatch, row: int, out: Columns, flags: NDArray[np.bool_]) -> str:
