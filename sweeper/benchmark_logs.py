@@ -46,7 +46,8 @@ def measured(file: Path) -> dict[str, float]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{file} cannot be read: {reason}") from error
     found = _printed(text)
     for run in _objects(text):
         found |= _flat(run) | _nested(run)

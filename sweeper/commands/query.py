@@ -146,6 +146,8 @@ def _layers(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
 
 def _epsilon(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     """The front thinned to designs that differ by more than a relative step somewhere."""
+    if not chosen.epsilon > 0:
+        raise UserError(f"--epsilon {chosen.epsilon:g}: write a number above zero")
     front = pareto_front(last.store.scan(), last.objectives, where=_where(last, chosen))
     values = minimised(front, last.objectives)
     if not (abs(values) > 0).all():

@@ -146,7 +146,8 @@ def print_front(
     words = ", ".join(f"{n} {d}" for n, d in objectives.items())
     words += f", where {where}" if where else ""
     more = f", {len(shown)} shown" if len(shown) < len(front) else ""
-    print_table(f"Pareto front: {words} ({len(front)} designs{more}; * knee)", header, lines)
+    designs = "1 design" if len(front) == 1 else f"{len(front)} designs"
+    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines)
 
 
 def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:

@@ -23,6 +23,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which")
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
+    if chosen.rows < 1:
+        raise UserError(f"--rows {chosen.rows}: write at least 1")
     last = latest(chosen.name, chosen.outputs)
     simulator = load_simulator(last.space.simulator)
     now = define(last.space)

@@ -303,6 +303,9 @@ def test_a_mistake_gets_one_paragraph(
         ("pareto toy --where 'label > 1'", "cannot be computed"),
         ("pareto toy --where 'gain > 9999'", "no feasible design of 'toy' meets gain > 9999"),
         ("pareto toy --csv nowhere/front.csv", "nowhere/front.csv"),
+        ("verify toy --rows -3", "--rows -3: write at least 1"),
+        ("query toy epsilon --epsilon -1", "--epsilon -1: write a number above zero"),
+        ("compare toy knee --log nofile", "nofile cannot be read: No such file"),
         ("show toy zz", "no design has a key that begins with 'zz'"),
     ],
 )
