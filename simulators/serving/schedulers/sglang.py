@@ -1,9 +1,10 @@
 """Prompts first, in batches of their own; decodes run when nobody waits or nobody else fits.
 
 SGLang's scheduler (Zheng et al., "SGLang: efficient execution of structured language model
-programs", 2024; `managers/schedule_policy.py`): `chunk_size` is its `chunked_prefill_size`. A prompt
-is let in if what the running requests are still expected to write also fits: a share of what they
-may write, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is used.
+programs", 2024; `managers/schedule_policy.py`): `chunk_size` is its `chunked_prefill_size`. A
+prompt is let in if what the running requests are still expected to write also fits: a share of what
+they may write, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is
+used.
 """
 
 from __future__ import annotations
