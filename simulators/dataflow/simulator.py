@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
 from simulators.core.contract import Contribution, choice, evaluate_pointwise, metric
-from simulators.core.errors import UserError
+from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
+from simulators.dataflow.extrapolated import COUNTINGS, recounted
 from simulators.dataflow.files import accelerator_named, is_file, layers_named, mapping_named
 from simulators.dataflow.fusion import in_pairs
 from simulators.dataflow.networks import chains, layers_of, network_names
@@ -69,6 +70,10 @@ class DataflowPoint:
     input_format: str = choice("how inputs are stored, alike", default="none")
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
+    counting: str = choice(
+        "exact, or extrapolated from a few iterations, as Timeloop counts", default="exact"
+    )
+    links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
     evaluations: int = choice("mappings tried per distinct layer", default=40_000)
     seed: int = choice("of the mapper", default=0)
 
@@ -168,6 +173,22 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
+    """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
+    if point.counting not in COUNTINGS:
+        raise UnknownNameError("counting", point.counting, COUNTINGS)
+    if point.counting == "exact":
+        if point.links:
+            raise UserError("links are counted only with counting: extrapolated")
+        return _mappings(point, accelerator)
+    if point.fused or _zeros(point) is not None:
+        raise UserError("counting: extrapolated is of dense layers that are not fused")
+    return [
+        (layer, times, recounted(found, layer, accelerator, links=point.links))
+        for layer, times, found in _mappings(point, accelerator)
+    ]
+
+
+def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
     """Return the layers of a point, how often each occurs, and its mapping."""
     layers = layers_named(point.network, point.layer)
     if point.mapping:

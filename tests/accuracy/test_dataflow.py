@@ -8,8 +8,8 @@ from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.dataflow.checks import checks
 
-KNOWN_MISSES = {"dataflow/triples with imperfect factors", "dataflow/sparse dstc"}
-"""The peer approximates smaller last iterations; 1 of 12 dual-side rows is 10.7 % off."""
+KNOWN_MISSES = {"dataflow/sparse dstc"}
+"""1 of 12 dual-side rows is 10.7 % off."""
 
 DSTC_BUDGET = 11.0
 
