@@ -49,6 +49,11 @@ def main(words: list[str]) -> int:
     question = run.question(
         compose([f"+space={file}", f"outputs={asked.outputs}", f"engine={asked.engine_}"])
     )
+    if sum(question.space.removed().values()) == question.space.size:
+        raise UserError(
+            f"{asked.model} in {asked.dtype} does not fit on {asked.gpus} {asked.gpu}; take more "
+            "(--gpus), larger ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
+        )
     run.sweep(question)
     last = latest(name, asked.outputs)
     try:

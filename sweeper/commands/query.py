@@ -197,11 +197,13 @@ def _fleet(last: Answered, chosen: argparse.Namespace) -> pl.DataFrame:
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
-    _, row = design(last, chosen.of[0] if chosen.of else KNEE)
+    key, row = design(last, chosen.of[0] if chosen.of else KNEE)
     if not row.get("qps"):
         raise UserError("fleet needs designs with `qps`, the requests per second they carry")
     fleet = replicas_for(load, float(row["qps"]), spare=chosen.spare)
-    return pl.DataFrame({"hour": range(len(load)), "load": load, "replicas": fleet.replicas})
+    return pl.DataFrame(
+        {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}
+    )
 
 
 KINDS: dict[str, Callable[[Answered, argparse.Namespace], pl.DataFrame]] = {
@@ -252,7 +254,7 @@ def _print(table: pl.DataFrame, last: Answered, rows: int) -> None:
             if c in changes and v is not None
             else str(v)[:SHOWN]
             if c == "key"
-            else human(v, units.get(c, ""))
+            else human(v, units.get(row.get("metric", "") if c == "mean" else c, ""))
             for c, v in row.items()
         ]
         for row in table.head(rows).to_dicts()

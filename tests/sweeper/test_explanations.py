@@ -51,7 +51,7 @@ def test_explain_says_what_takes_the_time_and_what_would_help(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = printed(["explain", "layers", "knee"], capsys)
-    assert "forward: 2 ms, 0.13 J" in text
+    assert "forward: 2 ms, 130 mJ" in text
     assert "update: 1 µs, 1 MB resident" in text
     assert "50.0%" in text
     assert "Evidence behind the time: 50% measured, 50% fitted, 0% unmodelled" in text
