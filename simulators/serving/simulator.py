@@ -49,7 +49,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 1
+    version: int = 2
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
