@@ -34,7 +34,7 @@ class Evidence:
         met = sum(bool(c.ok) for c in limited)
         return (
             f"{met} of {len(limited)} accuracy checks of {', '.join(self.rooms)} are within their "
-            "limits on measured rows outside the fits."
+            "limits, on rows outside every fit."
         )
 
 
