@@ -91,13 +91,17 @@ def probable_front(
 
 
 def _sigma(table: pl.DataFrame, name: str, band: float) -> NDArray[np.float64]:
-    """Return the standard deviation of the logarithm of an objective, row by row."""
-    if f"{name}_lo" in table.columns:
-        low, high = (
-            table[f"{name}_{end}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            for end in ("lo", "hi")
-        )
-        with np.errstate(all="ignore"):
-            width: NDArray[np.float64] = np.log(high / low)
-        return np.nan_to_num(width / (2 * Z90))
-    return np.full(len(table), np.log1p(band) / Z90)
+    """Return the standard deviation of the logarithm of an objective, row by row.
+
+    From its interval where the row states one, else from the band.
+    """
+    assumed = np.full(len(table), np.log1p(band) / Z90)
+    if f"{name}_lo" not in table.columns:
+        return assumed
+    low, high = (
+        table[f"{name}_{end}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        for end in ("lo", "hi")
+    )
+    with np.errstate(all="ignore"):
+        stated: NDArray[np.float64] = np.log(high / low) / (2 * Z90)
+    return np.where(np.isfinite(stated), stated, assumed)

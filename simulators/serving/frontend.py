@@ -22,6 +22,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.arrivals import Requests
+from simulators.serving.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
 from simulators.serving.world import World
@@ -99,6 +100,24 @@ def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
     tables = content["without"].get(group, {}) if group else content["frontend"]
     lo, hi = tables.get(framework, content["frontend"][framework])[f"{metric}_band"]
     return float(lo), float(hi)
+
+
+def banded(metrics: ServingMetrics, runtime: str) -> ServingMetrics:
+    """Return the metrics with 90 % intervals, where the runtime's framework was measured.
+
+    The interval of a deployment is that of the residuals of deployments left out of the fit: how
+    far whole groups of them, each a model on a GPU, were measured from what was predicted.
+    """
+    framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
+    if framework not in _content(CALIBRATION.stat().st_mtime_ns)["frontend"]:
+        return metrics
+    found: dict[str, Any] = {}
+    for name in WITH_BAND:
+        value = getattr(metrics, name)
+        if value is not None:
+            lo, hi = band_of(framework, left_out, name.partition("_")[0])
+            found |= {f"{name}_lo": value * lo, f"{name}_hi": value * hi}
+    return replace(metrics, **found)
 
 
 def behind(asked: Requests, delay_s: Floats) -> Requests:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from simulators.core.contract import metric
 
+WITH_BAND = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
+"""Metrics with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
+
 
 @dataclass(frozen=True)
 class ServingMetrics:
@@ -30,6 +33,18 @@ class ServingMetrics:
         "95 % half-width of the mean of ttft_p99_s over seeds; null of one", unit="s"
     )
     ttft_max_s: float | None = metric("time to first token, longest", unit="s")
+    ttft_mean_s_lo: float | None = metric(
+        "lower end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    ttft_mean_s_hi: float | None = metric(
+        "upper end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    ttft_p99_s_lo: float | None = metric(
+        "lower end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    ttft_p99_s_hi: float | None = metric(
+        "upper end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
     prefill_mean_s: float | None = metric("first scheduled to first token, mean", unit="s")
     prefill_p99_s: float | None = metric(
         "first scheduled to first token, 99th percentile", unit="s"
@@ -49,6 +64,18 @@ class ServingMetrics:
         "95 % half-width of the mean of tpot_p99_s over seeds; null of one", unit="s"
     )
     tpot_max_s: float | None = metric("time per later token, longest", unit="s")
+    tpot_mean_s_lo: float | None = metric(
+        "lower end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    tpot_mean_s_hi: float | None = metric(
+        "upper end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    tpot_p99_s_lo: float | None = metric(
+        "lower end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
+    tpot_p99_s_hi: float | None = metric(
+        "upper end of its 90 % interval, by deployments left out of the fit; null without", unit="s"
+    )
     itl_mean_s: float | None = metric("gap between two tokens, mean", unit="s", better="min")
     itl_p50_s: float | None = metric("gap between two tokens, median", unit="s", better="min")
     itl_p90_s: float | None = metric(

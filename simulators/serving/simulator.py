@@ -30,6 +30,7 @@ from simulators.serving.analytic import (
 from simulators.serving.demand import beyond_analytic, event_rows
 from simulators.serving.deployment import DEPLOYED, Facts, describe
 from simulators.serving.explain import explained_request
+from simulators.serving.frontend import banded
 from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
@@ -171,6 +172,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     if point.seeds < 1:
         raise UserError(f"seeds is {point.seeds}; it must be at least 1")
     if point.seeds == 1:
-        return run_of(point, shelf=shelf).metrics()
+        return banded(run_of(point, shelf=shelf).metrics(), point.runtime)
     seeds = range(point.seed, point.seed + point.seeds)
-    return averaged([run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds])
+    runs = [run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds]
+    return banded(averaged(runs), point.runtime)

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.serving.metrics import ServingMetrics
+from simulators.serving.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.replica import (
     ARRIVAL,
     BATCHED,
@@ -139,6 +139,7 @@ def _latencies(served: Served) -> dict[str, float | None]:
         **_columns("e2e", spread(end - arrival)),
         **_columns("queue", spread(scheduled - arrival)),
         **dict.fromkeys(("ttft_p99_s_ci", "tpot_p99_s_ci", "e2e_p99_s_ci")),
+        **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
         "prefill_p99_s": prefill.p99,
         "tokens_per_s_per_user": 1.0 / tpot.mean if tpot.mean else None,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,11 @@ from sweeper.uncertainty import Z90
 from sweeper.units import human
 
 _ENGINES = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-"""The engines that can be asked for, and the scheduler that models each."""
+"""The engines that can be asked for, and the scheduler of each; runtimes bear the same names."""
 _SHOWN = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "tokens_per_s", "mean_batch")
 _COST = "cost_usd_per_mtok"
+_CANDIDATES = 1000
+"""Designs that meet the deadlines among which a sure one is looked for, the cheapest first."""
 
 
 def main(words: list[str]) -> int:
@@ -57,14 +59,17 @@ def main(words: list[str]) -> int:
     run.sweep(question)
     last = latest(name, asked.outputs)
     try:
-        best = cheapest(last.store.scan(), _COST, str(last.where), count=50)
+        best = cheapest(last.store.scan(), _COST, str(last.where), count=_CANDIDATES)
     except UserError:
         return _nothing(asked, last)
     best = best.insert_column(0, keys(last.store.definition, best))
+    rows = [row | {"chance": _sure(asked, row)[0]} for row in best.iter_rows(named=True)]
+    sure = [row for row in rows if row["chance"] >= asked.sure]
+    first = sure[0] if sure else max(rows, key=lambda row: row["chance"])
     if asked.json:
-        print(json.dumps(_as_json(asked, last, best, name), indent=1, default=str))
+        print(json.dumps(_as_json(asked, last, first, rows, name), indent=1, default=str))
     else:
-        _print(asked, last, best, name)
+        _print(asked, last, first, rows, name)
     return 0
 
 
@@ -92,6 +97,9 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bf16", help="precisions to choose from (default bf16)")
     parser.add_argument("--engine", default="vllm", help=f"of {', '.join(_ENGINES)}")
     parser.add_argument("--requests", type=int, default=1000, help="simulated per design")
+    parser.add_argument(
+        "--sure", type=float, default=0.8, help="how likely the deadlines are to be met (0.8)"
+    )
     parser.add_argument(
         "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
     )
@@ -130,7 +138,6 @@ def _space(asked: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             "tp": [n for n in powers if n <= 8],
             "pp": [n for n in powers if n <= 4],
             "replicas": sorted({*powers, asked.gpus, max(1, asked.gpus * 3 // 4)}),
-            "scheduler": [_ENGINES[e] for e in asked.engine.split(",")],
             "chunk_size": [512, 2048, 8192],
             "max_batch": [64, 256],
             "dtype": asked.dtype.split(","),
@@ -139,6 +146,7 @@ def _space(asked: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             "slo_ttft_s": asked.ttft,
             "slo_tpot_s": asked.tpot,
         },
+        "union": [{"scheduler": _ENGINES[e], "runtime": e} for e in asked.engine.split(",")],
         "constraints": [f"gpus <= {asked.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes"],
         "where": where,
         "objectives": {_COST: "min", f"ttft_p{share}_s": "min", f"tpot_p{share}_s": "min"},
@@ -156,8 +164,14 @@ def _yaml(space: Mapping[str, Any]) -> str:
     )
 
 
-def _print(asked: argparse.Namespace, last: Answered, best: pl.DataFrame, name: str) -> None:
-    row, units = best.row(0, named=True), units_of(last.space)
+def _print(
+    asked: argparse.Namespace,
+    last: Answered,
+    row: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+) -> None:
+    units = units_of(last.space)
     hourly = row[_COST] * row["tokens_per_s"] * 0.0036
     print(f"\n{_design(row, last)}")
     print(f"  {human(row[_COST], '$')} per million tokens, {human(hourly, '$')} an hour")
@@ -168,10 +182,11 @@ def _print(asked: argparse.Namespace, last: Answered, best: pl.DataFrame, name: 
     print(f"Deadlines: ttft_p{share}_s <= {ttft}, tpot_p{share}_s <= {tpot}.")
     print(f"How sure: meets both deadlines with {chance:.0%} ({source}).")
     print(f"  {evidence(last.space.simulator).in_short()}")
-    if (second := _next_best(best)) is not None:
-        chance, _ = _sure(asked, second)
-        dearer = second[_COST] / row[_COST] - 1
-        print(f"Next best, {dearer:+.0%} in cost, {chance:.0%} sure: {_design(second, last)}")
+    if (second := _next_best(row, rows)) is not None:
+        change = second[_COST] / row[_COST] - 1
+        word = "Cheaper" if change < 0 else "Next best"
+        said = f"{word}, {change:+.0%} in cost, {second['chance']:.0%} sure"
+        print(f"{said}: {_design(second, last)}")
     for note in notes_of(last.space):
         print(note)
     print(f"\n{_deployment(last, row, name)}")
@@ -199,25 +214,26 @@ def _sure(asked: argparse.Namespace, row: Mapping[str, Any]) -> tuple[float, str
     normal, chance, stated = statistics.NormalDist(), 1.0, True
     for kind, limit in (("ttft", asked.ttft), ("tpot", asked.tpot)):
         metric = f"{kind}_p{asked.percentile}_s"
-        low, high = row.get(f"{metric}_lo"), row.get(f"{metric}_hi")
+        # An interval is a share of its value, alike for a mean and a percentile.
+        low, high = row.get(f"{kind}_mean_s_lo"), row.get(f"{kind}_mean_s_hi")
+        middle = 0.0
         if low and high:
             sigma = math.log(high / low) / (2 * Z90)
+            middle = math.log(low * high) / 2 - math.log(row[f"{kind}_mean_s"])
         else:
             sigma, stated = math.log1p(asked.band) / Z90, False
         if row[metric] and sigma:
-            chance *= normal.cdf(math.log(limit / row[metric]) / sigma)
+            chance *= normal.cdf((math.log(limit / row[metric]) - middle) / sigma)
     assumed = f"if predictions err by up to {asked.band:.0%}, nine times in ten"
     return chance, "by the intervals the simulator states" if stated else assumed
 
 
-def _next_best(best: pl.DataFrame) -> dict[str, Any] | None:
+def _next_best(
+    first: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
     """Return the cheapest design on other hardware, or cut or replicated otherwise."""
-    first = best.row(0, named=True)
     hardware = ("gpu", "tp", "pp", "replicas", "dtype")
-    for row in best.iter_rows(named=True):
-        if any(row[n] != first[n] for n in hardware):
-            return row
-    return None
+    return next((row for row in rows if any(row[n] != first[n] for n in hardware)), None)
 
 
 def _deployment(last: Answered, row: Mapping[str, Any], name: str) -> str:
@@ -230,16 +246,18 @@ def _deployment(last: Answered, row: Mapping[str, Any], name: str) -> str:
 
 
 def _as_json(
-    asked: argparse.Namespace, last: Answered, best: pl.DataFrame, name: str
+    asked: argparse.Namespace,
+    last: Answered,
+    row: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
 ) -> dict[str, Any]:
-    row = best.row(0, named=True)
-    chance, source = _sure(asked, row)
     return {
         "space": name,
         "design": row,
-        "chance": chance,
-        "chance_rests_on": source,
-        "next_best": _next_best(best),
+        "chance": row["chance"],
+        "chance_rests_on": _sure(asked, row)[1],
+        "next_best": _next_best(row, rows),
         "command": _deployment(last, row, name),
         "notes": list(notes_of(last.space)),
     }

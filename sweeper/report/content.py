@@ -111,7 +111,11 @@ class Content:
     @functools.cached_property
     def _sure(self) -> tuple[str, str]:
         """The probability that the chosen design is on the front, and what it rests on."""
-        stated = [n for n in self.objectives if f"{n}_lo" in self.front.columns]
+        stated = [
+            n
+            for n in self.objectives
+            if f"{n}_lo" in self.front.columns and not self.front[f"{n}_lo"].has_nulls()
+        ]
         bands = {n: self.band for n in self.objectives if n not in stated}
         try:
             likely = probable_front(

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.__main__ import main
 
-QUESTION = "ask --model llama3_1_8b --gpu h100_sxm --gpus 2 --qps 2 --requests 60 --run-with inline"
+QUESTION = "ask --model llama3_1_8b --gpu h100_sxm --gpus 2 --qps 1 --requests 60 --run-with inline"
 
 
 def ask(words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
@@ -35,7 +35,9 @@ def test_a_question_by_flags_is_answered(
     assert row["ttft_p99_s"] <= 1.0
     assert row["tpot_p99_s"] <= 0.05
     assert row["tp"] * row["pp"] * row["replicas"] <= 2
-    assert answer["next_best"]["cost_usd_per_mtok"] >= row["cost_usd_per_mtok"]
+    assert answer["chance"] >= 0.8
+    cheaper = answer["next_best"]
+    assert cheaper["cost_usd_per_mtok"] >= row["cost_usd_per_mtok"] or cheaper["chance"] < 0.8
     assert main(["export", answer["space"], row["key"], "--target", "kubernetes"]) == 0
     assert main(["pareto", answer["space"]]) == 0
 
