@@ -135,7 +135,8 @@ const VIRIDIS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89
 const LINES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7f00", "#7a5195"];
 
 function ramp(t) {
-  const x = Math.min(0.9999, Math.max(0, t)) * (VIRIDIS.length - 1), i = Math.floor(x);
+  const least = document.documentElement.dataset.theme === "dark" ? 0.2 : 0; // dark on dark is not seen
+  const x = Math.min(0.9999, least + (1 - least) * Math.max(0, t)) * (VIRIDIS.length - 1), i = Math.floor(x);
   const part = (c, k) => parseInt(VIRIDIS[c].slice(1 + 2 * k, 3 + 2 * k), 16);
   const mix = [0, 1, 2].map((k) => Math.round(part(i, k) + (part(i + 1, k) - part(i, k)) * (x - i)));
   return `rgb(${mix.join(",")})`;
