@@ -112,14 +112,22 @@ def preemptions(pool: Ints) -> int:
     return pool[RESTARTED] + pool[SWAPS]  # type: ignore[no-any-return]
 
 
+@kernel(boolean(*arrays(i8, 2), matrix(i8)))
+def may_return(limits: Ints, pool: Ints, request: Ints) -> bool:
+    """Return whether the first request on the host would find a seat and room here."""
+    return (
+        pool[SWAPPED] > 0
+        and pool[HOLDERS] < limits[SEATS]
+        and fits(limits, pool, request[pool[TOP], BLOCKS])
+    )
+
+
 @kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
 def swap_in(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> int:
     """Bring requests back from the host while they fit; return how many are still there."""
-    while pool[SWAPPED] > 0 and pool[HOLDERS] < limits[SEATS]:
+    while may_return(limits, pool, request):
         who = pool[TOP]
         blocks = request[who, BLOCKS]
-        if not fits(limits, pool, blocks):
-            break
         pool[TOP] = request[who, BELOW]
         pool[SWAPPED] -= 1
         pool[HOSTED] -= blocks

@@ -20,7 +20,7 @@ from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.batch import DECODE_KV, PRICE, TOKENS, measure
 from simulators.serving.coast import coast, prepare_to_coast, run_stages, stop_coasting
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import blocks_for, release, swap_in
+from simulators.serving.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.leaving import dismiss, release_successor
 from simulators.serving.replica import (
     ARRIVAL,
@@ -196,6 +196,8 @@ def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> i
         world.sizes[slot] = pool[BATCH]
         world.ends[replica, place] = launch(price, world, replica, slot, now)
         world.rounds[slot, MADE] = 0
+        if may_return(world.limits, pool, world.request):  # at the next batch, from the host
+            holds = 1
         world.rounds[slot, REPEATS] = prepare_to_coast(world, slot, holds) if holds > 1 else 0
     if stages > 1 and pool[WAITING] + pool[IDLE] + pool[SWAPPED] > 0:
         stop_coasting(world, replica)

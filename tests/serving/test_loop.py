@@ -271,6 +271,20 @@ def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
     assert np.allclose(lazy.gauge, eager.gauge, rtol=1e-9)
 
 
+def test_a_batch_that_put_somebody_out_asks_again_when_he_fits() -> None:
+    requests = asked(
+        np.array([0.02, 0.02, 0.32, 0.321]),
+        np.array([147, 1, 64, 98]),
+        np.array([64, 30, 35, 33]),
+        np.full(4, np.inf),
+    )
+    allowed = tight("sarathi", host_blocks=1000)
+    lazy = run(requests, "sarathi", allowed=allowed)
+    eager = run(requests, ASKED_EACH_TIME["sarathi"], allowed=allowed)
+    assert lazy.pool[0, SWAPS] > 0
+    assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("host_blocks", [0, 40])
