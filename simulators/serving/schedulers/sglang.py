@@ -75,7 +75,10 @@ def schedule(
     sort_by_arrival(request, idle, pool[IDLE])
     restarts = pool[RESTARTED]
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts else 1
+    # What decodes are expected to take falls with every token, free blocks only with every block:
+    # whoever waits for memory may find it between two blocks.
+    hopeful = pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS]
+    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts and not hopeful else 1
 
 
 @kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3)))
