@@ -149,7 +149,8 @@ def compose(words: list[str]) -> dict[str, Any]:
     file = places.find_space(chosen[-1].removeprefix("+space="))
     overrides = [w for w in words if not w.startswith("+space=")]
     node = read_space(file, complete=True)
-    with _hydra_errors(overrides, list(node.get("axes") or {})):
+    inputs = dict.fromkeys(n for grid in node.get("union") or [] for n in grid)
+    with _hydra_errors(overrides, [*(node.get("axes") or {}), *inputs]):
         config = _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
     config["name"] = file.stem
     return config

@@ -391,3 +391,10 @@ def test_queries_import_nothing_heavy(
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(bench)},
     )  # fmt: skip
     assert done.stderr.strip().endswith("heavy: [] code: 0"), done.stderr
+
+
+def test_an_axis_of_a_union_is_suggested_too(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("+space=llama70b_h100 space.axes.schedulr=vllm") == 2
+    assert "did you mean 'scheduler'?" in capsys.readouterr().err
