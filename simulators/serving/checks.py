@@ -22,6 +22,7 @@ from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
 from simulators.serving.checks_deployments import deployment_checks
 from simulators.serving.checks_offline import offline_checks
+from simulators.serving.checks_online import online_checks
 from simulators.serving.checks_tables import table_checks
 from simulators.serving.fit import TRACES, held_out, held_out_error
 from simulators.serving.lengths import load_workload
@@ -116,6 +117,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
         *engine_checks(reference, rows),
         *deployment_checks(reference, rows),
         *offline_checks(reference),
+        *online_checks(reference),
     ]
 
 

@@ -75,7 +75,7 @@ def _lengths(point: ServingPoint, name: str, count: int) -> Ints:
     """
     most, spread = getattr(point, name), point.length_spread
     if not 0.0 <= spread < 1.0:
-        raise UserError(f"length_spread is {spread:g}; it must be within 0..1")
+        raise UserError(f"length_spread is {spread:g}; it must be at least 0 and below 1")
     if spread == 0.0:
         return np.full(count, most)
     return _drawn(point.seed, name, count, most, spread)

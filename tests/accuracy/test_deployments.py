@@ -7,6 +7,7 @@ import pytest
 from simulators.core.calibration import reference_folder
 from simulators.serving.checks_deployments import deployment_checks
 from simulators.serving.checks_offline import offline_checks
+from simulators.serving.checks_online import online_checks
 
 # What was reached where it is not yet what is asked, and where it is less; in percent.
 BUDGETS = {
@@ -16,6 +17,9 @@ BUDGETS = {
     "deployments TPOT mean, h100_sxm, peer's rows": 8.5,
     "deployments regret mean, peer's rows": 3.8,
     "offline throughput, experts": 34.0,
+    "online TTFT, below saturation": 20.0,
+    "online TPOT, below saturation": 17.0,
+    "online throughput, below saturation": 5.0,
 }
 
 
@@ -25,7 +29,11 @@ def test_deployments_are_as_near_as_is_asked() -> None:
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
     wrong = []
-    for check in (*deployment_checks(reference, "test"), *offline_checks(reference)):
+    for check in (
+        *deployment_checks(reference, "test"),
+        *offline_checks(reference),
+        *online_checks(reference),
+    ):
         if check.value is None:
             continue
         within = check.value <= BUDGETS[check.name] if check.name in BUDGETS else check.ok
