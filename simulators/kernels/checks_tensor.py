@@ -16,6 +16,9 @@ from simulators.kernels.gemm import gemm_roofline_s
 from simulators.kernels.latency import price
 from simulators.kernels.levels import places
 from simulators.kernels.tensor import MEASURED, TensorRates, tensor_seconds
+from simulators.kernels.tensor_fit import IN_LAYERS
+from simulators.kernels.tensor_layers import GPUS as LAYER_GPUS
+from simulators.kernels.tensor_layers import read_layer_products
 from simulators.kernels.tensor_levels import (
     FRAMEWORKS,
     Measured,
@@ -60,9 +63,10 @@ def tensor_checks(reference: Path, rows: str) -> list[Check]:
         for part in read_tensor_rows(reference, FRAMEWORKS)
     ]
     parts = [part for part in parts if len(part)]
+    layers = [line for gpu in LAYER_GPUS for line in _layers(reference, gpu)]
     if not parts:
-        return [Check("kernels: tensor-core products", None, note=f"{TABLE} is absent")]
-    return _own(parts, known) + _transfers(parts, known)
+        return [Check("kernels: tensor-core products", None, note=f"{TABLE} is absent"), *layers]
+    return _own(parts, known) + _transfers(parts, known) + layers
 
 
 def _fitted_to(reference: Path) -> bool:
@@ -99,6 +103,21 @@ def _own(parts: Sequence[TensorRows], known: Sequence[Measured]) -> list[Check]:
         ok = None if bar is None else bool(value <= bar)
         lines.append(Check(name, value, "%", bar, ok, note=f"{DEFAULT_FRAMEWORK}; {len(found)}"))
     return lines + _coverage(inside)
+
+
+def _layers(reference: Path, gpu: str) -> list[Check]:
+    """Check products timed in an engine: of a board fitted to some of them, those held out."""
+    lines = []
+    for part in read_layer_products(reference, gpu):
+        judged = part.where(part.held_out) if gpu in IN_LAYERS else part
+        priced = price(product_of(judged), load_gpu(gpu), framework=part.framework)
+        inside = (priced.lo_s <= judged.seconds) & (judged.seconds <= priced.hi_s)
+        note = _details(priced.latency_s, judged.seconds)
+        note += f"; {100.0 * np.mean(inside):.0f} % within intervals"
+        error = _mape(priced.latency_s, judged.seconds)
+        name = f"{gpu} {part.framework} {part.kind} product in layers MAPE"
+        lines.append(Check(name, error, "%", rows=len(judged), note=note))
+    return lines
 
 
 def _coverage(inside: Mapping[str, Sequence[NDArray[np.bool_]]]) -> list[Check]:

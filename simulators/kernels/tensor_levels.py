@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import read_calibration
-from simulators.core.errors import UnknownNameError
+from simulators.core.errors import UnknownNameError, UserError
 from simulators.kernels.bands import LEAST_KNOWN, WIDEST, stretched
 from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.frameworks import FRAMEWORKS as KNOWN
-from simulators.kernels.tensor import MEASURED, TensorRates, stand_ins, tensor_rates_from
+from simulators.kernels.tensor import MEASURED, PLAIN, TensorRates, stand_ins, tensor_rates_from
 
 FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""
@@ -41,6 +42,12 @@ KIN, STRANGER = 2.0, 3.0
 """Powers that widen the band of a board's numbers on a sister board and on another architecture."""
 
 
+LENDS = 3.0
+"""Least ratio of the 16-bit to the fp32 rate on a lender's data sheet. GeForce boards add up in
+fp32 at half their sisters' rate (a ratio of 2), which any of them sustains; the whole rate is
+another matter."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One board's calibration: rates by framework and kind."""
@@ -48,6 +55,7 @@ class Measured:
     name: str
     architecture: str
     rates: dict[tuple[str, str], TensorRates]
+    lends: bool = True  # to other boards
 
 
 def tensor_folders(places: Sequence[Path]) -> tuple[Path, ...]:
@@ -113,7 +121,7 @@ def _lenders(
     """Return boards from the nearest to the farthest."""
     likeness = RELATIVES.get(architecture, ())
     near = [b for b in boards if b.name == name and own]
-    rest = [b for b in boards if b.name != name and b.architecture in likeness]
+    rest = [b for b in boards if b.name != name and b.architecture in likeness and b.lends]
     return near + sorted(rest, key=lambda b: (likeness.index(b.architecture), b.name))
 
 
@@ -132,6 +140,7 @@ def _board(file: Path, _mtime_ns: int) -> Measured:
     name = str(content["name"])
     return Measured(
         name=name,
+        lends=_lends(name),
         architecture=str(content["architecture"]),
         rates={
             (framework, kind): tensor_rates_from(table, kind, name)
@@ -139,3 +148,12 @@ def _board(file: Path, _mtime_ns: int) -> Measured:
             for kind, table in kinds.items()
         },
     )
+
+
+def _lends(name: str) -> bool:
+    """Say whether a board's matrix units run at the whole rate of their generation."""
+    try:
+        peak = load_gpu(name).peak_flops
+    except UserError:  # a data sheet given by path has no name to be found by
+        return True
+    return peak.get(PLAIN, peak["fp32"]) >= LENDS * peak["fp32"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,7 @@ class TensorRows:
     k: Floats
     batch: Floats
     seconds: Floats
+    order: Floats | None = None  # the place of each row, where a hash would leave a side empty
 
     def __len__(self) -> int:
         return self.seconds.size
@@ -84,6 +85,8 @@ class TensorRows:
     @property
     def place(self) -> Floats:
         """A number in [0, 1) per weight matrix, or batch of them, that looks drawn."""
+        if self.order is not None:
+            return self.order
         n, k, more = (size.astype(np.uint64) for size in (self.n, self.k, self.batch - 1.0))
         return fraction(n * np.uint64(2**32) + more * np.uint64(2**48) + k)
 
@@ -94,8 +97,9 @@ class TensorRows:
 
     def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> TensorRows:
         """Return some of the rows."""
-        columns = (column[rows] for column in (*self.sizes, self.seconds))
-        return TensorRows(self.gpu, self.framework, self.kind, self.version, *columns)
+        m, n, k, batch, seconds = (column[rows] for column in (*self.sizes, self.seconds))
+        order = None if self.order is None else self.order[rows]
+        return replace(self, m=m, n=n, k=k, batch=batch, seconds=seconds, order=order)
 
 
 @functools.lru_cache(maxsize=1)

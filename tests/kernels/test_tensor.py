@@ -15,6 +15,7 @@ from simulators.kernels.gemm import batched_rates_of, tensor_rates_of
 from simulators.kernels.latency import price, roofline_s
 from simulators.kernels.levels import places, profile_of
 from simulators.kernels.tensor_levels import tensor_boards, tensor_rates
+from simulators.kernels.tensor_rows import TensorRows
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
@@ -152,3 +153,18 @@ def test_relatives_come_in_order_of_likeness() -> None:
     assert tensor_rates(boards, "h100_pcie", "hopper")["bf16"].measured_on == "h100_sxm"
     assert tensor_rates(boards, "l40s", "ada")["bf16"].measured_on == "rtx_pro_6000"
     assert tensor_rates(boards, "mi300x", "cdna3") == {}
+
+
+def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> None:
+    boards = tensor_boards(places())
+    assert tensor_rates(boards, "rtx_4090", "ada")["bf16"].measured_on == "rtx_4090"
+    assert tensor_rates(boards, "l4", "ada")["bf16"].measured_on == "rtx_pro_6000"
+    assert tensor_rates(boards, "rtx_4090", "ada")["fp8"].measured_on == "rtx_pro_6000"
+
+
+def test_few_matrices_still_leave_some_to_judge_by() -> None:
+    place = np.array([0.1, 0.3, 0.5, 0.7, 0.9]).repeat(2)
+    size = np.ones(10)
+    rows = TensorRows("rtx_4090", "vllm", "bf16", "", *[size] * 5, order=place)
+    assert rows.held_out.sum() == 2
+    assert not rows.where(~rows.held_out).held_out.any()
