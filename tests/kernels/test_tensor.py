@@ -165,6 +165,6 @@ def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> N
 def test_few_matrices_still_leave_some_to_judge_by() -> None:
     place = np.array([0.1, 0.3, 0.5, 0.7, 0.9]).repeat(2)
     size = np.ones(10)
-    rows = TensorRows("rtx_4090", "vllm", "bf16", "", *[size] * 5, order=place)
+    rows = TensorRows("rtx_4090", "vllm", "bf16", "", size, size, size, size, size, place)
     assert rows.held_out.sum() == 2
     assert not rows.where(~rows.held_out).held_out.any()
