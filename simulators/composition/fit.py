@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import load_cluster
+from simulators.catalog.gpu import load_gpu
 from simulators.composition import bands, clocks
 from simulators.composition.coverage import configurations, shares
 from simulators.composition.family import fit_family
@@ -236,10 +237,15 @@ def fit_clocks(reference: Path) -> None:
         shares[board] = min(_grid(0.0, 1.0, 0.01), key=loss)
         off += [_busy_errors(one, shares[board]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
-    shares[clocks.OTHER] = float(np.mean([*shares.values()]))
+    share = np.array([*shares.values()])
+    pressed = np.array([clocks.flops_per_j(load_gpu(board)) for board in shares])
+    slope = float(np.polyfit(pressed, share, 1)[0])
+    shares[clocks.OTHER] = float(share.mean())
     split = "layers of more than 512 tokens, A100, H100, A40; Llama-2-70B and Llama-3-70B held out"
     body = _header(reference, LINEAR, rows=rows, held_out=np.concatenate(off), split=split)
-    write_calibration(clocks.CALIBRATION, body + _table("slowdown", shares))
+    line = {"flops_per_j": float(pressed.mean()), "slope": slope}
+    tables = _table("slowdown", shares) + _table(clocks.LINE, line)
+    write_calibration(clocks.CALIBRATION, body + tables)
 
 
 def _busy_errors(layers: LayerRows, share: float) -> Floats:

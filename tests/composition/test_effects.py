@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.composition.clocks import slowdown
 from simulators.composition.effects import EVERYTHING, effects_without
 from simulators.composition.fusion import unfused
 from simulators.composition.iteration import Replica, iteration
@@ -129,3 +130,9 @@ def test_what_is_timed_with_experts_is_not_priced_beside_them() -> None:
         design.model, design.cut, stage_of(design.model, design.cut, 0), 64.0, "fp32"
     )
     assert {row.operator.name for row in compute_rows(wide, design, "tokens")} == listed
+
+
+def test_boards_asked_for_less_a_joule_slow_down_less_and_none_more_than_the_mean() -> None:
+    geforce, sister, mean = (slowdown(load_gpu(n)) for n in ("rtx_4090", "rtx_pro_6000", "l40s"))
+    assert 0.0 <= geforce < sister < mean
+    assert slowdown(load_gpu("l4")) == slowdown(load_gpu("p4")) == mean
