@@ -149,8 +149,13 @@ def _nccl(reference: Path, rows: str) -> list[Check]:
     table = read_table(reference / NCCL)
     is_fitted = sha256_of(reference / NCCL) in _fitted_hashes()
     held_out = is_fitted and rows != "all"
-    found = []
-    for gpu, libraries in sorted(table.items()):
+    found = [
+        Check(f"collectives/{gpu}", None, unit="%", note="no network of this name is described")
+        for gpu in sorted(table)
+        if not NETWORKS.has(gpu)
+    ]
+    table = {gpu: libraries for gpu, libraries in sorted(table.items()) if NETWORKS.has(gpu)}
+    for gpu, libraries in table.items():
         for library, measured in sorted(libraries.items()):
             found.append(_sizes(gpu, library, measured, held_out=held_out))
     found.append(_all_nccl(table, held_out=held_out))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import pyarrow.parquet as pq
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition.graphs import PricedLaunches, price_graph
+from simulators.core.known import known_rows
 from simulators.kernels.levels import BEST
-from simulators.kernels.measurements import catalog_name
+from simulators.kernels.measurements import catalog_name, is_in_catalog
 from simulators.kernels.profile import Profile
 from simulators.workload.classic import Classic, classic_graph
 from simulators.workload.graph import Graph
@@ -82,11 +84,17 @@ class Case:
 
 
 def read_cases(reference: Path) -> list[Case]:
-    """Return every row of the table."""
-    return [_case(row) for row in pq.read_table(reference / TABLE).to_pylist()]
+    """Return every row of the table whose model and GPU are known."""
+    rows = known_rows(
+        pq.read_table(reference / TABLE).to_pylist(),
+        TABLE,
+        gpu=is_in_catalog,
+        model=CODES.__contains__,
+    )
+    return [_case(row) for row in rows]
 
 
-def _case(row: dict[str, Any]) -> Case:
+def _case(row: Mapping[str, Any]) -> Case:
     found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
     mode = row["mode"]
     return Case(

@@ -197,6 +197,15 @@ def catalog_name(measured: str) -> str:
     raise UnknownNameError("gpu", measured, GPUS.names())
 
 
+def is_in_catalog(measured: str) -> bool:
+    """Say whether a GPU as a table of measurements calls it has a data sheet."""
+    try:
+        catalog_name(measured)
+    except UnknownNameError:
+        return False
+    return True
+
+
 def fraction(group: NDArray[np.uint64], salt: int = 0) -> NDArray[np.float64]:
     """Return a number in [0, 1) per group that looks drawn, and is the same everywhere."""
     mixed = _mix(group ^ np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64))
