@@ -14,8 +14,10 @@ from simulators.core.contract import Check
 from simulators.kernels.frameworks import SIDE_FOLDER
 from simulators.kernels.latency import price
 from simulators.kernels.measured_fused import FOLDER as MEASURED
+from simulators.kernels.resident_rows import read_chain_rows
 from simulators.kernels.side_fit import BANDED
 from simulators.kernels.side_rows import GPUS, SideRows, read_side_rows, side_tables
+from simulators.kernels.tensor_layers import GPUS as LAYER_GPUS
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +44,24 @@ def checks(reference: Path, rows: str) -> list[Check]:
         for name in dict.fromkeys(f"{part.framework} {part.kernel}" for part in parts):
             mine = [part for part in parts if f"{part.framework} {part.kernel}" == name]
             found += _kernel_check(f"{gpu} {name}", mine, inside, whole)
-    return [*found, *_coverage(inside)]
+    return [*found, *_coverage(inside), *_chains(reference)]
+
+
+def _chains(reference: Path) -> list[Check]:
+    """Check the chains of an engine's layers, on sizes nothing was fitted to."""
+    lines = []
+    for gpu in LAYER_GPUS:
+        for part in read_chain_rows(reference, gpu):
+            judged = part.where(part.held_out)
+            priced = price(judged.operator, load_gpu(gpu))
+            error = 100.0 * (priced.latency_s / judged.seconds - 1.0)
+            judging = judged.place >= BANDED
+            inside = (priced.lo_s <= judged.seconds) & (judged.seconds <= priced.hi_s)
+            note = f"median {np.median(np.abs(error)):.1f}, bias {np.mean(error):+.1f}"
+            note += f"; {100.0 * np.mean(inside[judging]):.0f} % within intervals"
+            value = float(np.mean(np.abs(error)))
+            lines.append(Check(f"{gpu} {part.label} MAPE", value, "%", rows=error.size, note=note))
+    return lines
 
 
 def _kernel_check(

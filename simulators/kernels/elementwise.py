@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.kernels.bands import Band
 from simulators.kernels.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import Profile, VectorRates
+from simulators.kernels.resident import resident_entry, resident_seconds
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Elementwise
 
@@ -20,7 +22,13 @@ Floats = NDArray[np.float64]
 
 
 def vector_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one memory-bound kernel while it streams."""
+    """Return the seconds of one memory-bound kernel while it streams.
+
+    Chains of a transformer's layer that find their input in L2 have numbers of their own.
+    """
+    resident_s = resident_seconds(vector, gpu, profile)
+    if resident_s is not None:  # its start holds the launch that `price` adds
+        return np.maximum(resident_s - profile.kernel_s, 0.0)
     rates = vector_rates(vector, profile)
     return vector_bytes(vector) / (rates.bandwidth * gpu.hbm_bytes_per_s)
 
@@ -67,7 +75,14 @@ def _class(vector: Elementwise, _gpu: Gpu, profile: Profile) -> NDArray[np.str_]
     return np.array(vector_class(vector, profile))
 
 
-def _origin(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+def _band(vector: Elementwise, gpu: Gpu, profile: Profile) -> Band | None:
+    entry = resident_entry(vector, gpu, profile)
+    return None if entry is None else entry.band
+
+
+def _origin(vector: Elementwise, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    if (entry := resident_entry(vector, gpu, profile)) is not None:
+        return entry.calibrated and not gpu.is_what_if, False
     return vector_rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
 
 
@@ -79,4 +94,5 @@ FAMILY = Family(
     roofline_s=vector_roofline_s,
     classes=_class,
     origin=_origin,
+    band=_band,
 )

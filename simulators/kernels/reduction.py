@@ -69,7 +69,7 @@ def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
     resident = THREADS_PER_SM.get(gpu.architecture, 2048.0) / threads
     # A what-if device with more SMs need not keep more rows in flight than the real one.
     in_flight = as_sold(gpu).sm_count * resident * row_bytes
-    lost = _lost(in_flight / (rates.l2_share * gpu.l2_bytes))
+    lost = lost_of_l2(in_flight / (rates.l2_share * gpu.l2_bytes))
     again = np.where(cols > REGISTER_ROW, 2.0, 0.0) if softmax else 1.0
     memory_s = rows * row_bytes * (2.0 + again * lost) / (rates.bandwidth * gpu.hbm_bytes_per_s)
     whole = np.floor(cols / (vector * threads))
@@ -118,7 +118,7 @@ def _softmax_threads(cols: Floats, vector: float) -> Floats:
     return np.clip(threads, WARP, LONGEST_BLOCK)
 
 
-def _lost(filled: Floats) -> Floats:
+def lost_of_l2(filled: Floats) -> Floats:
     """Return the share of rows that L2 has lost when they are read again."""
     square = filled * filled
     sharp = square * square * square  # the sixth power: how suddenly, read off A100 and V100 alike

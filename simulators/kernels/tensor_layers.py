@@ -43,7 +43,7 @@ def read_layer_products(reference: Path, gpu: str) -> list[TensorRows]:
         _sizes(rows, file)
         for file in (LAYERS, HEADS)
         if gpu in GPUS and (reference / file).is_file()
-        for rows in _by_matrix(reference / file, GPUS[gpu])
+        for rows in by_layer(reference / file, GPUS[gpu])
     ]
     sizes = [columns for columns in sizes if columns.size]
     if not sizes:
@@ -72,7 +72,7 @@ def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] 
     }.get(layer)
 
 
-def _by_matrix(file: Path, gpu: str) -> list[pa.Table]:
+def by_layer(file: Path, gpu: str) -> list[pa.Table]:
     """Return a table's rows of one GPU by model, degree and layer."""
     table = pa.parquet.read_table(file, filters=[("gpu", "==", gpu)])
     keys = ("model", "tp", "layer")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import integers, sampled_from
+from hypothesis.strategies import floats, integers, sampled_from
 
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import load_gpu, what_if
 from simulators.kernels.frameworks import FRAMEWORKS
 from simulators.kernels.latency import flops, moved_bytes, price, roofline_s
 from simulators.kernels.side import (
@@ -19,7 +19,7 @@ from simulators.kernels.side import (
     Side,
     StateUpdate,
 )
-from simulators.workload.operators import Embedding
+from simulators.workload.operators import Elementwise, Embedding
 
 GPUS = ("a100_sxm", "h100_sxm", "b200_sxm", "l40s")
 
@@ -119,3 +119,28 @@ def test_intervals_hold_the_answer() -> None:
     priced = price(side, load_gpu("b200_sxm"), framework="sglang")
     assert (priced.lo_s <= priced.latency_s).all()
     assert (priced.latency_s <= priced.hi_s).all()
+
+
+@given(
+    elements=floats(1.0, 1e10),
+    more=floats(1.0, 100.0),
+    name=sampled_from(("ffn_norm", "ffn_activation", "rotary_cache_write")),
+    gpu=sampled_from(("rtx_4090", "rtx_pro_6000", "l40s")),
+)
+def test_a_chain_never_falls_and_gains_by_l2(
+    elements: float, more: float, name: str, gpu: str
+) -> None:
+    board = load_gpu(gpu)
+    one, larger = (Elementwise(name=name, elements=n) for n in (elements, elements * more))
+    alone_s = float(price(one, board).latency_s)
+    assert float(price(larger, board).latency_s) >= alone_s
+    assert float(price(one, what_if(board, l2_scale=2.0)).latency_s) <= alone_s
+
+
+def test_a_chain_beyond_l2_is_bound_by_device_memory() -> None:
+    board = load_gpu("rtx_4090")
+    inside, beyond = (
+        Elementwise(name="ffn_norm", elements=n, reads=2.0, writes=2.0) for n in (4e6, 4e8)
+    )
+    assert float(price(inside, board).latency_s) < float(roofline_s(inside, board))
+    assert float(price(beyond, board).latency_s) > 0.99 * float(roofline_s(beyond, board))
