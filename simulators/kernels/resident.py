@@ -5,9 +5,10 @@
     far  = lost max(0, traffic - rest L2)
     t    = start + (traffic - far) / (l2 SMs clock) + far / (bandwidth b)
 
-Five numbers per GPU and kernel, fitted by `resident_fit.py` to layers timed inside an engine. Only
-boards of their architecture borrow them: how much of L2 survives is a matter of its size and of its
-policy. What fits is faster than device memory allows, and so than the roofline of a stream.
+Five numbers per GPU and kernel, fitted by `resident_fit.py` to layers timed inside an engine. Nobody
+borrows them: how much of L2 survives depends on its size and policy, and whole batches on an L40S
+are foretold worse with a sister's numbers. What fits is faster than device memory allows, and so
+than the roofline of a stream.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ UNMEASURED = {"start_s": 2e-6, "l2": 10.0, "share": 0.6, "rest": 0.05, "bandwidt
 """Where a fit begins: `l2` is bytes per clock of an SM, `share` of L2 still holds the input.
 However much more passes through, `rest` of it does."""
 
-ARCHITECTURES = ("ada", "blackwell_rtx")
-"""Whose boards were measured so."""
-
 
 def resident_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats | None:
     """Return the seconds of a chain as engines run it, its start included; none if never timed."""
@@ -42,9 +40,11 @@ def resident_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats 
 def resident_entry(vector: Elementwise, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the numbers that apply to a chain; none to what is not one of a transformer's."""
     kernel = chain_of(vector.name)
-    if not kernel or gpu.architecture not in ARCHITECTURES or BYTES[vector.dtype] != BYTES["bf16"]:
+    if not kernel or BYTES[vector.dtype] != BYTES["bf16"]:
         return None
-    return entry_of(gpu, profile, kernel, ("bf16",))
+    entry = entry_of(gpu, profile, kernel, ("bf16",))
+    at_home = entry is not None and entry.lender == (gpu.measured_as or gpu.name)
+    return entry if at_home else None
 
 
 def chain_of(name: str) -> str:

@@ -125,7 +125,7 @@ def test_intervals_hold_the_answer() -> None:
     elements=floats(1.0, 1e10),
     more=floats(1.0, 100.0),
     name=sampled_from(("ffn_norm", "ffn_activation", "rotary_cache_write")),
-    gpu=sampled_from(("rtx_4090", "rtx_pro_6000", "l40s")),
+    gpu=sampled_from(("rtx_4090", "rtx_pro_6000", "h100_sxm")),
 )
 def test_a_chain_never_falls_and_gains_by_l2(
     elements: float, more: float, name: str, gpu: str
