@@ -5,7 +5,7 @@
     far  = lost max(0, traffic - rest L2)
     t    = start + (traffic - far) / (l2 SMs clock) + far / (bandwidth b)
 
-Five numbers per GPU and kernel, fitted by `resident_fit.py` to layers timed inside an engine. Nobody
+Five numbers per GPU and kernel, fitted by `resident_fit.py` to layers timed in an engine. Nobody
 borrows them: how much of L2 survives depends on its size and policy, and whole batches on an L40S
 are foretold worse with a sister's numbers. What fits is faster than device memory allows, and so
 than the roofline of a stream.
