@@ -27,6 +27,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.recipes import Recipe, sglang_recipe
 from simulators.composition.replica import Replica
 from simulators.workload.cut import Parallelism
 from simulators.workload.memory import kv_bytes_per_token, weight_bytes
@@ -65,6 +66,12 @@ MEAN = 1.0 - SPREAD / 2.0
 
 MEMORY_FRACTION = 0.9
 
+BUDGETS = {"vllm": 8192, "trtllm": 8192}
+"""Tokens of an iteration, by the frameworks' defaults on data-centre GPUs."""
+
+BEYOND_PROMPT = 256
+"""Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
+
 CROWDED = "trtllm/1.0.0rc3/meta-llama"
 """A source whose engines take no more requests than are stated, while one more is in flight: its
 first tokens wait for the time of a whole answer over the clients."""
@@ -101,6 +108,23 @@ class Deployed:
     def mean_prompt(self) -> float:
         """Tokens of a prompt, on average."""
         return MEAN * self.prompt
+
+    @property
+    def budget(self) -> int:
+        """Tokens of an iteration."""
+        if self.framework == "sglang":
+            return self._recipe.budget
+        beyond = self.prompt + BEYOND_PROMPT if self.framework == "trtllm" else 0
+        return max(BUDGETS[self.framework], beyond)
+
+    @property
+    def poll_interval(self) -> int:
+        """Decode iterations between looks for new requests; 0: each."""
+        return self._recipe.poll(self.clients) if self.framework == "sglang" else 0
+
+    @property
+    def _recipe(self) -> Recipe:
+        return sglang_recipe(self.model, self.dtype, self.gpu, self.family[-1])
 
     @property
     def is_dense(self) -> bool:
@@ -233,7 +257,11 @@ def steady_state(replica: Replica, loads: Sequence[Deployed], *, apart: bool) ->
     seats = np.maximum(1.0, kv_tokens(replica, of_rest=loads[0].framework in OF_REST) / context)
     running = np.minimum(np.array([d.clients for d in loads], np.float64), seats)
     prompts = np.maximum(running - 1.0, 0.0) / output
-    at_once = np.ones_like(prompts) if apart else np.maximum(1.0, prompts)
+    at_once = np.maximum(1.0, prompts)
+    if apart:  # those that came since the last look, as far as the budget goes
+        gathered = prompts * np.array([d.poll_interval for d in loads])
+        fit = np.array([d.budget for d in loads]) / prompt
+        at_once = np.clip(gathered, 1.0, np.maximum(fit, 1.0))
     beside = 0.0 if apart else running
     return SteadyState(
         decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
@@ -247,7 +275,7 @@ def steady_state(replica: Replica, loads: Sequence[Deployed], *, apart: bool) ->
             logits_rows=beside + at_once,
         ),
         decode_weight=np.ones_like(prompts) if apart else 1.0 - np.minimum(1.0, prompts),
-        prefill_weight=prompts if apart else np.minimum(1.0, prompts),
+        prefill_weight=prompts / at_once if apart else np.minimum(1.0, prompts),
     )
 
 

@@ -25,7 +25,7 @@ EVENT_ONLY = {
     in (
         "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s",
         "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without",
+        "without", "poll_interval",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""

@@ -1,8 +1,7 @@
 """Deployments that were measured in public, as points of this simulator.
 
 The public clients ask ten times each, all of the first wave at once, and again when answered.
-Budgets and limits of engines are the frameworks' defaults on data-centre GPUs; TensorRT-LLM's
-recipes raise its budget to the prompt and 256 tokens more.
+Limits of engines are the frameworks' defaults on data-centre GPUs.
 """
 
 from __future__ import annotations
@@ -11,10 +10,6 @@ from simulators.composition.deployments import MEMORY_FRACTION, SPREAD, Deployed
 from simulators.serving.point import ServingPoint
 
 SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-BUDGETS = {"vllm": 8192, "sglang": 16384, "trtllm": 8192}
-"""Tokens of an iteration."""
-
-BEYOND_PROMPT = 256
 MOST_SEQUENCES = {"vllm": 1024, "sglang": 2048, "trtllm": 2048}
 """Requests that run at a time."""
 
@@ -30,9 +25,6 @@ def point_of(deployed: Deployed, *, left_out: bool = False) -> ServingPoint:
         left_out: whether to use the numbers fitted without its group.
     """
     framework, cut = deployed.framework, deployed.cut
-    budget = BUDGETS[framework]
-    if framework == "trtllm":
-        budget = max(budget, deployed.prompt + BEYOND_PROMPT)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
@@ -41,7 +33,8 @@ def point_of(deployed: Deployed, *, left_out: bool = False) -> ServingPoint:
         attention_dp=cut.attention_dp,
         scheduler=SCHEDULERS[framework],
         runtime=f"{framework}@{deployed.group}" if left_out else framework,
-        chunk_size=budget,
+        chunk_size=deployed.budget,
+        poll_interval=deployed.poll_interval,
         max_batch=deployed.clients if deployed.crowded else MOST_SEQUENCES[framework],
         memory_fraction=MEMORY_FRACTION,
         watermark=0.0,

@@ -191,6 +191,7 @@ def _sglang(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             }
         ),
     ]
+    words += _pairs({"--scheduler-recv-interval": point.poll_interval}, least=2)
     if point.attention_dp > 1:
         words.append("--enable-dp-attention")
     if point.scheduler == "sarathi":

@@ -34,6 +34,10 @@ class ServingPoint:
     chunk_size: int = choice("tokens of an iteration, where prompts are chunked", default=512)
     max_batch: int = choice("requests a replica runs at a time", default=128)
     max_batch_tokens: int = choice("prompt tokens of a batch of whole prompts", default=4096)
+    poll_interval: int = choice(
+        "decode iterations between looks at the queue, of schedulers that wait; 0: their default",
+        default=0,
+    )
     qps: float | None = choice(
         "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
         "fidelity gives each freed seat to a new request", unit="1/s", default=1.0,

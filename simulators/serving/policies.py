@@ -2,8 +2,9 @@
 
 `mine` is `catalog/schedulers/mine.py` or a scheduler of this room; a dotted name is a module that
 is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts prompts in chunks
-(`CHUNKED`), that it sets memory aside for a request's longest possible life (`RESERVES`), and that
-its memory fraction is one of what weights leave (`OF_REST`).
+(`CHUNKED`), that it sets memory aside for a request's longest possible life (`RESERVES`), that its
+memory fraction is one of what weights leave (`OF_REST`), and after how many decode iterations it
+looks at the queue again unless told otherwise (`POLL_INTERVAL`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Scheduler:
     chunked: bool = False
     reserves: bool = False
     of_rest: bool = False
+    poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
 
@@ -72,6 +74,7 @@ def _scheduler(module: ModuleType, _version: int) -> Scheduler:
         chunked=bool(getattr(module, "CHUNKED", False)),
         reserves=bool(getattr(module, "RESERVES", False)),
         of_rest=bool(getattr(module, "OF_REST", False)),
+        poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )
 

@@ -76,6 +76,11 @@ def run_of(
     _check(point)
     shelf = shelf or Shelf()
     deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
+    if point.poll_interval and not scheduler.poll_interval:
+        raise UserError(
+            f"scheduler '{point.scheduler}' looks at its queue in every iteration; poll_interval "
+            "is for those that wait, such as sglang"
+        )
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
@@ -163,6 +168,7 @@ def _limits(
         reserves=scheduler.reserves,
         host_blocks=host_blocks,
         move_s=move_s,
+        patience=max(1, point.poll_interval or scheduler.poll_interval),
     )
 
 
@@ -202,6 +208,7 @@ def _check(point: ServingPoint) -> None:
         raise UserError(f"watermark is {point.watermark:g}; it must be within 0..1")
     for name in (
         "max_context",
+        "poll_interval",
         "prompt_tokens",
         "output_tokens",
         "warmup",

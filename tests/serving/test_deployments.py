@@ -85,6 +85,31 @@ def test_vllm_and_trtllm_mix_them() -> None:
         assert mixed.any()
 
 
+def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> None:
+    batches, waits = [], []
+    for interval in (1, 10, 30):
+        run = run_of(replace(BASE, scheduler="sglang", poll_interval=interval), log_rows=8000)
+        log = dict(zip(LOG_COLUMNS, run.world.log[: int(run.world.clock[-1])].T, strict=True))
+        batches.append(int((log["prompt_tokens"] > 0).sum()))
+        waits.append(run.metrics().ttft_mean_s)
+    assert batches == sorted(batches, reverse=True)
+    assert len(set(batches)) == 3
+    assert waits == sorted(waits)
+
+
+def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
+    with pytest.raises(UserError, match="poll_interval"):
+        run_of(replace(BASE, poll_interval=10, scheduler="vllm_v1"))
+
+
+def test_recipes_look_for_requests_less_often_with_many_clients() -> None:
+    few, many = (a_deployment(framework="sglang", gpu="b200_sxm", clients=n) for n in (8, 16))
+    assert 1 < point_of(few).poll_interval < point_of(many).poll_interval
+    on_hopper = a_deployment(framework="sglang", gpu="h100_sxm")
+    assert point_of(on_hopper).poll_interval == 1
+    assert point_of(a_deployment(framework="vllm")).poll_interval == 0
+
+
 @pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
 def test_all_requests_are_served_when_memory_is_short(scheduler: str) -> None:
     tight = replace(BASE, scheduler=scheduler, memory_fraction=0.24, output_tokens=900)

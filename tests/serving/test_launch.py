@@ -17,7 +17,10 @@ LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm
 DESIGNS = {
     "vllm": replace(LLAMA, chunk_size=2048, replicas=3),
     "vllm, prompts whole": replace(LLAMA, scheduler="vllm", max_batch_tokens=8192, dtype="fp8"),
-    "sglang": replace(LLAMA, scheduler="sglang", chunk_size=8192, kv_dtype="fp8", runtime="eager"),
+    "sglang": replace(
+        LLAMA, scheduler="sglang", chunk_size=8192, kv_dtype="fp8", runtime="eager",
+        poll_interval=10,
+    ),
     "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
     "sarathi on two stages": replace(LLAMA, scheduler="sarathi", pp=2, dtype="w4a16"),
     "experts": ServingPoint(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.model import load_model
 from simulators.workload.cut import Parallelism
+from simulators.workload.feed_forward import busiest_share
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -53,6 +54,18 @@ def test_a_token_of_a_mixture_costs_two_flops_an_active_weight(name: str) -> Non
     weights = model.active_parameters - 2 * model.vocab * model.hidden
     head = 2.0 * model.vocab * model.hidden
     assert got == pytest.approx(2.0 * weights * tokens + head, rel=0.002)
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(4, 4), (64, 8), (2048, 2)])
+def test_the_busiest_part_of_the_experts_is_as_busy_as_when_drawn(tokens: int, parts: int) -> None:
+    model, rng = load_model("qwen3_235b"), np.random.default_rng(7)
+    most = []
+    for _ in range(400):
+        keys = rng.random((tokens, model.experts))
+        chosen = np.argpartition(keys, model.top_k, axis=1)[:, : model.top_k]
+        rows = np.bincount(chosen.ravel() * parts // model.experts, minlength=parts)
+        most.append(rows.max() / rows.mean())
+    assert busiest_share(model, parts, float(tokens)) == pytest.approx(np.mean(most), rel=0.04)
 
 
 @given(

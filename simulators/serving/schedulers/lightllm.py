@@ -29,6 +29,7 @@ from simulators.serving.replica import (
 )
 
 REQUIRES = {"block_size": 1, "pp": 1}
+POLL_INTERVAL = 10
 
 
 @kernel(SCHEDULE)

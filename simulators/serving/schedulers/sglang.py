@@ -5,6 +5,10 @@ programs", 2024; `managers/schedule_policy.py`): `chunk_size` is its `chunked_pr
 prompt is let in if what the running requests are still expected to write also fits: a share of what
 they may write, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is
 used.
+
+`poll_interval` is its `scheduler_recv_interval`: new requests are received after every batch of
+prompts, and otherwise only every so many decode iterations (`scheduler_recv_skipper.py`), which
+gathers prompts into fewer, larger batches.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ from simulators.serving.replica import (
     BLOCK,
     CHUNK,
     DONE,
+    ELAPSED,
     FOREVER,
     FREE,
     HEAD,
     HOLDERS,
     IDLE,
+    MEMO,
     OUTPUT,
+    PATIENCE,
     PROMPT,
     RESTARTED,
     SCHEDULE,
@@ -35,6 +42,10 @@ from simulators.serving.replica import (
 )
 
 CHUNKED = True
+POLL_INTERVAL = 1
+
+AT_ONCE = -1
+"""Memo of a decision after which the queue is looked at again."""
 
 EXPECTED = 0.7 * 0.14
 """Share of their longest output that running requests are expected to write."""
@@ -52,11 +63,18 @@ def schedule(
     batch: Ints,
     tokens: Ints,
 ) -> int:
-    """Continue the prompt that was cut, then take new ones; with none of either, decode all."""
+    """Continue the prompt that was cut, then take new ones; with none of either, decode all.
+
+    `MEMO` counts decode iterations since the queue was last looked at.
+    """
+    looks = pool[MEMO] == AT_ONCE or pool[IDLE] == 0
+    pool[MEMO] = 0 if looks else (pool[MEMO] + pool[ELAPSED]) % limits[PATIENCE]
+    looks = looks or pool[MEMO] == 0
     left = continue_prompts(limits, pool, request, idle, batch, tokens)
     expected = expected_blocks(limits, pool, request, idle)
     while (
-        pool[WAITING] > 0
+        looks
+        and pool[WAITING] > 0
         and left > 0
         and pool[HOLDERS] < limits[SEATS]
         and pool[BATCH] < limits[BATCH_SEATS]
@@ -71,14 +89,22 @@ def schedule(
         seat(pool, batch, tokens, who, granted)
         left -= granted
     if pool[BATCH] > 0:
+        pool[MEMO] = AT_ONCE
         return 1
     sort_by_arrival(request, idle, pool[IDLE])
     restarts = pool[RESTARTED]
     seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
     # What decodes are expected to take falls with every token, free blocks only with every block:
     # whoever waits for memory may find it between two blocks.
-    hopeful = pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS]
-    return FOREVER if pool[IDLE] == 0 and pool[RESTARTED] == restarts and not hopeful else 1
+    hopeful = looks and pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS]
+    if pool[IDLE] > 0 or pool[RESTARTED] > restarts or hopeful:
+        pool[MEMO] = AT_ONCE
+        return 1
+    if pool[WAITING] > 0 and not looks:
+        return limits[PATIENCE] - pool[MEMO]  # type: ignore[no-any-return]
+    if pool[WAITING] > 0:
+        pool[MEMO] = AT_ONCE  # they were received, and take the next free seats
+    return FOREVER
 
 
 @kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3)))
