@@ -41,6 +41,7 @@ class Progress:
     reasons: Counter[str] = field(default_factory=Counter)
     busy_s: float = 0.0
     started: float = field(default_factory=time.perf_counter)
+    _first: tuple[int, float] | None = None
     _fronts: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
@@ -49,6 +50,7 @@ class Progress:
         self.rows.update(part.rows)
         self.reasons.update(part.reasons)
         self.busy_s += part.seconds
+        self._first = self._first or (part.points, time.perf_counter())
         if len(part.front):
             self._fronts.append((part.front, part.ties))
 
@@ -68,12 +70,13 @@ class Progress:
 
     def line(self) -> str:
         """Return the state in one line."""
-        rate = self.done / max(self.elapsed_s, 1e-9)
-        left = f"{duration((self.total - self.done) / rate)} left" if self.done else "starting"
+        done = self.done  # parts may arrive meanwhile
+        rate = self._rate(done)
+        left = f"{duration((self.total - done) / rate)} left" if done else "starting"
         parts = [
-            f"{self.done:,} of {self.total:,} points",
+            f"{done:,} of {self.total:,} points",
             f"{rate:,.0f}/s",
-            left if self.done < self.total else "done",
+            left if done < self.total else "done",
             f"front {len(self.front())}",
         ]
         bad = {k: n for k, n in self.rows.items() if k != "ok" and n}
@@ -82,6 +85,13 @@ class Progress:
             common = ", ".join(f"{r} {n:,}" for r, n in self.reasons.most_common(3))
             parts.append(f"({common})")
         return " · ".join(parts)
+
+    def _rate(self, done: int) -> float:
+        """Return points per second after the first part, which waited for compilers and workers."""
+        points, since = self._first or (0, self.started)
+        if points < done:
+            return (done - points) / max(time.perf_counter() - since, 1e-9)
+        return done / max(self.elapsed_s, 1e-9)
 
 
 @contextmanager

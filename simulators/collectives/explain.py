@@ -52,7 +52,7 @@ def explained(
             Contribution(
                 phase=row["topology"], name=row["collective"], time_s=row["time_s"],
                 energy_j=row["energy_j"] or 0.0, moved_bytes=row["wire_bytes"] * row["ranks"],
-                bound=_bound(row["utilisation"]), level=level, note=note,
+                devices=row["ranks"], bound=_bound(row["utilisation"]), level=level, note=note,
             )
         ]  # fmt: skip
     cut = np.zeros(2, np.int64)
@@ -81,6 +81,7 @@ def explained(
                 time_s=float(share[i]) * row["time_s"],
                 energy_j=0.0 if row["energy_j"] is None else joules,
                 moved_bytes=float(sent[i, RANK_BYTES]) * everything,
+                devices=plan.ranks,
                 bound=_bound(used),
                 level="unmodelled",
                 note=f"links in use {100 * used:.0f} % of the time",

@@ -129,6 +129,7 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
             time_s=seconds,
             energy_j=width * _number(row.joules),
             moved_bytes=moved * width,
+            devices=width,
             bound="link",
             level="measured" if row.calibrated else "unmodelled",
         )
@@ -142,6 +143,7 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
         memory_bytes=_weights(operator),
         flops=width * work,
         moved_bytes=width * moved,
+        devices=width,
         bound=_bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica),
         level=_level(row, replica),
     )

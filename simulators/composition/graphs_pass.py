@@ -244,6 +244,7 @@ def explained_pass(job: Job, one: Pass) -> list[Contribution]:
             energy_j=job.replicas * joules,
             flops=job.replicas * work,
             moved_bytes=job.replicas * moved,
+            devices=job.replicas,
             bound=_bound(job, work, moved),
             level=level,
         )

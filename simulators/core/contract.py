@@ -146,6 +146,7 @@ class Contribution:
     memory_bytes: float = 0.0  # what it keeps resident on a device: weights, keys and values
     flops: float = 0.0
     moved_bytes: float = 0.0  # over memory or links, at least
+    devices: int = 1  # that its FLOPs and bytes are summed over
     bound: str = ""  # compute, memory, latency, link, host ...
     level: str = "fitted"  # one of `LEVELS`
     note: str = ""

@@ -21,7 +21,7 @@ from simulators.core.contract import Deploys, load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands import run
 from sweeper.commands.designs import point_of
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import notes_of, units_of
 from sweeper.commands.written import write_text
@@ -77,7 +77,9 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser = flags("ask", "the cheapest deployment that carries a load within its deadlines")
     parser.add_argument("--model", required=True, help="a model of the catalog, or a config.json")
     parser.add_argument("--gpu", required=True, help="GPUs to choose from, as in h100_sxm,l40s")
-    parser.add_argument("--gpus", type=int, default=8, help="how many there are (default 8)")
+    parser.add_argument(
+        "--gpus", type=at_least(1), default=8, help="how many there are (default 8)"
+    )
     parser.add_argument("--workload", default="chat", help="chat, code, or the path of a trace")
     parser.add_argument("--qps", type=float, default=1.0, help="requests per second (default 1)")
     parser.add_argument(
@@ -96,7 +98,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, help="$ per hour that may be spent")
     parser.add_argument("--dtype", default="bf16", help="precisions to choose from (default bf16)")
     parser.add_argument("--engine", default="vllm", help=f"of {', '.join(_ENGINES)}")
-    parser.add_argument("--requests", type=int, default=1000, help="simulated per design")
+    parser.add_argument("--requests", type=at_least(1), default=1000, help="simulated per design")
     parser.add_argument(
         "--sure", type=float, default=0.8, help="how likely the deadlines are to be met (0.8)"
     )
@@ -109,9 +111,6 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(words)
-    for what in ("gpus", "requests"):
-        if getattr(asked, what) < 1:
-            raise UserError(f"--{what} {getattr(asked, what)}: write at least 1")
     for what in ("qps", "ttft", "tpot"):
         if not getattr(asked, what) > 0:
             raise UserError(f"--{what} {getattr(asked, what):g}: write a number above zero")

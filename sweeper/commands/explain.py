@@ -105,8 +105,8 @@ def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
             human(c.energy_j, "J") if c.energy_j else "",
             human(c.memory_bytes, "B") if c.memory_bytes else "",
             f"{c.flops / c.moved_bytes:,.1f}" if c.flops and c.moved_bytes else "",
-            human(c.flops / c.time_s, "flops/s") if c.flops and c.time_s else "",
-            human(c.moved_bytes / c.time_s, "B/s") if c.moved_bytes and c.time_s else "",
+            human(_rate(c, c.flops), "flops/s") if c.flops and c.time_s else "",
+            human(_rate(c, c.moved_bytes), "B/s") if c.moved_bytes and c.time_s else "",
             c.bound,
             c.level if c.time_s else "",
         ]
@@ -123,6 +123,11 @@ def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
         [[line[i] for i in kept] for line in lines],
     )
     print()
+
+
+def _rate(c: Contribution, amount: float) -> float:
+    """Return what one device does in a second, to be compared with its data sheet."""
+    return amount / (c.devices * c.time_s)
 
 
 def _print_notes(phase: str, rows: Sequence[Contribution]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import NoReturn
 
 from simulators.core.errors import UserError, suggestion
@@ -21,3 +22,15 @@ class Flags(argparse.ArgumentParser):
 def flags(command: str, about: str) -> Flags:
     """Return a parser for `python -m sweeper COMMAND`."""
     return Flags(prog=f"python -m sweeper {command}", description=about, allow_abbrev=False)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number, the `type` of an argument; fewer are refused."""
+
+    def read(text: str) -> int:
+        if (number := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{number}: write at least {least}")
+        return number
+
+    read.__name__ = int.__name__  # what argparse calls a number it cannot read
+    return read

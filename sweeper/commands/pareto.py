@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import latest
 from sweeper.commands.summary import print_front
 from sweeper.keys import keys
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--every", action="store_true", help="ignore the space's own `where`")
     parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--outputs", default="outputs")
-    parser.add_argument("--rows", type=int, default=20, help="how many designs to print")
+    parser.add_argument("--rows", type=at_least(1), default=20, help="designs to print at most")
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")

@@ -13,7 +13,7 @@ from simulators.core.contract import Direction
 from simulators.core.errors import UserError, suggestion
 from sweeper import effects
 from sweeper.commands.designs import KNEE, design
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.summary import print_table, units_of
 from sweeper.keys import SHOWN, keys
@@ -38,14 +38,18 @@ def main(words: list[str]) -> int:
     parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
     parser.add_argument("--slo", metavar="SQL", help="of cheapest: the deadlines to meet")
     parser.add_argument("--level", metavar="COLUMN", help="of best-per: whose levels")
-    parser.add_argument("--steps", type=int, help="of best-per: cut real numbers into so many")
+    parser.add_argument(
+        "--steps", type=at_least(1), help="of best-per: cut real numbers into so many"
+    )
     parser.add_argument("--epsilon", type=float, default=0.05, help="of epsilon: relative step")
     parser.add_argument("--band", type=float, default=0.1, help="of likely: 90 %% half-width")
     parser.add_argument("--shared", type=float, default=0.0, help="of likely: shared error share")
-    parser.add_argument("--layers", type=int, default=3, help="of layers: how many")
+    parser.add_argument("--layers", type=at_least(1), default=3, help="of layers: how many")
     parser.add_argument("--load", help="of fleet: requests per second, by commas, or a file")
-    parser.add_argument("--spare", type=int, default=1, help="of fleet: replicas that may fail")
-    parser.add_argument("--rows", type=int, default=_ROWS, help="rows to print")
+    parser.add_argument(
+        "--spare", type=at_least(0), default=1, help="of fleet: replicas that may fail"
+    )
+    parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="rows to print")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--outputs", default="outputs")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulators.core.errors import UserError
 from sweeper import places
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import Answered, latest
 from sweeper.commands.spaces import about
 from sweeper.commands.written import write_text
@@ -24,7 +24,9 @@ def main(words: list[str]) -> int:
     parser.add_argument("name", help="a space that has been run")
     parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--file", metavar="FILE", help="default: report.html beside the run")
-    parser.add_argument("--rows", type=int, default=MOST, help="rows the page carries at most")
+    parser.add_argument(
+        "--rows", type=at_least(1), default=MOST, help="rows the page carries at most"
+    )
     parser.add_argument(
         "--band",
         type=float,

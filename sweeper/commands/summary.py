@@ -195,11 +195,11 @@ def _thinned(
 ) -> tuple[pl.DataFrame, int]:
     """Return at most `rows` designs spread over the front, and where the knee is among them."""
     best = knee(front, objectives)
-    if len(front) <= rows:
+    last = len(front) - 1
+    if last < rows:
         return front, best
-    spread = {round(i * (len(front) - 1) / (rows - 1)) for i in range(rows)}
-    spread = {*sorted(spread - {0, len(front) - 1})[: rows - 3], 0, len(front) - 1, best}
-    picked = sorted(spread)
+    spread = [round(i * last / max(rows - 1, 1)) for i in range(1, rows - 1)]
+    picked = sorted([*dict.fromkeys((best, 0, last, *spread[: max(rows - 3, 0)]))][:rows])
     return front[picked], picked.index(best)
 
 

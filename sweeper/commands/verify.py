@@ -7,7 +7,7 @@ import polars as pl
 
 from simulators.core.contract import load_simulator, schema_of
 from simulators.core.errors import UserError
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import latest
 from sweeper.keys import SHOWN, define, keys
 from sweeper.work import evaluate
@@ -19,12 +19,10 @@ def main(words: list[str]) -> int:
     """Print how many rows are the same; exit code 1 when one is not."""
     parser = flags("verify", "simulate a sample of rows again and compare bit by bit")
     parser.add_argument("name", help="a space that has been run")
-    parser.add_argument("--rows", type=int, default=200, help="how many (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="which")
+    parser.add_argument("--rows", type=at_least(1), default=200, help="how many (default 200)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="which")
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
-    if chosen.rows < 1:
-        raise UserError(f"--rows {chosen.rows}: write at least 1")
     last = latest(chosen.name, chosen.outputs)
     simulator = load_simulator(last.space.simulator)
     now = define(last.space)

@@ -219,6 +219,7 @@ def test_what_an_explanation_lists_adds_up(fidelity: str, tmp_path: Path) -> Non
     assert sum(c.energy_j for c in listed) == pytest.approx(row["energy_j"][0], rel=1e-12)
     moved = sum(c.moved_bytes for c in listed)
     assert moved == pytest.approx(row["wire_bytes"][0] * row["ranks"][0], rel=1e-12)
+    assert {c.devices for c in listed} == {row["ranks"][0]}
     if fidelity != "measured":
         names = [c.name.partition(",")[0] for c in listed]
         assert names == ["reduce_scatter", "all_reduce", "all_gather"]

@@ -117,6 +117,7 @@ def test_explained_rows_add_up_to_the_pass() -> None:
     assert sum(row.energy_j for row in rows) == pytest.approx(found["energy_j"])
     kept = sum(row.memory_bytes for row in rows)
     assert kept == pytest.approx(found["weight_bytes"] + found["activation_bytes"])
+    assert {row.devices for row in rows if row.flops} == {4}
 
 
 def test_a_step_is_written_in_the_operator_graph_schema(tmp_path: Path) -> None:

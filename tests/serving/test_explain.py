@@ -31,13 +31,14 @@ def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
     assert all(r.time_s >= 0 for r in rows)
 
 
-def test_rates_are_those_of_a_batch_however_many_a_span_holds() -> None:
-    gpu = load_gpu(POINT.gpu)
-    rows = [r for r in explained_request(POINT) if r.phase == LATER and r.bound == "memory"]
-    assert rows
-    streamed = max(r.moved_bytes / r.time_s for r in rows)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_rates_are_those_of_a_batch_however_many_a_span_holds(tp: int) -> None:
+    gpu, point = load_gpu(POINT.gpu), ServingPoint(**{**vars(POINT), "tp": tp})
+    rows = [r for r in explained_request(point) if r.phase == LATER and r.bound == "memory"]
+    assert {r.devices for r in rows} == {tp}
+    streamed = max(r.moved_bytes / (tp * r.time_s) for r in rows)
     assert 0.5 * gpu.hbm_bytes_per_s < streamed <= 1.001 * gpu.hbm_bytes_per_s
-    assert all(r.flops <= 1.001 * gpu.peak("fp16") * r.time_s for r in rows)
+    assert all(r.flops <= 1.001 * gpu.peak("fp16") * tp * r.time_s for r in rows)
 
 
 def test_a_steady_state_has_no_request_to_explain() -> None:

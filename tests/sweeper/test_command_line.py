@@ -119,6 +119,17 @@ def test_queries_read_what_a_sweep_left(bench: Path, capsys: pytest.CaptureFixtu
     assert pl.read_csv("front.csv").height == 3
 
 
+@pytest.mark.parametrize(("rows", "shown"), [(1, 1), (2, 2), (3, 3), (20, 3)])
+def test_a_front_is_printed_in_as_many_rows_as_asked(
+    bench: Path, capsys: pytest.CaptureFixture[str], rows: int, shown: int
+) -> None:
+    answer(SWEEP, capsys)
+    text = answer(f"pareto toy --rows {rows}", capsys)
+    table = text[: text.index("Knee")].strip().splitlines()[2:]
+    assert len(table) == shown
+    assert sum(line.startswith("*") for line in table) == 1
+
+
 def test_a_plan_tells_what_a_sweep_would_do(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,7 +314,9 @@ def test_a_mistake_gets_one_paragraph(
         ("pareto toy --where 'label > 1'", "cannot be computed"),
         ("pareto toy --where 'gain > 9999'", "no feasible design of 'toy' meets gain > 9999"),
         ("pareto toy --csv nowhere/front.csv", "nowhere/front.csv"),
-        ("verify toy --rows -3", "--rows -3: write at least 1"),
+        ("verify toy --rows -3", "--rows: -3: write at least 1"),
+        ("pareto toy --rows 0", "--rows: 0: write at least 1"),
+        ("query toy cheapest cost_usd --slo 'gain > 1' --rows -1", "write at least 1"),
         ("query toy epsilon --epsilon -1", "--epsilon -1: write a number above zero"),
         ("compare toy knee --log nofile", "nofile cannot be read: No such file"),
         ("show toy zz", "no design has a key that begins with 'zz'"),

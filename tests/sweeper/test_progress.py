@@ -7,6 +7,7 @@ import re
 import threading
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,18 @@ def test_at_the_end_nothing_is_left() -> None:
     assert " · done · " in watched(part((1.0, 1.0), ok=10)).line()
     assert "0 of 10 points" in watched().line()
     assert "starting" in watched().line()
+
+
+def test_what_is_left_counts_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    progress = Progress(1000, OBJECTIVES, started=0.0)
+    now[0] = 60.0  # a minute of compilation
+    progress.add(part((1.0, 1.0), ok=10))
+    assert "10 of 1,000 points · 0/s" in progress.line()
+    now[0] = 61.0
+    progress.add(part((1.0, 1.0), ok=90))
+    assert "100 of 1,000 points · 90/s · 10 s left" in progress.line()
 
 
 def test_the_live_front_is_that_of_all_parts() -> None:

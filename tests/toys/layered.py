@@ -49,7 +49,8 @@ def _rows(point: Point) -> list[Contribution]:
     return [
         Contribution(
             phase="forward", name="multiply", count=3, time_s=work_s, energy_j=work_s * 100,
-            flops=point.work, moved_bytes=point.data / 10, bound="compute", level="measured",
+            flops=point.work, moved_bytes=point.data / 10, devices=4, bound="compute",
+            level="measured",
         ),
         Contribution(
             phase="forward", name="copy", time_s=data_s, energy_j=data_s * 30,
