@@ -11,6 +11,10 @@ Prefill, over sums of a batch (`Q` new tokens, `P` pairs, `KV` keys, `R` request
     block   = 2 tile KV/R (4 d + softmax) / (compute peak / SMs)       the longest, alone at the end
     t       = start + ((compute + tail block)^4 + memory^4)^(1/4)
 
+or, where the longest blocks run beside all others and not after them,
+
+    t       = start + (compute^4 + (beside block)^4 + memory^4)^(1/4)
+
 Decode; every query head of a group scores all keys, and a block has a fixed cost:
 
     compute = heads (KV + lead R) (4 d) / (compute peak)
@@ -52,6 +56,9 @@ PREFILL = {
 }  # fmt: skip
 """Where a fit begins: tiles of 128 queries by 64 keys, and an exponential's worth of 64 FLOPs."""
 
+BESIDE = {**{name: value for name, value in PREFILL.items() if name != "tail"}, "beside": 0.9}
+"""The same with blocks that all start at once: a few rows of queries are no faster than many."""
+
 DECODE = {"start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0}
 """Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
 
@@ -61,7 +68,11 @@ EXPERTS = {
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
-FORMS = {"prefill": PREFILL, "mixed": PREFILL, "decode": DECODE, "experts": EXPERTS}
+FORMS = {
+    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,), "experts": (EXPERTS,),
+}  # fmt: skip
+"""The forms a kernel may have; the one that fits better is kept."""
+
 PARTS = ("compute", "bandwidth", "traffic")
 """Numbers that are parts of a data sheet's rate: at most one."""
 
@@ -74,9 +85,13 @@ def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Float
     tile, step = numbers["tile"], numbers["step"]
     padded = pairs + tile * keys + step * queries + tile * step * requests
     longest = 2.0 * tile * keys / requests * per_pair / a.heads
-    compute_s = padded * per_pair / rate + numbers["tail"] * longest / (rate / gpu.sm_count)
+    compute_s, longest_s = padded * per_pair / rate, longest / (rate / gpu.sm_count)
     memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
-    return np.asarray(numbers["start_s"] + four_norm(compute_s, memory_s), np.float64)
+    if "beside" in numbers:
+        busy_s = four_norm(compute_s, numbers["beside"] * longest_s, memory_s)
+    else:
+        busy_s = four_norm(compute_s + numbers["tail"] * longest_s, memory_s)
+    return np.asarray(numbers["start_s"] + busy_s, np.float64)
 
 
 def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:

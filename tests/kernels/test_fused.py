@@ -13,8 +13,11 @@ from simulators.kernels.latency import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 
 GPUS = st.sampled_from(
-    ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "l40s", "a40", "h100_pcie")
-)
+    (
+        "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090", "l40s", "a40",
+        "h100_pcie",
+    )
+)  # fmt: skip
 WHOSE = st.sampled_from(FRAMEWORKS)
 SLACK = 1.0 + 1e-12
 
