@@ -2,11 +2,13 @@
 
 A family is one model, GPU, framework and precision. Its measured times per token over ours, in a
 few rows, say by what factor everything takes longer there. The factor is pulled towards one as far
-as families are known to differ, so that a single row is not believed entirely.
+as families are known to differ, so that a single row is not believed entirely. The rows are kept in
+the runtime's file, where serving corrects loads like theirs further (`serving/own.py`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ Floats = NDArray[np.float64]
 
 OWN = Path("catalog") / "runtimes"
 NEEDED = ("model", "gpu", "framework", "clients", "prompt_tokens", "output_tokens", "tpot_s")
-DEFAULTS = {"tp": 1, "ep": 1, "attention_dp": 1, "dtype": "bf16", "kv_dtype": "bf16"}
+DEFAULTS = {
+    "tp": 1, "ep": 1, "attention_dp": 1, "dtype": "bf16", "kv_dtype": "bf16", "ttft_s": None,
+}  # fmt: skip
 
 FAMILIES_DIFFER, ROWS_DIFFER = 0.2, 0.1
 """Deviations of the logarithm of measured over predicted times, between families and within one."""
@@ -38,13 +42,14 @@ def fit_family(file: Path) -> Path:
     """Write `catalog/runtimes/<file's name>.toml` from a CSV or Parquet file of measured rows.
 
     Columns: model, gpu, framework, clients, prompt_tokens, output_tokens (longest lengths, drawn
-    evenly from a fifth less), tpot_s; and tp, ep, attention_dp, dtype, kv_dtype where they are not
-    1 and bf16.
+    evenly from a fifth less), tpot_s; ttft_s where it was measured; and tp, ep, attention_dp,
+    dtype, kv_dtype where they are not 1 and bf16.
 
     Raises:
         UserError: a column is missing, or the rows are of more than one family.
     """
-    rows = [_deployed(row) for row in _table(file)]
+    table = _table(file)
+    rows = [measured_deployment(row) for row in table]
     families = {row.family for row in rows}
     if len(families) != 1:
         raise UserError(
@@ -69,8 +74,18 @@ def fit_family(file: Path) -> Path:
         body += f"\n[paces.{device}]\n"
         body += "".join(f"{family} = {pace:.4g}\n" for family, pace in paces.items())
     path = OWN / f"{file.stem}.toml"
-    write_calibration(path, body + kernels_text(framework))
+    write_calibration(path, body + kernels_text(framework) + _rows_text(table))
     return path
+
+
+def _rows_text(table: Sequence[Mapping[str, Any]]) -> str:
+    """Return measured rows as TOML."""
+    text = ""
+    for row in table:
+        known = {name: row[name] for name in (*NEEDED, *DEFAULTS) if row.get(name) is not None}
+        text += "\n[[measured]]\n"
+        text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in known.items())
+    return text
 
 
 def predicted_s(rows: Sequence[Deployed]) -> Floats:
@@ -108,8 +123,8 @@ def _table(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _deployed(row: Mapping[str, Any]) -> Deployed:
-    """Return one measured row.
+def measured_deployment(row: Mapping[str, Any]) -> Deployed:
+    """Return one measured row; its time to the first token is NaN where nobody measured it.
 
     Raises:
         UnknownNameError: its framework is not one of those fitted.
@@ -130,7 +145,7 @@ def _deployed(row: Mapping[str, Any]) -> Deployed:
         prompt=int(row["prompt_tokens"]),
         output=int(row["output_tokens"]),
         crowded=False,
-        ttft_s=float("nan"),
+        ttft_s=float("nan") if row["ttft_s"] is None else float(row["ttft_s"]),
         tpot_s=float(row["tpot_s"]),
         peer_ttft_s=None,
         peer_tpot_s=None,

@@ -29,7 +29,7 @@ from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.deployments import point_of
 from simulators.serving.frontend import band_of, is_left_out
-from simulators.serving.near import corrected
+from simulators.serving.near import corrected, load_of
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
@@ -191,8 +191,8 @@ def _near_checks(found: Predicted, kept: Flags) -> Iterator[Check]:
             order = sorted(members, key=lambda i: _load(found.rows[i]))
             seen = [order[0], order[len(order) // 2], order[-1]]
             rest = [i for i in members if i not in seen]
-            known = [(found.rows[i], float(ratios[i])) for i in seen]
-            factors = corrected(known, [found.rows[i] for i in rest], metric)
+            known = [(load_of(found.rows[i]), float(ratios[i])) for i in seen]
+            factors = corrected(known, [load_of(found.rows[i]) for i in rest], metric)
             ours.append(found.ours[metric][rest] * factors)
             measured.append(found.measured[metric][rest])
         summary = _summary(np.concatenate(ours), np.concatenate(measured))

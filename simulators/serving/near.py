@@ -10,6 +10,7 @@ distance, and one of each row alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,13 +27,30 @@ REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
 choice; accuracy changes by a tenth of itself if any of them is doubled."""
 
 
-def corrected(
-    known: Sequence[tuple[Deployed, float]], rows: Sequence[Deployed], metric: str
-) -> Floats:
-    """Return factors for the predictions of rows.
+class Load(NamedTuple):
+    """What is asked of a deployment of a family, and of how many GPUs: columns as in `REACH`."""
+
+    clients: float
+    gpus: float
+    prompt: float
+    output: float
+    attention_dp: float
+
+
+Deviations = dict[str, list[tuple[Load, float]]]
+"""By metric: measured loads of a family, and measured over predicted time of each."""
+
+
+def load_of(row: Deployed) -> Load:
+    """Return the load of a measured row."""
+    return Load(row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp)
+
+
+def corrected(known: Sequence[tuple[Load, float]], rows: Sequence[Load], metric: str) -> Floats:
+    """Return factors for the predictions of loads.
 
     Args:
-        known: measured rows of the family, and measured over predicted time of each.
+        known: measured loads of the family, and measured over predicted time of each.
         rows: others of the family.
         metric: `TPOT` or `TTFT`.
     """
@@ -43,12 +61,9 @@ def corrected(
     return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)
 
 
-def _place(rows: Sequence[Deployed]) -> Floats:
-    """Return where rows lie, in units of the reach."""
-    sizes = [
-        (row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp) for row in rows
-    ]
-    return np.asarray(np.log2(np.array(sizes, np.float64)) / REACH, np.float64)
+def _place(rows: Sequence[Load]) -> Floats:
+    """Return where loads lie, in units of the reach."""
+    return np.asarray(np.log2(np.array(rows, np.float64)) / REACH, np.float64)
 
 
 def _covariance(one: Floats, other: Floats, metric: str) -> Floats:

@@ -11,6 +11,7 @@ from simulators.serving.demand import requests_for
 from simulators.serving.deployment import DEPLOYED, Deployment, deployment_of
 from simulators.serving.frontend import behind, frontend_of, load_frontend, seen_by_clients
 from simulators.serving.metrics import ServingMetrics
+from simulators.serving.near import Deviations
 from simulators.serving.point import EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler
 from simulators.serving.pricing import prices_of
@@ -27,6 +28,7 @@ class Shelf:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
         self.server = functools.cache(load_frontend)
+        self.deviations: dict[str, Deviations] = {}  # by runtime, of its own measured rows
         self._deployments: dict[tuple[object, ...], Deployment] = {}
 
     def deployment(self, point: ServingPoint) -> Deployment:

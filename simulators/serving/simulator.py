@@ -36,6 +36,7 @@ from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.order import evaluate_together
+from simulators.serving.own import corrected_by_own
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
 from simulators.serving.policies import load_router, load_scheduler, policy_file
 from simulators.serving.records import batch_table, request_table
@@ -171,8 +172,16 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
         return simulate_analytic(point)
     if point.seeds < 1:
         raise UserError(f"seeds is {point.seeds}; it must be at least 1")
+    shelf = shelf or Shelf()
+    found = _simulated(point, shelf)
+    found = corrected_by_own(found, point, lambda row: _simulated(row, shelf), shelf)
+    return banded(found, point.runtime)
+
+
+def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
+    """Return the metrics of a run, or the mean of several."""
     if point.seeds == 1:
-        return banded(run_of(point, shelf=shelf).metrics(), point.runtime)
+        return run_of(point, shelf=shelf).metrics()
     seeds = range(point.seed, point.seed + point.seeds)
     runs = [run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds]
-    return banded(averaged(runs), point.runtime)
+    return averaged(runs)

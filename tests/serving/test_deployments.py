@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simulators.composition.deployments import Deployed, excluded
+from simulators.composition.family import fit_family
 from simulators.core.errors import UserError
 from simulators.serving.deployments import point_of
 from simulators.serving.frontend import load_frontend
-from simulators.serving.near import corrected
+from simulators.serving.near import Load, corrected, load_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import RESTARTED
 from simulators.serving.run import run_of
@@ -44,6 +47,10 @@ def a_deployment(**changes: Any) -> Deployed:
         "tpot_s": 0.01, "peer_ttft_s": None, "peer_tpot_s": None, "excluded": "",
     }  # fmt: skip
     return Deployed(**(fields | changes))
+
+
+def a_load(**changes: Any) -> Load:
+    return load_of(a_deployment(**changes))
 
 
 def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None:
@@ -86,12 +93,13 @@ def test_vllm_and_trtllm_mix_them() -> None:
 
 
 def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> None:
-    batches, waits = [], []
+    batches: list[int] = []
+    waits: list[float] = []
     for interval in (1, 10, 30):
         run = run_of(replace(BASE, scheduler="sglang", poll_interval=interval), log_rows=8000)
         log = dict(zip(LOG_COLUMNS, run.world.log[: int(run.world.clock[-1])].T, strict=True))
         batches.append(int((log["prompt_tokens"] > 0).sum()))
-        waits.append(run.metrics().ttft_mean_s)
+        waits.append(run.metrics().ttft_mean_s or 0.0)
     assert batches == sorted(batches, reverse=True)
     assert len(set(batches)) == 3
     assert waits == sorted(waits)
@@ -145,10 +153,53 @@ def test_lengths_spread_evenly_below_the_stated_ones() -> None:
 
 
 def test_near_rows_are_corrected_most_and_far_ones_by_what_the_family_shares() -> None:
-    known = [(a_deployment(clients=n), 1.3) for n in (4, 16, 64)]
-    near, far = corrected(
-        known, [a_deployment(clients=16), a_deployment(clients=4096, prompt=128)], "TPOT"
-    )
+    known = [(a_load(clients=n), 1.3) for n in (4, 16, 64)]
+    near, far = corrected(known, [a_load(clients=16), a_load(clients=4096, prompt=128)], "TPOT")
     assert near == pytest.approx(1.3, rel=0.03)
     assert 1.05 < far < near
-    assert np.all(corrected([(a_deployment(), 1.0)], [a_deployment(clients=8)], "TTFT") == 1.0)
+    assert np.all(corrected([(a_load(), 1.0)], [a_load(clients=8)], "TTFT") == 1.0)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
+    """Return a point under a runtime of measured rows, all slower at 64 clients than at 4."""
+    folder = tmp_path_factory.mktemp("own")
+    text = "model,gpu,framework,dtype,kv_dtype,clients,prompt_tokens,output_tokens,tpot_s,ttft_s\n"
+    for clients, slower, later in ((4, 1.1, 1.5), (64, 1.4, 2.0)):
+        row = a_deployment(
+            framework="vllm",
+            model="llama3_1_8b",
+            cut=Parallelism(),
+            clients=clients,
+            prompt=600,
+            output=80,
+        )
+        found = simulate(point_of(row))
+        assert found.tpot_mean_s is not None
+        assert found.ttft_mean_s is not None
+        text += f"llama3_1_8b,h100_sxm,vllm,fp8,fp8,{clients},600,80,"
+        text += f"{slower * found.tpot_mean_s},{later * found.ttft_mean_s}\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("mine.csv").write_text(text)
+        fit_family(Path("mine.csv"))
+        yield replace(point_of(row), runtime="mine")
+
+
+def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint) -> None:
+    for clients, slower, later in ((4, 1.1, 1.5), (64, 1.4, 2.0)):
+        here = replace(mine, clients=clients, requests=10 * clients)
+        own, usual = simulate(here), simulate(replace(here, runtime="vllm"))
+        assert own.tpot_mean_s == pytest.approx(slower * (usual.tpot_mean_s or 0.0), rel=0.05)
+        assert own.ttft_mean_s == pytest.approx(later * (usual.ttft_mean_s or 0.0), rel=0.1)
+        assert (own.tpot_mean_s_lo or 0.0) < (own.tpot_mean_s or 0.0)
+        answered = clients / own.requests_per_s / (own.e2e_mean_s or 1.0)
+        expected = clients / usual.requests_per_s / (usual.e2e_mean_s or 1.0)
+        assert answered == pytest.approx(expected, rel=0.05)
+
+
+def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: ServingPoint) -> None:
+    for other in (replace(mine, gpu="b200_sxm"), replace(mine, arrivals="poisson", qps=20.0)):
+        plain = run_of(other).metrics()
+        assert simulate(other).tpot_p50_s == plain.tpot_p50_s
+    assert simulate(mine).tpot_p50_s != run_of(mine).metrics().tpot_p50_s
