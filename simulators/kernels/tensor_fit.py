@@ -59,7 +59,7 @@ IN_LAYERS = ("rtx_4090",)
 """Boards whose products nobody timed but in the layers of an engine."""
 
 LEAST_MATRICES = 20
-"""Of a kind: trees learn from fewer what no other matrix shows."""
+"""Of a kind: of fewer each is set aside in turn."""
 
 LEAST_ROWS = 100
 """Of a kind of products: with fewer, too few are left to choose between formula and trees."""
@@ -163,32 +163,34 @@ def _fit_board(
 
 
 def fit_tensor(rows: TensorRows, gpu: Gpu) -> TensorRates:
-    """Return rates fitted to all of `rows`, the correction chosen by a part of them set aside."""
-    seen = tuple((float(size.min()), float(size.max())) for size in rows.sizes)
-    if np.unique(rows.place).size < LEAST_MATRICES:
-        band = band_of(_left_out_s(rows, gpu), rows.seconds)
-        return replace(_fit_formula(rows, gpu), seen=seen, band=band, calibrated=True)
-    aside = (rows.place - HELD_OUT) / (1.0 - HELD_OUT) < ASIDE
-    known, judged = rows.where(~aside), rows.where(aside)
-    plain = _fit_formula(known, gpu)
-    choices = [plain, *(_bent(known, gpu, plain, alpha) for alpha in ALPHAS)]
-    errors = [_mape(seconds_of(judged, rates, gpu), judged.seconds) for rates in choices]
-    best = choices[int(np.argmin(errors))]
+    """Return rates fitted to all of `rows`, the correction chosen by parts of them set aside."""
+    folds = _set_aside(rows)
+    foretold = [
+        [seconds_of(rows.where(aside), rates, gpu) for rates in _choices(rows.where(~aside), gpu)]
+        for aside in folds
+    ]
+    seconds = [np.concatenate(parts) for parts in zip(*foretold, strict=True)]
+    measured = np.concatenate([rows.seconds[aside] for aside in folds])
+    best = int(np.argmin([_mape(said, measured) for said in seconds]))
     final = _fit_formula(rows, gpu)
-    if best.correction is not None:
-        final = _bent(rows, gpu, final, best.correction.alpha)
-    band = band_of(seconds_of(judged, best, gpu), judged.seconds)
-    return replace(final, seen=seen, band=band, calibrated=True)
+    if best > 0:
+        final = _bent(rows, gpu, final, ALPHAS[best - 1])
+    seen = tuple((float(size.min()), float(size.max())) for size in rows.sizes)
+    return replace(final, seen=seen, band=band_of(seconds[best], measured), calibrated=True)
 
 
-def _left_out_s(rows: TensorRows, gpu: Gpu) -> Floats:
-    """Return what the formula says of each matrix when it is fitted to the others."""
-    seconds = np.empty(len(rows))
-    for matrix in np.unique(rows.place):
-        mine = rows.place == matrix
-        rates = _fit_formula(rows.where(~mine), gpu)
-        seconds[mine] = seconds_of(rows.where(mine), rates, gpu)
-    return seconds
+def _set_aside(rows: TensorRows) -> list[NDArray[np.bool_]]:
+    """Return what is set aside in turn: one part of many matrices, each of a few."""
+    matrices = np.unique(rows.place)
+    if matrices.size < LEAST_MATRICES:
+        return [rows.place == matrix for matrix in matrices]
+    return [(rows.place - HELD_OUT) / (1.0 - HELD_OUT) < ASIDE]
+
+
+def _choices(rows: TensorRows, gpu: Gpu) -> list[TensorRates]:
+    """Return the formula alone, and with each of the corrections."""
+    plain = _fit_formula(rows, gpu)
+    return [plain, *(_bent(rows, gpu, plain, alpha) for alpha in ALPHAS)]
 
 
 def seconds_of(rows: TensorRows, rates: TensorRates, gpu: Gpu) -> Floats:
