@@ -58,7 +58,7 @@ OWN = Path("catalog") / "kernels" / FOLDER
 IN_LAYERS = ("rtx_4090",)
 """Boards whose products nobody timed but in the layers of an engine."""
 
-LEAST_MATRICES = 20
+LEAST_MATRICES = 8
 """Of a kind: of fewer each is set aside in turn."""
 
 LEAST_ROWS = 100
