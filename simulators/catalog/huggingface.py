@@ -24,6 +24,9 @@ WORDS = {
     "qk_rope_head_dim": ("qk_rope_head_dim",),
     "qk_nope_head_dim": ("qk_nope_head_dim",),
     "v_head_dim": ("v_head_dim",),
+    "index_heads": ("index_n_heads",),
+    "index_head_dim": ("index_head_dim",),
+    "index_top_k": ("index_topk",),
 }
 """Our word for a size, and the words of the families for it."""
 

@@ -47,6 +47,9 @@ class LanguageModel:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
+    index_heads: int = 0  # of a light indexer that chooses the keys of latent attention
+    index_head_dim: int = 0
+    index_top_k: int = 0  # keys it chooses for a query; 0: all are attended to
     attention_every: int = 1  # every so many layers see all tokens; the others a window or a state
     window: int = 0  # tokens that the others see; 0: they keep a state instead
     state_key_heads: int = 0  # of a layer that keeps a state (gated delta rule)
@@ -105,11 +108,19 @@ class LanguageModel:
             queries = h * rank + rank + rank * self.heads * head if rank else h * self.heads * head
             latent = h * (self.kv_lora_rank + self.qk_rope_head_dim) + self.kv_lora_rank
             up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-            return queries + latent + up + self.heads * self.v_head_dim * h
+            out = self.heads * self.v_head_dim * h
+            return queries + latent + up + out + self.index_parameters
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         out = self.heads * self.head_dim
         biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
         return self.hidden * (qkv + out) + biases + 2 * self.head_dim * self.qk_norm
+
+    @property
+    def index_parameters(self) -> int:
+        """Weights of one layer's indexer: queries, key with its norm, weights of heads."""
+        queries = self.q_lora_rank * self.index_heads * self.index_head_dim
+        key = (self.hidden + 2) * self.index_head_dim
+        return queries + key + self.hidden * self.index_heads if self.index_top_k else 0
 
     @property
     def dense_ffn_parameters(self) -> int:
@@ -179,6 +190,8 @@ def _checked(path: Path, model: LanguageModel) -> LanguageModel:
         raise UserError(f"{path}: top_k is {model.top_k}; it must be within 1..{model.experts}")
     if model.experts and model.expert_ffn < 1:
         raise UserError(f"{path}: a mixture of experts also needs expert_ffn")
+    if model.index_top_k and not (model.q_lora_rank and model.index_heads and model.index_head_dim):
+        raise UserError(f"{path}: an indexer needs q_lora_rank, index_heads and index_head_dim")
     if model.attention_every < 1:
         raise UserError(f"{path}: attention_every is {model.attention_every}; at least 1")
     if model.has_states and not model.state_value_heads:

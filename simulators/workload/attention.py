@@ -3,7 +3,8 @@
 Latent attention (DeepSeek-V2, 2024) caches one latent of `kv_lora_rank + qk_rope_head_dim` numbers
 per token for all heads. Prefill expands it to keys and values of every head; decode absorbs the
 expansion into the queries and the output, and attends in the latent space: per head and key
-`kv_lora_rank + qk_rope_head_dim` products for the score and `kv_lora_rank` for the sum.
+`kv_lora_rank + qk_rope_head_dim` products for the score and `kv_lora_rank` for the sum. Where an
+indexer chooses keys, each query of a long prompt gathers its own, and attends as a decode does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.cut import Parallelism, Stage, attending_layers, kv_heads_per_gpu
+from simulators.workload.indexer import index_choice
 from simulators.workload.operators import Attention, Column, Compute, Elementwise, Gemm
 from simulators.workload.precision import precision
 from simulators.workload.step import Step
@@ -28,6 +30,37 @@ def prefill_operators(
     """Return the attention of prompt chunks: it depends on the step's prefill sums alone."""
     if not model.is_latent:
         return _attentions("prefill", model, cut, part, step, dtype, kv_dtype)
+    if model.index_top_k:
+        return _indexed_prefill(model, cut, part, step, dtype, kv_dtype)
+    return _expanded_prefill(model, cut, part, step, dtype)
+
+
+def _indexed_prefill(
+    model: LanguageModel, cut: Parallelism, part: Stage, step: Step, dtype: str, kv_dtype: str
+) -> tuple[Compute, ...]:
+    """Return prompts whose queries attend to chosen keys, where there are more than are chosen.
+
+    Prompts are long or short on average; the others' sizes are 1, so that they cost their launches.
+    """
+    longest = step.prefill_kv_tokens / np.maximum(step.prefills, 1.0)
+    is_long = np.asarray(longest > model.index_top_k)
+    sums = ("prefills", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
+    short = replace(step, **{n: np.where(is_long, 1.0, getattr(step, n)) for n in sums})
+    queries = np.where(is_long, step.prefill_tokens, 1.0)
+    pairs = np.where(is_long, step.prefill_pairs, 1.0)
+    chosen = np.minimum(pairs, queries * model.index_top_k)
+    as_decodes = replace(step, decodes=queries, decode_kv_tokens=chosen)
+    return (
+        *_expanded_prefill(model, cut, part, short, dtype),
+        *index_choice("prefill", model, part, queries, pairs, precision(dtype)),
+        *_latent_decode(model, cut, part, as_decodes, dtype, kv_dtype),
+    )
+
+
+def _expanded_prefill(
+    model: LanguageModel, cut: Parallelism, part: Stage, step: Step, dtype: str
+) -> tuple[Compute, ...]:
+    """Return latent attention of prompts: keys and values of every head are made of latents."""
     how, heads = precision(dtype), model.heads / cut.tp
     score = model.qk_nope_head_dim + model.qk_rope_head_dim
     expand = Gemm(
@@ -62,6 +95,19 @@ def decode_operators(
     """Return the attention of single new tokens: it depends on the decodes and their keys alone."""
     if not model.is_latent:
         return _attentions("decode", model, cut, part, step, dtype, kv_dtype)
+    if not model.index_top_k:
+        return _latent_decode(model, cut, part, step, dtype, kv_dtype)
+    chosen = np.minimum(step.decode_kv_tokens, step.decodes * model.index_top_k)
+    return (
+        *index_choice("decode", model, part, step.decodes, step.decode_kv_tokens, precision(dtype)),
+        *_latent_decode(model, cut, part, replace(step, decode_kv_tokens=chosen), dtype, kv_dtype),
+    )
+
+
+def _latent_decode(
+    model: LanguageModel, cut: Parallelism, part: Stage, step: Step, dtype: str, kv_dtype: str
+) -> tuple[Compute, ...]:
+    """Return attention of single queries in the latent space."""
     how, heads = precision(dtype), model.heads / cut.tp
     cached = model.kv_lora_rank + model.qk_rope_head_dim
     width = (cached + model.kv_lora_rank) / 2.0

@@ -17,7 +17,8 @@ def decoder_graph(model: LanguageModel, load: Load) -> Graph:
     """Return the graph of sequences of so many tokens, logits of every token included.
 
     Raises:
-        UserError: some layers keep a state instead of keys and values; they are not drawn.
+        UserError: some layers keep a state instead of keys and values, or an indexer chooses keys;
+            neither is drawn.
 
     >>> from simulators.catalog.model import load_model
     >>> gpt2 = load_model("gpt2")
@@ -26,6 +27,8 @@ def decoder_graph(model: LanguageModel, load: Load) -> Graph:
     """
     if model.has_states:
         raise UserError(f"model '{model.name}' has layers with a state, whose graph is not drawn")
+    if model.index_top_k:
+        raise UserError(f"model '{model.name}' has an indexer of keys, whose graph is not drawn")
     g, batch, length = Sketch(model.name), load.batch, load.length or model.max_context
     x = g.embedding(g.input((batch, length), "ids"), (model.vocab, model.hidden), name="tokens")
     if model.learned_positions:

@@ -17,6 +17,7 @@ from simulators.workload.cut import (
     kv_heads_per_gpu,
     stage_of,
 )
+from simulators.workload.indexer import index_bytes_per_token
 from simulators.workload.operators import BYTES, Column
 from simulators.workload.precision import Precision, number_bytes, precision
 
@@ -73,7 +74,8 @@ def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) ->
         numbers = model.kv_lora_rank + model.qk_rope_head_dim
     else:
         numbers = 2 * kv_heads_per_gpu(model, cut) * model.head_dim
-    return layers * numbers * number_bytes(kv_dtype) / cut.attention_dp
+    token_bytes = numbers * number_bytes(kv_dtype) + index_bytes_per_token(model)
+    return layers * token_bytes / cut.attention_dp
 
 
 def activation_bytes(
@@ -131,21 +133,16 @@ def _copied_attention(model: LanguageModel) -> int:
     """Weights of one layer's attention that every rank holds."""
     if model.is_latent:
         down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
-        return model.hidden * down + model.kv_lora_rank + model.q_lora_rank
+        norms = model.kv_lora_rank + model.q_lora_rank
+        return model.hidden * down + norms + model.index_parameters
     return 2 * model.head_dim * model.qk_norm + model.hidden * model.biases
 
 
 def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
     """Bytes that every rank of a stage holds: norms, routers, positions, latent projections."""
-    matrices = (
-        part.layers
-        * model.hidden
-        * (
-            model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
-            if model.is_latent
-            else 0
-        )
-    )
+    down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
+    queries = model.q_lora_rank * model.index_heads * model.index_head_dim
+    matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0
     rest = part.layers * (_copied_attention(model) + 2 * model.norm_parameters) - matrices
     rest += part.dense_layers * model.biases * model.hidden
     rest += part.expert_layers * model.hidden * model.experts

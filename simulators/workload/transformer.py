@@ -22,6 +22,7 @@ from simulators.workload.cut import (
     stage_of,
 )
 from simulators.workload.feed_forward import feed_forward
+from simulators.workload.indexer import index_projections
 from simulators.workload.operators import (
     BYTES,
     Collective,
@@ -234,7 +235,8 @@ def _latent_projections(
         repeat=layers,
     )
     out = _linear("o_proj", tokens, model.hidden, heads * model.v_head_dim, how, layers)
-    return (down, norms, up, rotary, out)
+    index = index_projections(model, part, tokens, how) if model.index_top_k else ()
+    return (down, norms, up, rotary, *index, out)
 
 
 def _residual_norm(

@@ -101,6 +101,14 @@ def test_latents_are_copied_to_every_rank() -> None:
     assert kv_bytes_per_token(model, Parallelism(tp=8), "bf16") == whole
 
 
+def test_an_indexer_keeps_a_narrow_key_of_its_own() -> None:
+    model = load_model("glm_5")
+    assert kv_bytes_per_token(model, Parallelism(), "bf16") == 78 * (2 * 576 + 128 + 4)
+    four, eight = (weight_bytes(model, Parallelism(tp), "bf16") for tp in (4, 8))
+    copied = 2.0 * eight - four
+    assert copied > 78 * 2.0 * model.index_parameters
+
+
 @given(tokens=st.integers(1, 10**6), rows=st.integers(0, 10**4), tp=st.sampled_from([1, 2, 4, 8]))
 def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
     tokens: int, rows: int, tp: int

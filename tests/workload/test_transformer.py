@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.catalog.model import load_model
-from simulators.workload.cut import Parallelism
+from simulators.workload.attention import decode_operators, prefill_operators
+from simulators.workload.cut import Parallelism, stage_of
 from simulators.workload.feed_forward import busiest_share
 from simulators.workload.operators import (
     Attention,
@@ -136,6 +137,33 @@ def test_a_latent_decode_reads_one_latent_a_key() -> None:
     assert numbers == pytest.approx(4 * 1000 * 576)
     flops = 4 * attention.heads * attention.head_dim * float(attention.pairs)
     assert flops == pytest.approx(2 * 16 * 4000 * (576 + 512))
+
+
+def test_an_indexer_leaves_a_query_its_best_keys_alone() -> None:
+    model = load_model("glm_5")
+    for context, seen in ((1500.0, 1500.0), (9000.0, 2048.0)):
+        operators = decode_operators(
+            model, Parallelism(tp=8), stage_of(model, Parallelism(), 0), decode_step(4.0, context),
+            "fp8", "fp8",
+        )  # fmt: skip
+        (attention,) = [o for o in operators if isinstance(o, Attention)]
+        (scores,) = [o for o in operators if o.name == "index_scores"]
+        assert isinstance(scores, Elementwise)
+        assert attention.kv_tokens == pytest.approx(4.0 * seen)
+        assert scores.elements == pytest.approx(4.0 * context)
+
+
+def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
+    model, pairs = load_model("glm_5"), []
+    for tokens in (2048.0, 8192.0):
+        operators = prefill_operators(
+            model, Parallelism(), stage_of(model, Parallelism(), 0), prefill_step(2.0, tokens),
+            "fp8", "fp8",
+        )  # fmt: skip
+        dense, sparse = (o for o in operators if isinstance(o, Attention))
+        pairs.append((float(np.asarray(dense.pairs)), float(np.asarray(sparse.pairs))))
+    assert pairs[0] == (2.0 * 2048 * 2049 / 2, 1.0)
+    assert pairs[1] == (1.0, 2.0 * 8192 * 2048)
 
 
 def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:
