@@ -66,12 +66,12 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
         column["output_toks"],
         np.zeros((queued.size, 2)),
     )
-    done = run_of(_point(run), asked)
+    done = run_of(point_of_run(run), asked)
     times = done.world.times
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
     limit = LIMIT if run["dp"] == 1 else None
-    note = "calibrated" if done.bill.calibrated else "kernels not calibrated on this GPU"
+    note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
     for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
         error = float(abs(ours[name] / theirs[name] - 1.0))
         yield Check(
@@ -93,7 +93,7 @@ def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> d
     }
 
 
-def _point(run: Mapping[str, Any]) -> ServingPoint:
+def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     """Return the deployment a run describes."""
     dtype = DTYPES[run["dtype"]]
     point = ServingPoint(
