@@ -4,7 +4,8 @@ A family is one model, GPU, framework, precision and version. What its rows have
 factor; what it depends on shows in rows of like load. Both are a Gaussian process over the
 logarithm of measured over predicted times (kriging; Rasmussen and Williams, "Gaussian processes for
 machine learning", 2006, section 2.2): a deviation that all rows share, one that fades with
-distance, and one of each row alone.
+distance, and one of each row alone. A row twice as far off as families are from each other is
+believed so far: beyond lie queues that filled and engines that stalled, of which others know nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ SHARED = {"TPOT": 0.2, "TTFT": 0.3}
 LOCAL = {"TPOT": 0.15, "TTFT": 0.3}
 ALONE = {"TPOT": 0.05, "TTFT": 0.1}
 """Deviations of the logarithm: of a whole family, of rows of like load, of a single row."""
+
+BELIEVED = 2.0
+"""Deviations of family and load together within which a row is believed."""
 
 REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
 """Octaves over which a deviation fades: of clients, GPUs, prompt, output, attention groups. A
@@ -55,7 +59,8 @@ def corrected(known: Sequence[tuple[Load, float]], rows: Sequence[Load], metric:
         metric: `TPOT` or `TTFT`.
     """
     seen = _place([row for row, _ in known])
-    ratio = np.log([ratio for _, ratio in known])
+    limit = BELIEVED * np.hypot(SHARED[metric], LOCAL[metric])
+    ratio = np.clip(np.log([ratio for _, ratio in known]), -limit, limit)
     spread = _covariance(seen, seen, metric) + ALONE[metric] ** 2 * np.eye(ratio.size)
     weights = np.linalg.solve(spread, ratio)
     return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)

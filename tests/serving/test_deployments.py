@@ -160,6 +160,15 @@ def test_near_rows_are_corrected_most_and_far_ones_by_what_the_family_shares() -
     assert np.all(corrected([(a_load(), 1.0)], [a_load(clients=8)], "TTFT") == 1.0)
 
 
+def test_a_row_that_stalled_says_no_more_than_one_that_is_far_off() -> None:
+    usual = [(a_load(clients=n), 1.1) for n in (4, 16)]
+    far, stalled = (
+        corrected([*usual, (a_load(clients=256), ratio)], [a_load(clients=64)], "TTFT")
+        for ratio in (2.5, 30.0)
+    )
+    assert stalled == pytest.approx(far, rel=0.05)
+
+
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
     """Return a point under a runtime of measured rows, all slower at 64 clients than at 4."""
