@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -103,7 +104,6 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
     """
     text = [n for n in ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype",
                         "moe_dtype", "distribution") if n in table.column_names]  # fmt: skip
-    labels = {name: np.array(table[name].to_pylist()) for name in text}
     shape = SHAPE[
         "experts"
         if kernel == "experts"
@@ -113,10 +113,11 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
     seconds = table["latency_us"].to_numpy().astype(np.float64) * 1e-6
     group = group_of(sizes)
     found: dict[str, Measured] = {}
-    keys = np.array(["|".join(row) for row in zip(*labels.values(), strict=True)])
-    for key in np.unique(keys):
-        label = dict(zip(text, str(key).split("|"), strict=True))
-        mine = keys == key
+    words = [table[name].cast(pa.string()) for name in text]
+    keys = pc.binary_join_element_wise(*words, "|").combine_chunks().dictionary_encode()
+    for key, code in sorted((key, code) for code, key in enumerate(keys.dictionary.to_pylist())):
+        label = dict(zip(text, key.split("|"), strict=True))
+        mine = keys.indices.to_numpy() == code
         dtypes = [label[n] for n in ("attn_dtype", "mla_dtype", "moe_dtype") if n in label]
         dtypes += [label["kv_cache_dtype"]] if "kv_cache_dtype" in label else []
         if mine.sum() < least_rows or not set(dtypes) <= set(DTYPES):

@@ -19,6 +19,7 @@ from simulators.kernels.checks import checks
 from simulators.kernels.draw import power_files
 from simulators.kernels.frameworks import fused_files
 from simulators.kernels.levels import boards, calibration_file, places
+from simulators.kernels.measured_fused import TABLES
 from simulators.kernels.tensor_levels import tensor_files
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
@@ -56,6 +57,15 @@ def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> 
     left_out = [c for c in found.values() if "coverage," in c.name and "h100" in c.name]
     assert left_out
     assert all(check.ok for check in left_out)
+
+
+@pytest.mark.slow
+def test_nine_of_ten_rows_of_attention_and_experts_lie_within_their_interval(
+    found: dict[str, Check],
+) -> None:
+    held = [found[f"{kernel} coverage"] for kernel in (*TABLES, "mixed")]
+    assert len(held) == 6
+    assert all(check.ok for check in held), [(c.name, c.value) for c in held]
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.core.calibration import reference_folder
-from simulators.kernels.checks_chunks import coverage
 from simulators.kernels.knots import read_knots, rising
 from simulators.kernels.knots_fit import fit_knots, nearest_rising
 from simulators.kernels.latency import price
@@ -165,13 +163,3 @@ def test_knots_give_back_the_times_they_were_fitted_to() -> None:
     knots = fit_knots(steps, seconds, lambda a: np.full(np.shape(a.requests), 1e-5), alone=False)
     assert np.allclose(read_knots(knots, steps), seconds, rtol=1e-6)
     assert np.isnan(read_knots(knots, replace(steps, head_dim=80.0))).all()
-
-
-@pytest.mark.slow
-def test_nine_of_ten_unseen_rows_lie_within_their_interval() -> None:
-    reference = reference_folder()
-    if reference is None:
-        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    found = coverage(reference)
-    assert len(found) == 6
-    assert all(check.ok for check in found), [(c.name, c.value) for c in found]
