@@ -201,11 +201,21 @@ def _cut(row: Mapping[str, Any]) -> Parallelism:
 
 
 def _dtype(model: str, gpu: str, precision: str) -> str:
-    """Return the precision a checkpoint is served in."""
-    if precision in ("bf16", "fp8") or load_model(model).experts == 0:
+    """Return the precision a checkpoint is served in: mixtures in 8 bits are scaled in blocks.
+
+    The 4 bits of gpt-oss are an exponent shared by 32 numbers (MXFP4), which engines multiply by 8.
+    """
+    if precision == "bf16" or load_model(model).experts == 0:
         return precision
-    native = "fp4" in load_gpu(gpu).peak_flops and precision == "fp4"
-    return "bf16+fp4" if native else "bf16+w4a16"
+    if precision == "fp8":
+        return "fp8_block"
+    if precision != "fp4" or "fp4" not in load_gpu(gpu).peak_flops:
+        return "bf16+w4a16"
+    return "bf16+w4a8" if model in MXFP4 else "bf16+fp4"
+
+
+MXFP4 = ("gpt_oss_120b", "gpt_oss_20b")
+"""Models published in that format alone."""
 
 
 def excluded(row: Mapping[str, Any]) -> str:

@@ -35,14 +35,14 @@ OTHERS = Recipe(32768, 1, 1)
 
 LISTED = {
     ("deepseek_v3", "bf16+fp4", "b200_sxm"): Recipe(16384, 10, 30),
-    ("glm_5", "fp8", "b200_sxm"): Recipe(32768, 1, 1),
-    ("glm_5", "fp8", "b300_sxm"): Recipe(32768, 1, 1),
+    ("glm_5", "fp8_block", "b200_sxm"): Recipe(32768, 1, 1),
+    ("glm_5", "fp8_block", "b300_sxm"): Recipe(32768, 1, 1),
     ("glm_5", "bf16+fp4", "b200_sxm"): Recipe(32768, 10, 10),
     ("qwen3_5_397b", "bf16+fp4", "b200_sxm"): Recipe(32768, 30, 30),
 }
 """Recipes unlike the others of their GPUs: model, precision, GPU."""
 
-LATER = {("qwen3_5_397b", "fp8", "b300_sxm", "v0.5.10"): Recipe(16384, 10, 10)}
+LATER = {("qwen3_5_397b", "fp8_block", "b300_sxm", "v0.5.10"): Recipe(16384, 10, 10)}
 """Recipes that replaced another one with a version of the engine."""
 
 

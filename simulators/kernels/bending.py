@@ -29,7 +29,8 @@ LEAF_STEP = 1e-4
 
 def bend_from(table: Mapping[str, Any]) -> Correction:
     """Return the correction a calibration holds as lines of numbers: leaves in steps, or plain."""
-    step, leaves = (LEAF_STEP, "leaves") if "leaves" in table else (1.0, "values")
+    step = float(table.get("leaf_step", LEAF_STEP if "leaves" in table else 1.0))
+    leaves = "leaves" if "leaves" in table else "values"
     features, thresholds, values = (
         str(table[name]).split() for name in ("features", "thresholds", leaves)
     )
@@ -45,8 +46,9 @@ def bend_from(table: Mapping[str, Any]) -> Correction:
     )
 
 
-def bend_lines(bend: Correction) -> list[str]:
-    """Return what a calibration holds of a correction."""
+def bend_lines(bend: Correction, leaf_step: float = LEAF_STEP, digits: int = 4) -> list[str]:
+    """Return what a calibration holds of a correction, as finely as asked."""
+    leaves = np.rint(bend.values / leaf_step).astype(int).tolist()
     return [
         f"alpha = {bend.alpha}",
         f"offset = {bend.offset:.6g}",
@@ -54,8 +56,9 @@ def bend_lines(bend: Correction) -> list[str]:
         f"log_t_hi = {bend.log_t_hi:.6g}",
         f"depth = {bend.depth}",
         f'features = "{" ".join(map(str, bend.features.tolist()))}"',
-        f'thresholds = "{" ".join(f"{x:.4g}" for x in bend.thresholds.tolist())}"',
-        f'leaves = "{" ".join(map(str, np.rint(bend.values / LEAF_STEP).astype(int).tolist()))}"',
+        f'thresholds = "{" ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist())}"',
+        *([] if leaf_step == LEAF_STEP else [f"leaf_step = {leaf_step}"]),
+        f'leaves = "{" ".join(map(str, leaves))}"',
     ]
 
 
@@ -68,6 +71,7 @@ def fit_bend(
     trees: int,
     depth: int,
     lean: float = 0.0,
+    weights: Columns | None = None,
 ) -> Correction:
     """Return trees that carry `seconds ** alpha` to what was measured.
 
@@ -79,6 +83,7 @@ def fit_bend(
         trees: how many.
         depth: of each, at most `DEEPEST`.
         lean: towards the smaller of two values that one shape was measured at, as in `boosted`.
+        weights: of the rows; alike unless given.
     """
     assert depth <= DEEPEST
     log_t = np.log(seconds)
@@ -87,7 +92,7 @@ def fit_bend(
     chosen, thresholds, values = boosted(
         np.concatenate([features, seconds[None]]).T.copy(),
         target - offset,
-        np.ones(seconds.size),
+        np.ones(seconds.size) if weights is None else weights,
         trees=trees,
         depth=depth,
         lean=lean,

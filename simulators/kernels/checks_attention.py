@@ -10,6 +10,7 @@ tables follow in `checks_chunks.py`.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from simulators.kernels.fit_fused import predicted_s
 from simulators.kernels.frameworks import FOLDER, Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.measured_fused import FOLDER as MEASURED
-from simulators.kernels.measured_fused import GPUS, TABLES, Measured, read_measured
+from simulators.kernels.measured_fused import GPUS, NARROW, TABLES, Measured, read_measured
 
 Floats = NDArray[np.float64]
 
@@ -72,18 +73,20 @@ def _kernel_checks(gpu: str, kernel: str, judged: list[Measured]) -> list[Check]
     """Return one line per framework, and what stands apart."""
     found: list[Check] = []
     for framework in (*FRAMEWORKS, "sglang"):
-        for spread in ("balanced", "skewed"):
+        for spread, narrow in product(("balanced", "skewed"), (False, True)):
             mine = [
                 (part, entry)
                 for part in judged
                 if part.framework == framework
                 and (part.spread == "balanced") == (spread == "balanced")
+                and (part.dtypes in NARROW) == narrow
                 for entry in [_entry(part, gpu)]
                 if entry is not None and entry.calibrated and entry.framework == framework
             ]
             if mine:
                 errors = [_errors(part, entry) for part, entry in mine]
-                label = kernel if spread == "balanced" else f"skewed {kernel}"
+                label = f"narrow {kernel}" if narrow else kernel
+                label = label if spread == "balanced" else f"skewed {label}"
                 found += _lines(f"{gpu} {framework} {label}", kernel, spread, mine, errors)
     if gpu == "h200_sxm" and kernel == "decode":
         found += _transfer(judged)

@@ -52,6 +52,7 @@ from simulators.kernels.measured_experts import FRONTIER, FRONTIER_GPUS, read_la
 from simulators.kernels.measured_fused import FOLDER as MEASURED
 from simulators.kernels.measured_fused import (
     GPUS,
+    NARROW,
     TABLES,
     Measured,
     attention_of,
@@ -78,6 +79,24 @@ taller one would make a short chunk pay for its whole prefix many times over."""
 
 KNOTTED_TREES = 24
 """Trees that only serve head sizes a table of knots lacks."""
+
+NARROW_TREES = 36
+"""Enough for experts in narrow formats, whose layers are few or look alike."""
+
+NARROW_SHIPPED = {
+    "h100_sxm": (("trtllm", "fp8_block"), ("trtllm", "w4a16"), ("vllm", "w4a16")),
+    "b200_sxm": (
+        ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
+    ),
+    "rtx_pro_6000": (("trtllm", "fp4"),),
+}  # fmt: skip
+"""Experts in narrow formats that are kept, by whose kernels engines run."""
+
+EXPERT_TREES = {"sglang.experts.bf16": 96}
+"""SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
+
+WRITTEN = (1e-3, 3)
+"""How finely files hold trees: leaves in tenths of a percent, thresholds in three digits."""
 
 SET_ASIDE = 0.35
 """Beyond this part of the split, fitted rows are set aside while a choice is made."""
@@ -118,6 +137,7 @@ def fit_gpu(reference: Path, gpu: str) -> None:
     for kernel in KERNELS:
         found = [r for r in read_measured(reference, gpu, kernel) if r.spread == "balanced"]
         shipped = [rows for rows in found if rows.framework in SHIPPED] or found
+        shipped = [rows for rows in shipped if rows.dtypes not in NARROW or _is_shipped(rows)]
         shipped = shipped + read_chunks(reference, gpu, kernel)
         if kernel == "experts":
             shipped = shipped + read_layers(reference, gpu)
@@ -126,6 +146,11 @@ def fit_gpu(reference: Path, gpu: str) -> None:
             print(f"{gpu} {rows.name} {100.0 * done[-1].error:.1f} %", flush=True)
     if done:
         write_calibration(FOLDER / f"{gpu}.toml", _text(reference, gpu, done))
+
+
+def _is_shipped(rows: Measured) -> bool:
+    """Return whether a narrow format of experts is kept; others are borrowed, as on H200."""
+    return (rows.framework, rows.dtypes) in NARROW_SHIPPED.get(rows.gpu, ())
 
 
 def _joined(found: list[Measured]) -> list[Measured]:
@@ -155,7 +180,8 @@ def _fit_rest(seen: Measured, gpu: Gpu, plain: Entry) -> Entry:
     """Return the entry with trees and, where they foretell rows set aside better, with knots."""
     if seen.seconds.size < FEWEST_TREE_ROWS:
         return plain
-    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, TREES))
+    trees = EXPERT_TREES.get(seen.name, NARROW_TREES if seen.dtypes in NARROW else TREES)
+    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
     if not seen.kernel.endswith("decode"):
         return bent
     aside = fraction(seen.group) >= SET_ASIDE
@@ -204,8 +230,24 @@ def _with_knots(rows: Measured, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
 
 
 def _fit_trees(rows: Measured, gpu: Gpu, plain: Entry, trees: int) -> Correction:
-    features, seconds, target = _stacked(_thinned(rows, TREE_ROWS), gpu, plain)
-    return fit_bend(features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH)
+    thinned = _thinned(rows, TREE_ROWS)
+    features, seconds, target = _stacked(thinned, gpu, plain)
+    weights = np.resize(_weights(thinned), seconds.size)  # of both products of experts
+    return fit_bend(
+        features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH, weights=weights
+    )
+
+
+def _weights(rows: Measured) -> Floats:
+    """Return what rows count: SGLang's experts less, the more GPUs they are dealt over.
+
+    Its kernel walks over the rows of others' experts too, which the form has no word for, and its
+    table holds as many rows of 128 GPUs as of one.
+    """
+    if rows.framework != "sglang" or rows.kernel != "experts":
+        return np.ones(rows.seconds.size)
+    weights = rows.sizes["moe_ep_size"] ** -0.5
+    return np.asarray(weights / weights.mean(), np.float64)
 
 
 def predicted_s(rows: Measured, gpu: Gpu, entry: Entry) -> Floats:
@@ -243,7 +285,7 @@ def _fit_numbers(rows: Measured, gpu: Gpu, form: Mapping[str, float]) -> dict[st
         lambda p: seconds(dict(zip(names, np.exp(p).tolist(), strict=True))),
         np.minimum(start, high),
         rows.seconds,
-        weights=np.ones(rows.seconds.size),
+        weights=_weights(rows),
         ridge=np.full(start.size, RIDGE),
         bounds=(start - REACH, high),
     )
@@ -309,7 +351,7 @@ def _text(reference: Path, gpu: str, done: list[Fitted]) -> str:
         lines += ["", f'[entry."{name}"]', f"numbers = {{ {numbers} }}"]
         lines += [f"held_out_mape = {fitted.error:.4f}", _band_line(entry.band)]
         if entry.bend is not None:
-            lines += [f'[entry."{name}".bend]', *bend_lines(entry.bend)]
+            lines += [f'[entry."{name}".bend]', *bend_lines(entry.bend, *WRITTEN)]
         if entry.knots is not None:
             lines += [f'[entry."{name}".knots]', *knot_lines(entry.knots)]
     return "\n".join(lines)

@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Attention
+from simulators.workload.precision import precision
 
 Floats = NDArray[np.float64]
 Numbers = Mapping[str, float]
@@ -63,8 +64,8 @@ DECODE = {"start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "bloc
 """Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
 
 EXPERTS = {
-    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3, "pad": 32.0,
-    "awake_clocks": 50.0,
+    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3,
+    "pad": 32.0, "awake_clocks": 50.0,
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
@@ -126,12 +127,12 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
 def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -> Floats:
     """Return the uncorrected seconds of one grouped product: rows, awake experts, n, k."""
     rows, awake, n, k = sizes
-    width = BYTES[dtype]
-    compute_s = (
-        2.0 * n * k * (rows + numbers["pad"] * awake) / (numbers["compute"] * gpu.peak(dtype))
-    )
-    weights_s = awake * n * k * width / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
-    moved_s = rows * (k * width + 2.0 * n) / (numbers["traffic"] * gpu.hbm_bytes_per_s)
+    how = precision(dtype)
+    peak = numbers["compute"] * gpu.peak(how.compute)
+    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / peak
+    weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    moved = rows * (k * BYTES[how.compute] + 2.0 * n)
+    moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
     awake_s = awake * numbers["awake_clocks"] / gpu.clock_hz
     return numbers["start_s"] + four_norm(compute_s, weights_s) + moved_s + awake_s
 

@@ -37,7 +37,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> ND
     if entry is not None:
         sizes = (tokens * grouped.top_k, active_experts(grouped), n, k)
         alone_s = fitted_expert_seconds(
-            sizes, float(grouped.experts), grouped.top_k, grouped.dtype, gpu, entry
+            sizes, float(grouped.experts), grouped.top_k, _format(grouped), gpu, entry
         )
         # Isolated measurements hold the launch that `price` adds.
         return np.maximum(alone_s - profile.kernel_s, grouped_gemm_roofline_s(grouped, gpu))
@@ -144,11 +144,25 @@ def _is_narrow(grouped: GroupedGemm) -> bool:
 
 
 def _entry(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the fitted numbers that apply; tables hold 16- and 8-bit floating point only."""
-    dtype = "bf16" if grouped.dtype == "fp16" else grouped.dtype
-    if dtype not in ("bf16", "fp8") or _is_narrow(grouped):
+    """Return the fitted numbers that apply, if tables hold the format."""
+    name = _format(grouped).replace("fp16", "bf16")
+    if name not in MEASURED:
         return None
-    return entry_of(gpu, profile, "experts", tuple(dict.fromkeys((dtype, "bf16"))))
+    wide = {"fp8": ("bf16",), "fp8_block": ("fp8", "bf16")}.get(name, ())
+    return entry_of(gpu, profile, "experts", (name, *wide))
+
+
+MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16")
+"""Formats of experts that tables hold, by their names as precisions."""
+
+
+def _format(grouped: GroupedGemm) -> str:
+    """Return what the precision of a product is called, or nothing if it has no name."""
+    if not _is_narrow(grouped):
+        blocks = grouped.weight_dtype == "fp8_block"
+        return grouped.weight_dtype if blocks else grouped.dtype
+    bits = {"bf16": "16", "fp16": "16", "fp8": "8"}.get(grouped.dtype, "")
+    return f"w4a{bits}" if BYTES[grouped.weight_dtype] == BYTES["int4"] else ""
 
 
 def _band(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Band | None:

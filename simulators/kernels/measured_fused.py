@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -32,7 +31,13 @@ TABLES = {
     "prefill": "context_attention", "decode": "generation_attention",
     "mla_prefill": "context_mla", "mla_decode": "generation_mla", "experts": "moe",
 }  # fmt: skip
-DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+DTYPES = {
+    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4",
+    "w4a8_mxfp4_mxfp8": "w4a8", "w4a16_mxfp4": "w4a16",
+}  # fmt: skip
+NARROW = ("fp8_block", "fp4", "w4a8", "w4a16")
+"""Formats in which experts alone were timed: numbers that share scales."""
+
 SHAPE = {
     "attention": ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim",
                   "window_size"),
@@ -43,7 +48,7 @@ SHAPE = {
 HELD_OUT = 0.5
 """Half of all shapes are never fitted to."""
 
-LEAST_ROWS = 600
+LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""
 
 
@@ -90,7 +95,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     if not path.is_file():
         return []
     table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", NAMED.get(gpu, gpu))])
-    return measured_in(table, gpu, kernel, LEAST_ROWS)
+    return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS if kernel == "experts" else LEAST_ROWS)
 
 
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Measured]:
@@ -104,6 +109,7 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
     """
     text = [n for n in ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype",
                         "moe_dtype", "distribution") if n in table.column_names]  # fmt: skip
+    labels = {name: np.array(table[name].to_pylist()) for name in text}
     shape = SHAPE[
         "experts"
         if kernel == "experts"
@@ -113,11 +119,10 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
     seconds = table["latency_us"].to_numpy().astype(np.float64) * 1e-6
     group = group_of(sizes)
     found: dict[str, Measured] = {}
-    words = [table[name].cast(pa.string()) for name in text]
-    keys = pc.binary_join_element_wise(*words, "|").combine_chunks().dictionary_encode()
-    for key, code in sorted((key, code) for code, key in enumerate(keys.dictionary.to_pylist())):
-        label = dict(zip(text, key.split("|"), strict=True))
-        mine = keys.indices.to_numpy() == code
+    keys = np.array(["|".join(row) for row in zip(*labels.values(), strict=True)])
+    for key in np.unique(keys):
+        label = dict(zip(text, str(key).split("|"), strict=True))
+        mine = keys == key
         dtypes = [label[n] for n in ("attn_dtype", "mla_dtype", "moe_dtype") if n in label]
         dtypes += [label["kv_cache_dtype"]] if "kv_cache_dtype" in label else []
         if mine.sum() < least_rows or not set(dtypes) <= set(DTYPES):

@@ -45,9 +45,11 @@ PRECISIONS = {
     "bf16": Precision("bf16", "bf16", "bf16"),
     "fp8": Precision("fp8", "fp8", "bf16"),
     "int8": Precision("int8", "int8", "fp16"),
+    "fp8_block": Precision("fp8", "fp8_block", "bf16"),
     "fp4": Precision("fp4", "fp4", "bf16"),
     "w8a16": Precision("fp16", "int8", "fp16"),
     "w4a16": Precision("fp16", "int4", "fp16"),
+    "w4a8": Precision("fp8", "fp4", "bf16"),
 }
 """By the name that stands in a design space. Scales of quantised weights (a few percent) are not
 counted; embedding and LM head stay unquantised, as in the public checkpoints."""
