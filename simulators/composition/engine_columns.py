@@ -26,17 +26,17 @@ from simulators.workload.step import Step
 Floats = NDArray[np.float64]
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
-    "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
+    "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
+    "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
-        "gemm": ("vllm", "trtllm"), "experts": ("trtllm",),
+        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm"),
         "prefill": ("vllm",), "decode": ("vllm",),
     },
 }  # fmt: skip
 """Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
-DeepGEMM, TensorRT-LLM's through FlashInfer), so plain products are the fastest measured; experts
-were measured in full for TensorRT-LLM alone."""
+DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
+either framework whose tables are kept."""
 
 KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
 """Whose kernels and messages a runtime takes where nothing else is said."""
