@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, fits
+from simulators.serving.kv_cache import allocate, blocks_for, fits, prefix_left
 from simulators.serving.replica import (
     BATCH,
     BATCH_SEATS,
     BLOCK,
+    DONE,
     FREE,
     HEAD,
     HOLDERS,
@@ -49,16 +50,19 @@ def admit_chunks(
 ) -> int:
     """Share tokens among prompts from the head of the queue; return what is left of them.
 
-    A prompt takes blocks for the tokens it is given now or, if `whole`, for all it has.
+    A prompt takes blocks for the tokens it is given now or, if `whole`, for all it has. What a
+    preempted one left in a prefix cache, and nobody has overwritten, counts as done.
     """
     while budget > 0 and may_admit(limits, pool):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        granted = min(prompt, budget)
-        blocks = blocks_for(prompt if whole else granted, limits[BLOCK])
+        first = waiting[pool[HEAD]]
+        prompt, cached = request[first, PROMPT], prefix_left(limits, pool, request, first)
+        granted = min(prompt - cached, budget)
+        blocks = blocks_for(prompt if whole else cached + granted, limits[BLOCK])
         if not fits(limits, pool, blocks):
             break
         who = pop_waiting(pool, waiting)
         allocate(pool, request, who, blocks)
+        request[who, DONE] = cached
         seat(pool, batch, tokens, who, granted)
         budget -= granted
     return budget

@@ -38,6 +38,7 @@ from simulators.serving.replica import (
     OUTPUT,
     PROMPT,
     STAGES,
+    TAKEN,
     TOTAL,
 )
 from simulators.serving.world import (
@@ -120,6 +121,7 @@ def coast(price: Any, world: World, replica: int, until: float) -> int:
         rounds[MADE] += 1
         tick(pool, gauge, now)
         pool[FREE] -= new_blocks
+        pool[TAKEN] += new_blocks
         pool[MOST_USED] = max(pool[MOST_USED], pool[TOTAL] - pool[FREE])
         step, priced, size = world.step[slot], world.price[slot], world.sizes[slot]
         step[DECODE_KV] += size

@@ -22,6 +22,8 @@ from simulators.serving.replica import (
     HOST,
     HOSTED,
     IDLE,
+    KEEPS,
+    LEFT_BLOCKS,
     MOVED,
     OUTPUT,
     PARITY,
@@ -31,7 +33,9 @@ from simulators.serving.replica import (
     SEATS,
     SWAPPED,
     SWAPS,
+    TAKEN,
     TOP,
+    UNTIL,
     WATERMARK,
     return_waiting,
     seat,
@@ -55,6 +59,7 @@ def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     """Give a request its first blocks and return how many are free."""
     request[who, BLOCKS] = blocks
     pool[FREE] -= blocks
+    pool[TAKEN] += blocks
     pool[HOLDERS] += 1
     return pool[FREE]  # type: ignore[no-any-return]
 
@@ -104,6 +109,26 @@ def preempt(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) ->
     pool[HOSTED] += blocks
     pool[MOVED] += blocks
     return preemptions(pool)
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), i8))
+def leave_prefix(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
+    """Remember what a request that is about to be preempted leaves in a prefix cache; return it.
+
+    Free blocks are taken in the order in which they became free, and of one request its last first.
+    """
+    request[who, LEFT_BLOCKS] = limits[KEEPS] * (request[who, DONE] // limits[BLOCK])
+    request[who, UNTIL] = pool[TAKEN] + pool[FREE]
+    return request[who, LEFT_BLOCKS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), matrix(i8), i8))
+def prefix_left(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
+    """Return the tokens of a waiting request that are still cached; one must be computed."""
+    overwritten = max(0, pool[TAKEN] - request[who, UNTIL])
+    most = (request[who, PROMPT] - 1) // limits[BLOCK]
+    blocks = min(request[who, LEFT_BLOCKS] - overwritten, most)
+    return max(0, blocks) * limits[BLOCK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1)))
@@ -179,6 +204,7 @@ def seat_decodes(
         if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
             request[who, BLOCKS] += 1
             pool[FREE] -= 1
+            pool[TAKEN] += 1
         seat(pool, batch, tokens, who, 1)
     for i in range(head, count):
         idle[partial + i - head] = idle[i]

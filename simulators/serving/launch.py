@@ -22,7 +22,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import SWAP, ServingPoint
+from simulators.serving.point import CACHED, SWAP, ServingPoint
 from simulators.workload.memory import weight_bytes
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -165,7 +165,9 @@ def _vllm(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             }
         ),
         "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill",
-        "--no-enable-prefix-caching" if point.turns == 1 else "--enable-prefix-caching",
+        "--enable-prefix-caching"
+        if point.turns > 1 or point.preemption == CACHED
+        else "--no-enable-prefix-caching",
     ]
     if point.ep > 1:
         words.append("--enable-expert-parallel")

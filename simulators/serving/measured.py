@@ -1,7 +1,7 @@
 """Real runs of vLLM, request by request, against ours of the same requests on the same GPU.
 
-LLMServingSim published them: vLLM 0.19.0 with its prefix cache on, which is not modelled here, 300
-requests with their arrivals. Nothing was fitted to them.
+LLMServingSim published them: vLLM 0.19.0 with its prefix cache on, of which only what preempted
+requests leave there is modelled, 300 requests with their arrivals. Nothing was fitted to them.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
 beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
@@ -22,7 +22,7 @@ from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
 from simulators.serving.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
 from simulators.serving.run import run_of
 from simulators.serving.service import kv_blocks
@@ -108,6 +108,7 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         max_context=run["max_model_len"] or 0,
         memory_fraction=run["mem_util"],
         watermark=0.0,
+        preemption=CACHED if run["prefix_caching"] else RECOMPUTE,
         dtype=dtype,
         kv_dtype=dtype,
     )

@@ -11,7 +11,7 @@ from simulators.core.contract import choice
 from simulators.serving.arrivals import KNOWN
 
 MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
-PREEMPTIONS = RECOMPUTE, SWAP = "recompute", "swap"
+PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 
 
@@ -95,7 +95,8 @@ class ServingPoint:
     memory_fraction: float = choice("share of GPU memory the engine may use", default=0.9)
     watermark: float = choice("share of KV blocks kept free at admission", default=0.01)
     preemption: str = choice(
-        "what becomes of a running request without memory: recompute, or swap to the host",
+        "what becomes of a running request without memory: recompute, swap to the host, or cached: "
+        "recompute what others took of its blocks",
         default=RECOMPUTE,
     )
     swap_bytes: float = choice("host memory per GPU for swapped requests", unit="B", default=4e9)

@@ -31,6 +31,7 @@ class Scheduler:
     chunked: bool = False
     reserves: bool = False
     of_rest: bool = False
+    keeps: bool = False  # it may find again what a preempted request had computed
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
@@ -74,6 +75,7 @@ def _scheduler(module: ModuleType, _version: int) -> Scheduler:
         chunked=bool(getattr(module, "CHUNKED", False)),
         reserves=bool(getattr(module, "RESERVES", False)),
         of_rest=bool(getattr(module, "OF_REST", False)),
+        keeps=bool(getattr(module, "KEEPS_PREFIX", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )

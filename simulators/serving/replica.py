@@ -10,11 +10,14 @@ from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
 from simulators.serving.kernel import kernel
 
 # One row of `request`: what a request still asks for and what it holds.
-PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW = range(9)
-REQUEST_COLUMNS = 9
+(
+    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, LEFT_BLOCKS, UNTIL,
+) = range(11)  # fmt: skip
+REQUEST_COLUMNS = 11
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
-the request under this one on the stack of those moved to the host."""
+the request under this one on the stack of those moved to the host. LEFT_BLOCKS are what a
+preempted request left in a prefix cache, untouched until the replica has TAKEN up to UNTIL."""
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
@@ -46,8 +49,9 @@ the engine let the request go."""
     PATIENCE,  # decode iterations between looks at the queue, for policies that wait
     HOST,  # blocks the host holds for preempted requests; 0: these are restarted
     MOVE_NS,  # nanoseconds to move a block to or from the host
-) = range(12)
-LIMITS = 12
+    KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
+) = range(13)
+LIMITS = 13
 
 # One row of `pool`: a replica's counters.
 (
@@ -72,8 +76,9 @@ LIMITS = 12
     HOSTED,  # their blocks
     MOVED,  # blocks moved since the last batch was formed
     SWAPS,  # times a request was moved to the host
-) = range(21)
-POOL_COLUMNS = 21
+    TAKEN,  # blocks ever taken
+) = range(22)
+POOL_COLUMNS = 22
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""

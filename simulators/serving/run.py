@@ -12,7 +12,7 @@ from simulators.serving.deployment import DEPLOYED, Deployment, deployment_of
 from simulators.serving.frontend import behind, frontend_of, load_frontend, seen_by_clients
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.near import Deviations
-from simulators.serving.point import EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
+from simulators.serving.point import CACHED, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.policies import Scheduler, load_router, load_scheduler
 from simulators.serving.pricing import prices_of
 from simulators.serving.replica import ITERATIONS
@@ -86,6 +86,8 @@ def run_of(
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
+    if point.preemption == CACHED and not scheduler.keeps:
+        raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     asked = asked or requests_for(point)
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
@@ -168,6 +170,7 @@ def _limits(
         most_tokens=context,
         stages=point.pp,
         reserves=scheduler.reserves,
+        keeps=point.preemption == CACHED,
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),

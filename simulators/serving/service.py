@@ -20,6 +20,7 @@ from simulators.serving.replica import (
     BLOCK,
     CHUNK,
     HOST,
+    KEEPS,
     LIMITS,
     MOVE_NS,
     NEXT,
@@ -54,6 +55,7 @@ class Limits:
     parity: bool = False
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
+    keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
     def vector(self) -> Ints:
@@ -72,6 +74,7 @@ class Limits:
         limits[BATCH_TOKENS], limits[CHUNK] = self.batch_tokens, self.chunk
         limits[HOST], limits[MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[STAGES], limits[PARITY], limits[PATIENCE] = self.stages, self.parity, self.patience
+        limits[KEEPS] = self.keeps
         return limits
 
     @property

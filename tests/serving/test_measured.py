@@ -21,6 +21,7 @@ RUN: dict[str, Any] = {
     "max_model_len": 32768,
     "dtype": "bfloat16",
     "mem_util": 0.83,
+    "prefix_caching": True,
 }
 
 

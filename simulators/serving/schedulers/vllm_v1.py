@@ -3,7 +3,8 @@
 vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
 `max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
 Without a free block the request admitted last is preempted, and then nobody is admitted in this
-iteration.
+iteration. With its prefix cache on (`preemption: cached`) the blocks stay readable until others
+take them, and what is left when the request is admitted again is not computed again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from simulators.core.jit import Floats, Ints
 from simulators.serving.admission import admit_chunks
 from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import blocks_for, preempt, preemptions
+from simulators.serving.kv_cache import blocks_for, leave_prefix, preempt, preemptions
 from simulators.serving.replica import (
     BATCH,
     BATCH_SEATS,
@@ -26,11 +27,12 @@ from simulators.serving.replica import (
     PROMPT,
     RANK,
     SCHEDULE,
+    TAKEN,
     seat,
     sort_by_arrival,
 )
 
-CHUNKED = True
+CHUNKED, KEEPS_PREFIX = True, True
 
 
 @kernel(SCHEDULE)
@@ -61,12 +63,15 @@ def schedule(
         needed = blocks_for(kept, limits[BLOCK]) - request[who, BLOCKS]
         while pool[FREE] < needed and head < count:
             count -= 1
+            leave_prefix(limits, pool, request, idle[count])
             preempt(limits, pool, request, waiting, idle[count])
         if pool[FREE] < needed:
+            leave_prefix(limits, pool, request, who)
             preempt(limits, pool, request, waiting, who)
             continue
         request[who, BLOCKS] += max(needed, 0)
         pool[FREE] -= max(needed, 0)
+        pool[TAKEN] += max(needed, 0)
         seat(pool, batch, tokens, who, granted)
         left -= granted
         prefills += 1 if done <= prompt else 0
