@@ -201,15 +201,20 @@ def _cut(row: Mapping[str, Any]) -> Parallelism:
 
 
 def _dtype(model: str, gpu: str, precision: str) -> str:
-    """Return the precision a checkpoint is served in: mixtures in 8 bits are scaled in blocks.
-
-    The 4 bits of gpt-oss are an exponent shared by 32 numbers (MXFP4), which engines multiply by 8.
-    """
+    """Return the precision a checkpoint is served in: mixtures in 8 bits are scaled in blocks."""
     if precision == "bf16" or load_model(model).experts == 0:
         return precision
     if precision == "fp8":
         return "fp8_block"
-    if precision != "fp4" or "fp4" not in load_gpu(gpu).peak_flops:
+    return four_bit_experts(model, gpu) if precision == "fp4" else "bf16+w4a16"
+
+
+def four_bit_experts(model: str, gpu: str) -> str:
+    """Return the precision of a mixture whose experts alone have 4 bits.
+
+    The numbers of gpt-oss share an exponent by 32 (MXFP4), and engines multiply them by 8 bits.
+    """
+    if "fp4" not in load_gpu(gpu).peak_flops:
         return "bf16+w4a16"
     return "bf16+w4a8" if model in MXFP4 else "bf16+fp4"
 

@@ -1,8 +1,10 @@
 """Throughput of TensorRT-LLM with every request queued at once, as NVIDIA publishes it.
 
 The number of requests follows from the lengths (`trtllm-bench`'s recipe); an engine takes what its
-memory holds, up to 2,048 requests and 8,192 tokens an iteration. Of mixtures in 4 bits the experts
-alone are narrow; the KV cache is fp8 where weights are narrow.
+memory holds, up to 2,048 requests and 8,192 tokens an iteration, or one whole prompt. Of mixtures
+in 4 bits the experts alone are narrow; the KV cache is fp8 where weights are narrow. The options
+are those of the pages themselves (NVIDIA/TensorRT-LLM, `perf-overview.md` of 1.0 at 00f3768, of the
+developer guide at 585c756).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.composition.deployments import MXFP4, four_bit_experts
 from simulators.core.errors import Infeasible
 from simulators.serving.frontend import NONE, is_left_out
 from simulators.serving.point import ServingPoint
@@ -44,7 +47,11 @@ GPUS = {
     "a100_pcie": "a100_pcie_80gb", "gh200_480gb": "gh200", "rtx_pro_6000_server": "rtx_pro_6000",
 }  # fmt: skip
 
-REQUESTS = {(128, 128): 30_000, (20_000, 2_000): 1_000, (2048, 2048): 1_500, (5_000, 500): 1_500}
+REQUESTS = {
+    (128, 128): 30_000, (128, 4096): 1_500, (1000, 2000): 1_500, (2048, 2048): 1_500,
+    (5000, 500): 1_500, (20_000, 2_000): 1_000,
+    (8192, 1024): 1_500, (1024, 8192): 1_500, (32_768, 1024): 1_000, (1024, 32_768): 1_000,
+}  # fmt: skip
 OTHERWISE = 3_000
 """Requests of an offline run by its lengths, as TensorRT-LLM's performance page states them."""
 
@@ -92,15 +99,11 @@ def offline(reference: Path) -> list[Throughput]:
 def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
     model, gpu = MODELS[row["model"]], GPUS.get(row["gpu"], row["gpu"])
-    precision = row["precision"]
-    dtype = precision
-    if model.startswith("gpt_oss"):
-        precision = "fp4"  # the only one it was published in
-    if precision == "fp4" and load_model(model).experts:
-        dtype = "bf16+fp4" if "fp4" in load_gpu(gpu).peak_flops else "bf16+w4a16"
+    precision = "fp4" if model in MXFP4 else row["precision"]
+    has_narrow_experts = precision == "fp4" and load_model(model).experts > 0
     group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1
-    if row["attention_dp"]:
+    if row["attention_dp"] or _is_attention_parallel(row):
         tp, dp = 1, tp
     requests = min(REQUESTS.get((row["isl"], row["osl"]), OTHERWISE), ENOUGH)
     return ServingPoint(
@@ -109,22 +112,39 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         tp=tp,
         pp=int(row["pp_size"]),
         attention_dp=dp,
-        ep=dp if row["attention_dp"] else int(row["ep_size"] or 1),
+        ep=dp if dp > 1 else int(row["ep_size"] or 1),
         scheduler="trtllm",
         max_batch=MOST_SEQUENCES,
-        chunk_size=MOST_TOKENS,
+        chunk_size=max(MOST_TOKENS, row["isl"]),
         clients=requests,
         requests=requests,
         runtime=f"trtllm@{group}" if is_left_out("trtllm", group) else "trtllm",
         frontend=NONE,
         memory_fraction=MEMORY_FRACTION,
         watermark=0.0,
-        dtype=dtype,
-        kv_dtype="fp16" if precision == "fp16" else "fp8",
+        dtype=four_bit_experts(model, gpu) if has_narrow_experts else precision,
+        kv_dtype=_kv_dtype(model, gpu, precision),
         arrivals="closed",
         prompt_tokens=row["isl"],
         output_tokens=row["osl"],
     )
+
+
+def _is_attention_parallel(row: Mapping[str, Any]) -> bool:
+    """Return whether each GPU attends to requests of its own: mixtures since release 1.0.
+
+    Later releases of the page call the same runs DEP.
+    """
+    has_experts = load_model(MODELS[row["model"]]).experts > 0
+    return has_experts and row["framework_version"].startswith("1.")
+
+
+def _kv_dtype(model: str, gpu: str, precision: str) -> str:
+    """Return the precision of the KV cache, which the page leaves alone for gpt-oss on Hopper."""
+    if precision == "fp16":
+        return "fp16"
+    is_left = model in MXFP4 and "fp4" not in load_gpu(gpu).peak_flops
+    return "bf16" if is_left else "fp8"
 
 
 @dataclass(frozen=True)
