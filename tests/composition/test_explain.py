@@ -70,7 +70,7 @@ def test_a_decode_is_bound_by_memory_and_a_prompt_by_arithmetic() -> None:
 def test_unmeasured_boards_and_stretched_ones_are_told_apart() -> None:
     base = {"model": "llama2_7b", "batch": 8}
     known = SIMULATOR.explain(base | {"gpu": "h100_sxm", "dtype": "bf16"})
-    unknown = SIMULATOR.explain(base | {"gpu": "rtx_4090", "dtype": "bf16"})
+    unknown = SIMULATOR.explain(base | {"gpu": "l40s", "dtype": "bf16"})
     levels = {row.name: row.level for row in known}
     assert levels["ffn_up"] == "fitted"
     assert {row.name: row.level for row in unknown}["ffn_up"] == "unmodelled"
