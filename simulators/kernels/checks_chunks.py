@@ -80,7 +80,8 @@ def coverage(reference: Path) -> list[Check]:
             for gpu in GPUS
             for rows in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
             for entry in [_entry(rows)]
-            if rows.spread == "balanced" and entry.calibrated and entry.framework == rows.framework
+            if rows.spread == "balanced" and entry is not None and entry.calibrated
+            if entry.framework == rows.framework
         ]
         if inside:
             held = np.concatenate(inside)
@@ -98,16 +99,15 @@ def _inside(rows: Measured, entry: Entry) -> np.ndarray[tuple[int], np.dtype[np.
     return np.asarray((lo <= rows.seconds) & (rows.seconds <= hi))
 
 
-def _entry(rows: Measured) -> Entry:
+def _entry(rows: Measured) -> Entry | None:
     board = load_gpu(rows.gpu)
     profile = replace(profile_of(board), framework=rows.framework)
-    entry = entry_of(board, profile, rows.kernel, (rows.dtypes,))
-    assert entry is not None, f"nobody lends {rows.name}"
-    return entry
+    return entry_of(board, profile, rows.kernel, (rows.dtypes,))
 
 
 def _line(rows: Measured, name: str, bar: float | None) -> Check:
     entry = _entry(rows)
+    assert entry is not None, f"nobody lends {rows.name}"
     errors = 100.0 * (predicted_s(rows, load_gpu(rows.gpu), entry) / rows.seconds - 1.0)
     value = float(np.mean(np.abs(errors)))
     note = f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
