@@ -77,6 +77,9 @@ MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}}
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
+MUCH_LESS = 0.9
+"""Trees mend what is less; and some laws they mend better in one form than in the other."""
+
 KNOTTED_TREES = 24
 """Trees that only serve head sizes a table of knots lacks."""
 
@@ -266,11 +269,12 @@ def _products_s(rows: Measured, gpu: Gpu, entry: Entry) -> list[Floats]:
 
 
 def _fit_form(rows: Measured, gpu: Gpu) -> dict[str, float]:
-    """Return the numbers of the form alone: of several the one that errs least."""
+    """Return the numbers of the form alone: the first form's, unless another errs much less."""
     fitted = [_fit_numbers(rows, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
     seconds = _form_of(rows, gpu)
     errors = [float(np.mean(np.abs(np.log(seconds(one) / rows.seconds)))) for one in fitted]
-    return fitted[int(np.argmin(errors))]
+    best = int(np.argmin(errors))
+    return fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
 
 
 def _fit_numbers(rows: Measured, gpu: Gpu, form: Mapping[str, float]) -> dict[str, float]:
