@@ -30,13 +30,14 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
-        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm"),
+        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
         "prefill": ("vllm",), "decode": ("vllm",),
     },
 }  # fmt: skip
 """Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
 DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
-either framework whose tables are kept."""
+either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
+switch off in 8 bits."""
 
 KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
 """Whose kernels and messages a runtime takes where nothing else is said."""
@@ -44,7 +45,7 @@ KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 MOVING = (*FAMILIES, "messages")
 GAPS = ("layer_s", "host_s", "sequence_s")
-KINDS = ("mixture_layer_s", "latent_layer_s", "state_layer_s")
+KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
     "fixed", *FAMILIES, "messages", *GAPS, *KINDS,
 )  # fmt: skip
@@ -53,7 +54,7 @@ COLUMNS = (
 KERNELS_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.3)
 PRIORS = {
     "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
-    "mixture_layer_s": (5e-6, 1e-5), "latent_layer_s": (5e-6, 1e-5), "state_layer_s": (5e-6, 1e-5),
+    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
 }  # fmt: skip
 """Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
@@ -81,6 +82,7 @@ def step_columns(replica: Replica, step: Step) -> Floats:
         "sequence_s": step.prefills + step.decodes,
         "mixture_layer_s": part.expert_layers,
         "latent_layer_s": part.layers * replica.model.is_latent,
+        "index_layer_s": part.layers * (replica.model.index_top_k > 0),
         "state_layer_s": replica.model.state_layers,
     }
     for name, count in counts.items():

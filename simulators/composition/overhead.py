@@ -48,6 +48,7 @@ class Runtime:
     kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
     latent_layer_s: float = 0.0  # and one of latent attention
+    index_layer_s: float = 0.0  # and one whose keys an indexer chooses
     state_layer_s: float = 0.0  # and one that keeps a state
     boards: Sequence[str] = ()  # the GPUs it was fitted on
     is_fused: bool = True  # what stands between products runs as one kernel
@@ -69,6 +70,7 @@ class Runtime:
         return (
             self.mixture_layer_s * part.expert_layers
             + self.latent_layer_s * model.is_latent * part.layers
+            + self.index_layer_s * (model.index_top_k > 0) * part.layers
             + self.state_layer_s * states
         )
 

@@ -90,10 +90,15 @@ NARROW_SHIPPED = {
     "h100_sxm": (("trtllm", "fp8_block"), ("trtllm", "w4a16"), ("vllm", "w4a16")),
     "b200_sxm": (
         ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
+        ("flashinfer", "fp8_block"),
     ),
     "rtx_pro_6000": (("trtllm", "fp4"),),
 }  # fmt: skip
 """Experts in narrow formats that are kept, by whose kernels engines run."""
+
+LIBRARY = {("b200_sxm", "vllm", "experts", "fp8_block"): "flashinfer"}
+"""Kernels of a library, timed through a framework that others than itself are run by: vLLM's public
+recipes switch them off, SGLang's ask for them."""
 
 EXPERT_TREES = {"sglang.experts.bf16": 96}
 """SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
@@ -112,7 +117,7 @@ KERNELS = (*TABLES, "mixed")
 FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
 """A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
 
-SHIPPED = ("vllm", "trtllm")
+SHIPPED = ("vllm", "trtllm", "flashinfer")
 """Calibrations stay small: the third framework's kernels are fitted where these have no table."""
 
 
@@ -139,6 +144,10 @@ def fit_gpu(reference: Path, gpu: str) -> None:
     done = []
     for kernel in KERNELS:
         found = [r for r in read_measured(reference, gpu, kernel) if r.spread == "balanced"]
+        found = [
+            replace(r, framework=LIBRARY.get((gpu, r.framework, kernel, r.dtypes), r.framework))
+            for r in found
+        ]
         shipped = [rows for rows in found if rows.framework in SHIPPED] or found
         shipped = [rows for rows in shipped if rows.dtypes not in NARROW or _is_shipped(rows)]
         shipped = shipped + read_chunks(reference, gpu, kernel)

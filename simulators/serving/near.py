@@ -5,7 +5,7 @@ factor; what it depends on shows in rows of like load. Both are a Gaussian proce
 logarithm of measured over predicted times (kriging; Rasmussen and Williams, "Gaussian processes for
 machine learning", 2006, section 2.2): a deviation that all rows share, one that fades with
 distance, and one of each row alone. A row twice as far off as families are from each other is
-believed so far: beyond lie queues that filled and engines that stalled, of which others know nothing.
+believed so far: beyond lie queues that filled and engines that stalled, and tell nothing of others.
 """
 
 from __future__ import annotations
