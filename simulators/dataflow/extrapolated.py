@@ -229,7 +229,7 @@ def _counts(
         if not any(kept[:k]):
             came = 0.0
         elif output:
-            came = round(came - share)
-        reads = sent[k] + handed - (share if output else 0)
+            came = max(0, round(came - share))  # averaged over idle elements, it may be less
+        reads = max(0.0, sent[k] + handed - (share if output else 0))
         counts.append((round(reads), int(came), round(sent[k]) if output else 0))
     return counts

@@ -92,6 +92,16 @@ def test_averages_are_over_instances_in_use() -> None:
     assert [t.fills for t in weights] == [12, 10]
 
 
+def test_idle_elements_take_nothing_away() -> None:
+    # Eight of twelve elements work; over all twelve, each gets fewer sums than it has to begin.
+    layer = conv("c", m=1, c=1, r=1, s=2, p=4, q=2)
+    above = LevelLoops("L0", ALL, (("Q", 2),), (("S", 2), ("P", 2)), (("P", 3),))
+    both = counted(layer, Mapping((above, LevelLoops("L1", ALL))))
+    assert both is not None
+    sums = next(t for t in both[1].traffic if (t.level, t.tensor) == ("L1", "Outputs"))
+    assert (sums.reads, sums.fills, sums.updates) == (0, 0, 2)
+
+
 def test_what_cannot_be_extrapolated_is_refused() -> None:
     fc = {"network": "resnet50", "layer": "fc", "evaluations": 500}
     with pytest.raises(UnknownNameError, match="counting"):
