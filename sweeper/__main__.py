@@ -58,6 +58,8 @@ First steps:  python -m sweeper +space=quickstart
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; mistakes are explained, not traced."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _dispatch(words)
     except UserError as error:
