@@ -24,6 +24,7 @@ from simulators.serving.frontend import NONE, is_left_out
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
+from simulators.workload.precision import precision
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 MLPERF = "serving_measured/mlperf_inference_v4_1_llm.parquet"
@@ -99,8 +100,8 @@ def offline(reference: Path) -> list[Throughput]:
 def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
     model, gpu = MODELS[row["model"]], GPUS.get(row["gpu"], row["gpu"])
-    precision = "fp4" if model in MXFP4 else row["precision"]
-    has_narrow_experts = precision == "fp4" and load_model(model).experts > 0
+    stored = "fp4" if model in MXFP4 else row["precision"]
+    has_narrow_experts = stored == "fp4" and load_model(model).experts > 0
     group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1
     if row["attention_dp"] or _is_attention_parallel(row):
@@ -122,8 +123,8 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         frontend=NONE,
         memory_fraction=MEMORY_FRACTION,
         watermark=0.0,
-        dtype=four_bit_experts(model, gpu) if has_narrow_experts else precision,
-        kv_dtype=_kv_dtype(model, gpu, precision),
+        dtype=four_bit_experts(model, gpu) if has_narrow_experts else stored,
+        kv_dtype=_kv_dtype(model, gpu, stored),
         arrivals="closed",
         prompt_tokens=row["isl"],
         output_tokens=row["osl"],
@@ -139,9 +140,9 @@ def _is_attention_parallel(row: Mapping[str, Any]) -> bool:
     return has_experts and row["framework_version"].startswith("1.")
 
 
-def _kv_dtype(model: str, gpu: str, precision: str) -> str:
+def _kv_dtype(model: str, gpu: str, stored: str) -> str:
     """Return the precision of the KV cache, which the page leaves alone for gpt-oss on Hopper."""
-    if precision == "fp16":
+    if stored == "fp16":
         return "fp16"
     is_left = model in MXFP4 and "fp4" not in load_gpu(gpu).peak_flops
     return "bf16" if is_left else "fp8"
@@ -171,7 +172,11 @@ ROOM = 1.25
 
 
 def mlperf(reference: Path) -> list[Benchmarked]:
-    """Return submissions of Llama-2-70B on GPUs we know, the best of each; taken to run in fp8."""
+    """Return submissions of Llama-2-70B on GPUs we know, the best of each.
+
+    They are taken to run in the narrowest format a GPU multiplies: fp8, and fp4 on Blackwell, as
+    NVIDIA says of its own (technical blog on MLPerf Inference v4.1, August 2024).
+    """
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in pq.read_table(reference / MLPERF).to_pylist():
         known = row["gpu"] in MLPERF_GPUS and row["model"] == "llama2-70b-99"
@@ -188,13 +193,14 @@ def _per_gpu(row: Mapping[str, Any]) -> float:
 
 def _benchmarked(row: Mapping[str, Any]) -> Benchmarked:
     model, gpu = load_model("llama2_70b"), load_gpu(MLPERF_GPUS[row["gpu"]])
+    dtype = "fp4" if "fp4" in gpu.peak_flops else "fp8"
     tp = 1
-    while tp * gpu.hbm_bytes < ROOM * model.parameters:
+    while tp * gpu.hbm_bytes < ROOM * model.parameters * precision(dtype).weight_bytes:
         tp *= 2
     point = ServingPoint(
         model=model.name, gpu=gpu.name, tp=tp, scheduler="trtllm", runtime="trtllm", frontend=NONE,
         max_batch=MOST_SEQUENCES, chunk_size=MOST_TOKENS, memory_fraction=MEMORY_FRACTION,
-        watermark=0.0, dtype="fp8", kv_dtype="fp8", arrivals="closed", clients=MLPERF_REQUESTS,
+        watermark=0.0, dtype=dtype, kv_dtype="fp8", arrivals="closed", clients=MLPERF_REQUESTS,
         requests=MLPERF_REQUESTS, prompt_tokens=MLPERF_PROMPT, output_tokens=MLPERF_OUTPUT,
     )  # fmt: skip
     name = f"{row['submitter']} {row['system']}"

@@ -16,7 +16,6 @@ BUDGETS = {
     "deployments TPOT mean, dense": 9.5,
     "deployments TPOT mean, h100_sxm, peer's rows": 8.5,
     "deployments regret mean, peer's rows": 3.8,
-    "offline throughput, experts": 34.0,
     "online TTFT, below saturation": 20.0,
     "online TPOT, below saturation": 17.0,
     "online throughput, below saturation": 5.0,

@@ -87,6 +87,41 @@ def test_more_tokens_never_pass_experts_faster(gpu: str, tokens: int, more: int)
     assert seconds(float(tokens)) <= seconds(float(tokens + more)) * SLACK
 
 
+def experts(tokens: float, dtype: str, weight_dtype: str = "") -> GroupedGemm:
+    return GroupedGemm(
+        name="up", tokens=tokens, n=5760, k=2880, experts=32, top_k=4.0, dtype=dtype,
+        weight_dtype=weight_dtype,
+    )  # fmt: skip
+
+
+def test_four_bit_weights_help_few_tokens_and_not_many_where_they_are_multiplied_wide() -> None:
+    board = load_gpu("h100_sxm")
+    for tokens, helped in ((8.0, True), (8192.0, False)):
+        wide = float(price(experts(tokens, "bf16"), board).latency_s)
+        narrow = float(price(experts(tokens, "fp16", "int4"), board).latency_s)
+        assert (narrow < wide) == helped
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "weight_dtype", "at_home"),
+    [
+        ("b200_sxm", "fp4", "", True),
+        ("b200_sxm", "fp8", "fp4", True),
+        ("b200_sxm", "fp8", "fp8_block", True),
+        ("rtx_pro_6000", "fp4", "", True),
+        ("h100_sxm", "fp16", "int4", True),
+        ("h200_sxm", "fp16", "int4", False),
+        ("a100_sxm", "fp16", "int4", False),
+    ],
+)
+def test_narrow_experts_are_priced_as_measured_or_borrowed(
+    gpu: str, dtype: str, weight_dtype: str, at_home: bool
+) -> None:
+    priced = price(experts(64.0, dtype, weight_dtype), load_gpu(gpu))
+    assert priced.calibrated == at_home
+    assert float(priced.lo_s) < float(priced.latency_s) < float(priced.hi_s)
+
+
 @settings(deadline=None)
 @given(gpu=GPUS, requests=st.integers(1, 300), past=st.integers(0, 90_000))
 def test_more_bandwidth_never_slows_decode(gpu: str, requests: int, past: int) -> None:
