@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,14 @@ class Table:
 
     name: str
     path: str
-    cases: Callable[[Path], list[Case]]
+    read: Callable[[Path], list[Case]]
     runtime: str
     limit: float  # of the mean error in percent
+
+    @functools.cache  # noqa: B019 - tables are few and last; cases remember their prices
+    def cases(self, reference: Path) -> Sequence[Case]:
+        """Return its rows, read and priced once."""
+        return tuple(self.read(reference))
 
 
 TABLES = (
