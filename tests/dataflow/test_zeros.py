@@ -18,59 +18,64 @@ from simulators.workload.convolution import Layer, conv, matmul
 
 LAYER = matmul("g", n=32, c=64, m=48)
 EYERISS = load_accelerator("eyeriss_like")
-FOUND = find(LAYER, EYERISS, evaluations=3000)
 
 
-def test_dense_operands_leave_a_mapping_as_it_is() -> None:
-    same = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, Sparsity(action="skipping"))
-    assert same.traffic == FOUND.evaluation.traffic
-    assert same.cycles == FOUND.evaluation.cycles
-    assert same.energy_pj == pytest.approx(FOUND.evaluation.energy_pj, rel=1e-9)
+@pytest.fixture(scope="module")
+def dense() -> Found:
+    """A mapping of the layer, without zeros."""
+    return find(LAYER, EYERISS, evaluations=3000)
 
 
-def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles() -> None:
+def test_dense_operands_leave_a_mapping_as_it_is(dense: Found) -> None:
+    same = with_zeros(dense.mapping, dense.evaluation, LAYER, EYERISS, Sparsity(action="skipping"))
+    assert same.traffic == dense.evaluation.traffic
+    assert same.cycles == dense.evaluation.cycles
+    assert same.energy_pj == pytest.approx(dense.evaluation.energy_pj, rel=1e-9)
+
+
+def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles(dense: Found) -> None:
     zeros = Sparsity(
         densities={"Weights": Density("structured", n=2, m=4)}, action="skipping",
         leaders=("Weights",),
     )  # fmt: skip
-    half = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, zeros)
-    assert half.compute_cycles == FOUND.evaluation.compute_cycles // 2
-    assert half.mac_energy_pj == FOUND.evaluation.mac_energy_pj / 2
+    half = with_zeros(dense.mapping, dense.evaluation, LAYER, EYERISS, zeros)
+    assert half.compute_cycles == dense.evaluation.compute_cycles // 2
+    assert half.mac_energy_pj == dense.evaluation.mac_energy_pj / 2
 
 
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.05, 1.0), layout=st.sampled_from(["bitmask", "run_length", "coordinate"]))
-def test_gating_spares_energy_and_no_cycle(share: float, layout: str) -> None:
+def test_gating_spares_energy_and_no_cycle(dense: Found, share: float, layout: str) -> None:
     densities = {"Weights": Density("uniform", share), "Inputs": Density("uniform", share)}
     gated, skipped = (
         with_zeros(
-            FOUND.mapping, FOUND.evaluation, LAYER, EYERISS,
+            dense.mapping, dense.evaluation, LAYER, EYERISS,
             Sparsity(densities=densities, action=action),
         )
         for action in ("gating", "skipping")
     )  # fmt: skip
-    assert gated.compute_cycles == FOUND.evaluation.compute_cycles
-    assert gated.energy_pj <= FOUND.evaluation.energy_pj * (1 + 1e-9)
+    assert gated.compute_cycles == dense.evaluation.compute_cycles
+    assert gated.energy_pj <= dense.evaluation.energy_pj * (1 + 1e-9)
     assert skipped.cycles <= gated.cycles
     stored = with_zeros(
-        FOUND.mapping, FOUND.evaluation, LAYER, EYERISS,
+        dense.mapping, dense.evaluation, LAYER, EYERISS,
         Sparsity(densities=densities, formats={"Weights": layout}),
     )  # fmt: skip
     before, after = (
         next(t for t in e.traffic if (t.level, t.tensor) == ("DRAM", "Weights"))
-        for e in (FOUND.evaluation, stored)
+        for e in (dense.evaluation, stored)
     )
     assert after.reads >= before.reads * share
 
 
-def test_a_bitmask_adds_a_bit_per_word() -> None:
+def test_a_bitmask_adds_a_bit_per_word(dense: Found) -> None:
     zeros = Sparsity(
         densities={"Weights": Density("structured", n=1, m=2)}, formats={"Weights": "bitmask"}
     )
-    stored = with_zeros(FOUND.mapping, FOUND.evaluation, LAYER, EYERISS, zeros)
+    stored = with_zeros(dense.mapping, dense.evaluation, LAYER, EYERISS, zeros)
     before, after = (
         next(t.reads for t in e.traffic if (t.level, t.tensor) == ("DRAM", "Weights"))
-        for e in (FOUND.evaluation, stored)
+        for e in (dense.evaluation, stored)
     )
     assert after == before * (0.5 + 1 / 8)
 
