@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
     "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
+    "trtllm_cutlass": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
         "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
@@ -39,8 +40,12 @@ DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fa
 either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
 switch off in 8 bits."""
 
-KERNELS_OF = {name: name for name in KERNELS} | {"trtllm_session": "trtllm"}
+KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""
+
+ALIKE = {"trtllm": ("trtllm_cutlass",)}
+"""Runtimes with the constants of another and other kernels: TensorRT-LLM as it is started without
+options, which runs experts by CUTLASS."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 MOVING = (*FAMILIES, "messages")

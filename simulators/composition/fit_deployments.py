@@ -24,6 +24,7 @@ from simulators.composition.deployments import (
     steady_state,
 )
 from simulators.composition.engine_columns import (
+    ALIKE,
     COLUMNS,
     bare,
     constants_of,
@@ -108,11 +109,13 @@ def fit_engines(reference: Path) -> None:
     error = np.abs(fitted.held_out_s / problem.measured_s - 1.0)
     for name in sorted(set(frameworks)):
         own = np.array(frameworks) == name
-        body = _header(reference, error[own]) + runtime_text(name, problem.constants, fitted.values)
-        body += kernels_text(name)
+        head = _header(reference, error[own]) + runtime_text(name, problem.constants, fitted.values)
+        tail = ""
         for group in sorted({g for g, f in zip(groups, frameworks, strict=True) if f == name}):
-            body += runtime_text(name, problem.constants, fitted.without[group], group)
-        write_calibration(PACKAGE / RUNTIMES.path / f"{name}.toml", body)
+            tail += runtime_text(name, problem.constants, fitted.without[group], group)
+        for alike in (name, *ALIKE.get(name, ())):
+            body = head + kernels_text(alike) + tail
+            write_calibration(PACKAGE / RUNTIMES.path / f"{alike}.toml", body)
 
 
 def _header(reference: Path, error: Floats) -> str:
