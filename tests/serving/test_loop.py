@@ -226,6 +226,15 @@ def test_what_is_moved_to_the_host_is_not_computed_again(scheduler: str) -> None
     assert again.pool[0, TOKENS_SEEN] > wanted
 
 
+def test_three_stages_do_not_put_each_other_out_for_ever() -> None:
+    """Whoever finds no memory while others are in flight keeps what it has, or nobody ends."""
+    requests = asked(np.zeros(3), np.array([178, 196, 161]), np.array([172, 186, 199]))
+    allowed = tight("vllm_v1", stages=3, host_blocks=5)
+    with pure_python():  # in which a test that never ended would be stopped
+        world = run(requests, "vllm_v1", allowed=allowed)
+    assert (world.times[:, COMPLETED] > 0.0).all()
+
+
 def test_moving_blocks_takes_its_time() -> None:
     """All blocks leave and return: two moves each, during which no iteration begins."""
     allowed = tight("vllm", host_blocks=1000)

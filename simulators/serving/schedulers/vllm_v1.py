@@ -3,8 +3,9 @@
 vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
 `max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
 Without a free block the request admitted last is preempted, and then nobody is admitted in this
-iteration. With its prefix cache on (`preemption: cached`) the blocks stay readable until others
-take them, and what is left when the request is admitted again is not computed again.
+iteration; while batches in flight hold the memory, the request waits for them. With its prefix
+cache on (`preemption: cached`) the blocks stay readable until others take them, and what is left
+when the request is admitted again is not computed again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from simulators.serving.replica import (
     BLOCKS,
     CHUNK,
     DONE,
+    FLIGHT,
     FOREVER,
     FREE,
     IDLE,
@@ -53,7 +55,7 @@ def schedule(
     """
     left, prefills, preempted = limits[CHUNK], 0, preemptions(pool)
     sort_by_arrival(request, idle, pool[IDLE])
-    head, count = 0, pool[IDLE]
+    head, count, waits = 0, pool[IDLE], False
     while head < count and left > 0 and pool[BATCH] < limits[BATCH_SEATS]:
         who = idle[head]
         head += 1
@@ -65,6 +67,9 @@ def schedule(
             count -= 1
             leave_prefix(limits, pool, request, idle[count])
             preempt(limits, pool, request, waiting, idle[count])
+        if pool[FREE] < needed and pool[FLIGHT] > 0:
+            head, waits = head - 1, True  # those in flight come back, the last to be preempted
+            break
         if pool[FREE] < needed:
             leave_prefix(limits, pool, request, who)
             preempt(limits, pool, request, waiting, who)
@@ -78,7 +83,7 @@ def schedule(
     for i in range(head, count):
         idle[i - head] = idle[i]
     pool[IDLE] = count - head
-    if preemptions(pool) > preempted:
+    if waits or preemptions(pool) > preempted:
         return 1
     first = pool[BATCH]
     admit_chunks(limits, pool, request, waiting, batch, tokens, left, False)
