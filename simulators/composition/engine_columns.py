@@ -7,7 +7,7 @@ of a step is linear in all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +48,14 @@ ALIKE = {"trtllm": ("trtllm_cutlass",)}
 options, which runs experts by CUTLASS."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
-MOVING = (*FAMILIES, "messages")
+BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
+"""Kernels that were not measured on the GPU they run on have columns of their own."""
+
+PACES = ("paces", "borrowed")
 GAPS = ("layer_s", "host_s", "sequence_s")
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
-    "fixed", *FAMILIES, "messages", *GAPS, *KINDS,
+    "fixed", *FAMILIES, *BORROWED.values(), "messages", *GAPS, *KINDS,
 )  # fmt: skip
 """What the time of a token is a sum of; all but `fixed` have constants."""
 
@@ -104,13 +107,27 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
     present = seconds > 0.0
     throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
     yield "fixed", np.where(present, throttled, 0.0)
-    yield family_of(operator), np.where(present, seconds - throttled, 0.0)
+    family = family_of(operator)
+    column = family if row.calibrated else BORROWED[family]
+    yield column, np.where(present, seconds - throttled, 0.0)
+
+
+def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
+    """Return what each column is multiplied by under a runtime."""
+    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
+    for family, borrowed in BORROWED.items():
+        paces[family] = runtime.pace(chip, family)
+        paces[borrowed] = runtime.pace(chip, family, is_own=False)
+    return np.array([paces[name] if name in paces else getattr(runtime, name) for name in COLUMNS])
 
 
 def constants_of(
     columns: Floats, replicas: Sequence[Replica], frameworks: Sequence[str]
 ) -> Iterator[Constant]:
     """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
+
+    An architecture on which no row ran kernels of its own has paces of borrowed ones.
 
     Args:
         columns: of every row.
@@ -123,11 +140,12 @@ def constants_of(
     framework = np.array(frameworks)
     for name in sorted(set(architecture)):
         for family in FAMILIES:
-            taken = column[family] * (architecture == name)
-            yield Constant(f"{name}.{family}", taken, *KERNELS_PACE)
+            own, lent = (column[one] * (architecture == name) for one in (family, BORROWED[family]))
+            kind = "paces" if own.any() or not lent.any() else "borrowed"
+            yield Constant(f"{kind}.{name}.{family}", own + lent, *KERNELS_PACE)
     for name in sorted(set(fabric)):
         taken = column["messages"] * (fabric == name)
-        yield Constant(f"{name}.messages", taken, *MESSAGES_PACE)
+        yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
     for name in sorted(set(frameworks)):
         for gap in GAPS:
             yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
@@ -144,13 +162,17 @@ def runtime_text(
     own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
     text = f'\n[{prefix}runtime]\nframework = "{KERNELS_OF[framework]}"\n'
     text += "".join(f"{name} = {number:.4g}\n" for name, number in own.items())
-    paces = [name for name in value if name.split(".")[1:] and name.split(".")[1] in MOVING]
-    for device in dict.fromkeys(name.split(".")[0] for name in paces):
-        text += f"\n[{prefix}paces.{device}]\n"
-        for name in paces:
-            if name.startswith(f"{device}."):
-                text += f"{name.split('.')[1]} = {value[name]:.4g}\n"
-    return text
+    paces: dict[str, dict[str, float]] = {}
+    for name, number in value.items():
+        table, _, family = name.rpartition(".")
+        if table.startswith(PACES):
+            paces.setdefault(table, {})[family] = number
+    return text + "".join(paces_text(f"{prefix}{table}", of) for table, of in paces.items())
+
+
+def paces_text(title: str, paces: Mapping[str, float]) -> str:
+    """Return the paces of one device as TOML."""
+    return f"\n[{title}]\n" + "".join(f"{name} = {pace:.4g}\n" for name, pace in paces.items())
 
 
 def kernels_text(framework: str) -> str:
@@ -163,13 +185,17 @@ def kernels_text(framework: str) -> str:
 
 def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
     """Return a runtime under which everything takes a factor longer on replicas like one."""
-    device = dict.fromkeys(FAMILIES, replica.gpu.architecture)
-    device["messages"] = fabric_of(replica.cluster, replica.gpu)
-    paces: dict[str, dict[str, float]] = {}
-    for family, kind in device.items():
-        paces.setdefault(kind, {})[family] = factor * runtime.pace(kind, family)
-    gaps = {name: factor * getattr(runtime, name) for name in (*GAPS, *KINDS)}
-    return dataclasses.replace(runtime, paces=paces, **gaps)
+    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    number = dict(zip(COLUMNS, (factor * numbers_of(runtime, replica)).tolist(), strict=True))
+    return dataclasses.replace(
+        runtime,
+        paces={
+            chip: {family: number[family] for family in FAMILIES},
+            fabric: {"messages": number["messages"]},
+        },
+        borrowed={chip: {family: number[lent] for family, lent in BORROWED.items()}},
+        **{name: number[name] for name in (*GAPS, *KINDS)},
+    )
 
 
 def _quoted(name: str) -> str:

@@ -56,13 +56,22 @@ class Runtime:
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
+    borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
 
-    def pace(self, device: str, family: str) -> float:
+    def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return what kernels of a family take among others, over what they take alone.
 
-        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs.
+        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. Where the
+        GPUs that a pace was fitted on had borrowed all their kernels, it says as much of what they
+        borrowed, and only `borrowed` has it: kernels measured on a GPU itself go without.
+
+        Args:
+            device: an architecture or a fabric.
+            family: of kernels, or `messages`.
+            is_own: whether the kernels were measured on the GPU itself.
         """
-        return self.paces.get(device, {}).get(family, 1.0)
+        own = self.paces.get(device, {}).get(family, 1.0)
+        return own if is_own else self.borrowed.get(device, {}).get(family, own)
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the gaps of a stage's layers of unusual kinds."""
@@ -146,6 +155,7 @@ def _runtime(path: Path, left_out: str, name: str, _mtime_ns: int) -> Runtime:
     return Runtime(
         name=name,
         paces=fitted.get("paces", {}),
+        borrowed=fitted.get("borrowed", {}),
         kernels=content.get("kernels", {}),
         **content["runtime"] | fitted["runtime"],
     )

@@ -210,7 +210,8 @@ def _among_others(
 ) -> NDArray[np.float64]:
     """Return the seconds of one launch among those of the rest of the model."""
     gpu, effects = replica.gpu, replica.effects
-    pace = replica.runtime.pace(gpu.architecture, family_of(operator))
+    family = family_of(operator)
+    pace = replica.runtime.pace(gpu.architecture, family, is_own=alone.calibrated)
     seconds = alone.latency_s
     if effects.fusion and replica.runtime.is_fused:
         quantised_s = quantising_s(operator, gpu, framework)

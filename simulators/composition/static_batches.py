@@ -22,8 +22,13 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.engine_columns import COLUMNS, MOVING, bare, step_columns
-from simulators.composition.network import fabric_of
+from simulators.composition.engine_columns import (
+    BORROWED,
+    COLUMNS,
+    bare,
+    numbers_of,
+    step_columns,
+)
 from simulators.composition.overhead import load_runtime
 from simulators.composition.replica import Replica
 from simulators.workload.cut import Parallelism
@@ -42,7 +47,7 @@ MODELS = {
     "Mixtral 8x7B": "mixtral_8x7b",
 }
 
-DECODE = COLUMNS.index("decode")
+DECODE = [COLUMNS.index(name) for name in ("decode", BORROWED["decode"])]
 SHARED_SINCE = "v0.8.0"
 
 UNSURE = "v0.7.1"
@@ -138,14 +143,6 @@ def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
 def predicted_s(rows: Sequence[StaticBatch]) -> Floats:
     """Return how long batches take under the session runtime, their groups left out of its fit."""
     columns, replicas = static_columns(rows)
-    total = columns[:, COLUMNS.index("fixed")].copy()
-    for i, (row, replica) in enumerate(zip(rows, replicas, strict=True)):
-        runtime = load_runtime(f"{SESSION}@{row.group}")
-        fabric = fabric_of(replica.cluster, replica.gpu)
-        for name, seconds in zip(COLUMNS, columns[i], strict=True):
-            if name in MOVING:
-                device = fabric if name == "messages" else replica.gpu.architecture
-                total[i] += runtime.pace(device, name) * seconds
-            elif name != "fixed":
-                total[i] += getattr(runtime, name) * seconds
-    return total
+    runtimes = [load_runtime(f"{SESSION}@{row.group}") for row in rows]
+    numbers = [numbers_of(*one) for one in zip(runtimes, replicas, strict=True)]
+    return np.asarray(np.sum(columns * np.stack(numbers), axis=-1), np.float64)

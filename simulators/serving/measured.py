@@ -1,7 +1,9 @@
 """Real runs of vLLM, request by request, against ours of the same requests on the same GPU.
 
 LLMServingSim published them: vLLM 0.19.0 with its prefix cache on, of which only what preempted
-requests leave there is modelled, 300 requests with their arrivals. Nothing was fitted to them.
+requests leave there is modelled, 300 requests with their arrivals. Nothing was fitted to them. Ours
+run as `runtime: vllm`; times are the engine's own, from when it queued a request, so no server
+stands before it.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
 beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
@@ -22,6 +24,7 @@ from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.arrivals import Requests
 from simulators.serving.deployment import deployment_of
+from simulators.serving.frontend import NONE
 from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
 from simulators.serving.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
 from simulators.serving.run import run_of
@@ -111,6 +114,8 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         preemption=CACHED if run["prefix_caching"] else RECOMPUTE,
         dtype=dtype,
         kv_dtype=dtype,
+        runtime="vllm",
+        frontend=NONE,
     )
     if run["num_gpu_blocks"] is None:
         return point

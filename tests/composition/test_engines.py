@@ -13,15 +13,17 @@ from hypothesis.strategies import floats, integers, lists
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.engine_columns import COLUMNS, bare, scaled, step_columns
+from simulators.composition.effects import EVERYTHING
+from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
 from simulators.composition.family import _table, fit_family, measured_deployment, predicted_s
-from simulators.composition.iteration import busiest_group, iteration
-from simulators.composition.overhead import load_runtime
+from simulators.composition.iteration import busiest_group, iteration, part_rows
+from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.workload.cut import Parallelism, check_cut
+from simulators.workload.cut import Parallelism, check_cut, stage_of
 from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.operators import Gemm
 from simulators.workload.step import decode_step
 
 
@@ -96,13 +98,31 @@ def test_a_step_is_the_sum_of_its_columns() -> None:
     columns = step_columns(
         replace(replica, runtime=bare("vllm")), decode_step(np.array([32.0]), 900.0)
     )[0]
-    total = 0.0
-    for name, seconds in zip(COLUMNS, columns, strict=True):
-        number = {"fixed": 1.0, "messages": replica.runtime.pace("nvlink4", "messages")}
-        pace = number.get(name) or getattr(replica.runtime, name, None)
-        total += seconds * (replica.runtime.pace("hopper", name) if pace is None else pace)
+    total = float(columns @ numbers_of(replica.runtime, replica))
     whole = iteration(replica, decode_step(np.array([32.0]), 900.0))
     assert total == pytest.approx(float(np.asarray(whole.latency_s)[0]), rel=1e-9)
+
+
+def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
+    runtime = replace(load_runtime("vllm"), paces={}, borrowed={"ada": {"gemm": 2.0}})
+
+    def gemms_s(gpu: str, runtime: Runtime) -> float:
+        replica = replace(
+            a_replica("llama3_1_8b", Parallelism(), dtype="bf16"),
+            gpu=load_gpu(gpu), runtime=runtime, effects=replace(EVERYTHING, clocks=False),
+        )  # fmt: skip
+        rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
+        return float(sum(row.seconds for row in rows if isinstance(row.operator, Gemm)))
+
+    plain = replace(runtime, borrowed={})
+    assert gemms_s("rtx_4090", runtime) == gemms_s("rtx_4090", plain)
+    assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
+
+
+def test_borrowed_kernels_go_at_the_pace_of_own_ones_where_those_were_fitted() -> None:
+    runtime = load_runtime("vllm")
+    assert runtime.pace("hopper", "gemm", is_own=False) == runtime.pace("hopper", "gemm") != 1.0
+    assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
 
 
 def test_a_scaled_runtime_takes_its_factor_longer() -> None:

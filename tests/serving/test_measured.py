@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulators.serving.frontend import NONE
 from simulators.serving.measured import point_of_run
 from simulators.serving.simulator import simulate
 
@@ -29,6 +30,11 @@ RUN: dict[str, Any] = {
 def test_a_run_has_the_kv_blocks_it_states(blocks: int) -> None:
     point = point_of_run({**RUN, "num_gpu_blocks": blocks})
     assert simulate(replace(point, requests=2)).kv_blocks == blocks
+
+
+def test_a_run_is_vllm_as_its_engine_sees_requests() -> None:
+    point = point_of_run({**RUN, "num_gpu_blocks": None})
+    assert (point.runtime, point.frontend) == ("vllm", NONE)
 
 
 def test_a_run_that_states_no_blocks_has_its_share_of_memory() -> None:
