@@ -9,29 +9,24 @@ the runtime's file, where serving corrects loads like theirs further (`serving/o
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.composition.deployments import APART, FRAMEWORKS, Deployed, steady_state
-from simulators.composition.engine_columns import (
-    GAPS,
-    KERNELS,
-    KINDS,
-    PACES,
-    kernels_text,
-    paces_text,
-    scaled,
-)
+from simulators.composition.engine_columns import GAPS, KINDS, kernels_text, scaled
 from simulators.composition.iteration import iteration
-from simulators.composition.overhead import load_runtime
+from simulators.composition.overhead import RUNTIMES, load_runtime
 from simulators.core.calibration import sha256_of, write_calibration
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import PACKAGE
 from simulators.workload.cut import Parallelism
 
 Floats = NDArray[np.float64]
@@ -41,6 +36,8 @@ NEEDED = ("model", "gpu", "framework", "clients", "prompt_tokens", "output_token
 DEFAULTS = {
     "tp": 1, "ep": 1, "attention_dp": 1, "dtype": "bf16", "kv_dtype": "bf16", "ttft_s": None,
 }  # fmt: skip
+COUNTS = ("clients", "prompt_tokens", "output_tokens", "tp", "ep", "attention_dp")
+TIMES = ("tpot_s", "ttft_s")
 
 FAMILIES_DIFFER, ROWS_DIFFER = 0.2, 0.1
 """Deviations of the logarithm of measured over predicted times, between families and within one."""
@@ -54,8 +51,14 @@ def fit_family(file: Path) -> Path:
     dtype, kv_dtype where they are not 1 and bf16.
 
     Raises:
-        UserError: a column is missing, or the rows are of more than one family.
+        UserError: a column or a value is missing, the rows are of more than one family, or the
+            runtime would take the name of a shipped one.
     """
+    if "@" in file.stem or (PACKAGE / RUNTIMES.path / f"{file.stem}.toml").is_file():
+        raise UserError(
+            f"{file}: a runtime cannot be called '{file.stem}', for a shipped one is, or it has an "
+            "@; give the file another name"
+        )
     table = _table(file)
     rows = [measured_deployment(row) for row in table]
     families = {row.family for row in rows}
@@ -78,9 +81,9 @@ def fit_family(file: Path) -> Path:
         f'\n[runtime]\nframework = "{framework}"\n'
     )
     body += "".join(f"{name} = {getattr(runtime, name):.4g}\n" for name in (*GAPS, *KINDS))
-    for kind in PACES:
-        for device, paces in getattr(runtime, kind).items():
-            body += paces_text(f"{kind}.{device}", paces)
+    for device, paces in runtime.paces.items():
+        body += f"\n[paces.{device}]\n"
+        body += "".join(f"{family} = {pace:.4g}\n" for family, pace in paces.items())
     path = OWN / f"{file.stem}.toml"
     write_calibration(path, body + kernels_text(framework) + _rows_text(table))
     return path
@@ -118,11 +121,14 @@ def _table(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a file.
 
     Raises:
-        UserError: it is not there, or lacks a column.
+        UserError: it is not there, cannot be read, or lacks a column.
     """
     if not file.is_file():
         raise UserError(f"deployments '{file}': there is no such file")
-    table = pq.read_table(file) if file.suffix == ".parquet" else pc.read_csv(file)
+    try:
+        table = pq.read_table(file) if file.suffix == ".parquet" else pc.read_csv(file)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
     if missing := [name for name in NEEDED if name not in table.column_names]:
         raise UserError(f"{file} lacks the columns {', '.join(missing)}")
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -136,10 +142,12 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
 
     Raises:
         UnknownNameError: its framework is not one of those fitted.
+        UserError: a count is less than one, or a time not above zero.
     """
-    row = {**DEFAULTS, **row}
-    if row["framework"] not in KERNELS:
+    row = {**DEFAULTS, **{name: value for name, value in row.items() if value is not None}}
+    if row["framework"] not in FRAMEWORKS:
         raise UnknownNameError("framework", str(row["framework"]), FRAMEWORKS)
+    _check(row)
     return Deployed(
         name="",
         family=(row["model"], row["gpu"], row["framework"], row["dtype"]),
@@ -159,3 +167,15 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
         peer_tpot_s=None,
         excluded="",
     )
+
+
+def _check(row: Mapping[str, Any]) -> None:
+    """Raise an error at the first number of a row that cannot be one of a measurement."""
+    for name in (*COUNTS, *TIMES):
+        value: Any = row.get(name)
+        if name in DEFAULTS and value is None:
+            continue
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if not is_number or value <= 0 or (name in COUNTS and value < 1):
+            least = "at least 1" if name in COUNTS else "a number of seconds above zero"
+            raise UserError(f"{name} of a measured row is {value}; it must be {least}")

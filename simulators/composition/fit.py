@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from simulators.composition.network import CALIBRATION, collective_s
 from simulators.composition.overhead import ANY, RUNTIMES, Runtime
 from simulators.composition.tables import TABLES
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PACKAGE
 from simulators.workload.operators import Collective
 
@@ -99,7 +100,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.deployments is not None:
-        print(fit_family(arguments.deployments))
+        try:
+            print(fit_family(arguments.deployments))
+        except (UserError, Infeasible) as error:
+            sys.exit(f"fit: {error}")
         return
     if arguments.reference is None:
         raise UserError("no reference folder; set SWEEPER_REFERENCE or give --reference")

@@ -63,14 +63,24 @@ def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
 
 
 def _is_like(point: ServingPoint, row: Deployed) -> bool:
-    """Say whether a point belongs to the family of a row, under a load such as rows have."""
-    family = (point.model, point.gpu, point.dtype) == (row.model, row.gpu, row.dtype)
+    """Say whether a point belongs to the family of a row, under a load such as rows have.
+
+    Both formats of 16 bits are alike.
+    """
+    dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
+    family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
     return family and point.arrivals == CLOSED and min(point.prompt_tokens, point.output_tokens) > 0
 
 
 def _load(point: ServingPoint) -> Load:
-    gpus = point.tp * point.pp * point.attention_dp
-    return Load(point.clients, gpus, point.prompt_tokens, point.output_tokens, point.attention_dp)
+    """Return the load of one replica."""
+    return Load(
+        clients=point.clients / point.replicas,
+        gpus=point.tp * point.pp * point.attention_dp,
+        prompt=point.prompt_tokens,
+        output=point.output_tokens,
+        attention_dp=point.attention_dp,
+    )
 
 
 def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Deviations:

@@ -78,14 +78,11 @@ def run_of(
     _check(point)
     shelf = shelf or Shelf()
     deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
-    if point.poll_interval and not scheduler.poll_interval:
-        raise UserError(
-            f"scheduler '{point.scheduler}' looks at its queue in every iteration; poll_interval "
-            "is for those that wait, such as sglang"
-        )
     for name, needed in scheduler.requires.items():
         if getattr(point, name) != needed:
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
+    if point.poll_interval and not scheduler.poll_interval:
+        raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
     if point.preemption == CACHED and not scheduler.keeps:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     asked = asked or requests_for(point)

@@ -12,7 +12,7 @@ import pytest
 
 from simulators.composition.deployments import Deployed, excluded
 from simulators.composition.family import fit_family
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.serving.deployments import point_of
 from simulators.serving.frontend import load_frontend
 from simulators.serving.near import Load, corrected, load_of
@@ -106,7 +106,7 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
 
 
 def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
-    with pytest.raises(UserError, match="poll_interval"):
+    with pytest.raises(Infeasible, match="vllm_v1_has_no_poll_interval"):
         run_of(replace(BASE, poll_interval=10, scheduler="vllm_v1"))
 
 
@@ -205,6 +205,31 @@ def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint)
         answered = clients / own.requests_per_s / (own.e2e_mean_s or 1.0)
         expected = clients / usual.requests_per_s / (usual.e2e_mean_s or 1.0)
         assert answered == pytest.approx(expected, rel=0.05)
+
+
+def test_replicas_are_corrected_by_the_clients_of_each(mine: ServingPoint) -> None:
+    one = replace(mine, clients=4, requests=40)
+    two = replace(one, replicas=2, clients=8, requests=80)
+    factors = [
+        (simulate(point).tpot_mean_s or 0.0) / (run_of(point).metrics().tpot_mean_s or 1.0)
+        for point in (one, two)
+    ]
+    assert factors[0] == pytest.approx(factors[1], rel=1e-12)
+
+
+def test_both_formats_of_sixteen_bits_are_one_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wide.csv").write_text(
+        "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
+        "llama3_1_8b,h100_sxm,vllm,4,600,80,0.02\n"
+    )
+    fit_family(Path("wide.csv"))
+    base = replace(BASE, scheduler="vllm_v1", runtime="wide", clients=4, requests=40)
+    for dtype in ("fp16", "bf16"):
+        point = replace(base, dtype=dtype, kv_dtype=dtype)
+        assert simulate(point).tpot_mean_s != run_of(point).metrics().tpot_mean_s
 
 
 def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: ServingPoint) -> None:
