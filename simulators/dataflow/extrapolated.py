@@ -81,7 +81,13 @@ def extrapolated(
     """
     levels, energy_pj = _levels(mapping, layer), machine_of(accelerator).energy_pj
     found = {
-        name: _walks(tensor, levels, layer, accelerator, links)
+        name: _walks(
+            tensor,
+            levels,
+            layer,
+            accelerator,
+            [links and name in one.keep for one in mapping.levels[1:]] + [links],
+        )
         for name, tensor in zip(TENSORS, layer.tensors, strict=True)
     }
     fan_out = [one.fan_out for one in levels]
@@ -155,9 +161,12 @@ def _levels(mapping: Mapping, layer: Layer) -> list[_Level]:
 
 
 def _walks(
-    tensor: Tensor, levels: list[_Level], layer: Layer, accelerator: Accelerator, links: bool
+    tensor: Tensor, levels: list[_Level], layer: Layer, accelerator: Accelerator, linked: list[bool]
 ) -> list[Ints]:
-    """Return what walks find between each level and the next, the multipliers last."""
+    """Return what walks find between each level and the next, the multipliers last.
+
+    `linked` says of each next level whether its elements hand on what they have of the tensor.
+    """
     ranks = {
         layer.dims.index(dim): (r, c) for r, rank in enumerate(tensor.ranks) for dim, c in rank
     }
@@ -189,7 +198,7 @@ def _walks(
             np.array(one.spatial, np.int64).reshape(-1, 4),
             np.array(dims, np.int64),
             np.array(radix, np.int64),
-            np.array([*wires, int(links), int(k + 1 == len(levels))], np.int64),
+            np.array([*wires, int(linked[k]), int(k + 1 == len(levels))], np.int64),
             counts,
         )
         found.append(counts)
@@ -216,7 +225,6 @@ def _counts(
     for k in range(len(walks) - 1, 0, -1):
         if not kept[k]:
             sent[k - 1] *= sent[k] * fan_out[k - 1] / float(walks[k - 1][RECEIVED])
-            linked[k - 1] = 0
     counts = []
     share = words
     for k in range(len(walks)):

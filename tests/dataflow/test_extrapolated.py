@@ -10,7 +10,7 @@ from simulators.dataflow.energy import Evaluation, evaluated
 from simulators.dataflow.extrapolated import extrapolated
 from simulators.dataflow.mapping import LevelLoops, Mapping, encode
 from simulators.dataflow.simulator import DataflowPoint, simulate
-from simulators.workload.convolution import Layer, conv, matmul
+from simulators.workload.convolution import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 
 
@@ -90,6 +90,17 @@ def test_averages_are_over_instances_in_use() -> None:
     # Ten of twelve elements have work; each is said to get 10 * 4 words over 4 elements.
     assert [t.instances for t in weights] == [4, 3]
     assert [t.fills for t in weights] == [12, 10]
+
+
+def test_a_level_that_keeps_nothing_hands_nothing_on() -> None:
+    layer = dwconv("d", c=1, r=3, s=2, p=2, q=4)
+    above = LevelLoops("L0", ALL, (("Q", 2), ("S", 2)), (("R", 3), ("P", 2)))
+    mapping = Mapping((above, LevelLoops("L1", (), (("Q", 3),))))
+    plain, linked = counted(layer, mapping), counted(layer, mapping, links=True)
+    assert plain is not None
+    assert linked is not None
+    reads = [e.traffic[1].reads for e in (plain[1], linked[1]) if e.traffic[1].tensor == "Inputs"]
+    assert reads == [32, 32]
 
 
 def test_idle_elements_take_nothing_away() -> None:
