@@ -29,6 +29,8 @@ from simulators.catalog.model import load_model
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.recipes import Recipe, sglang_recipe
 from simulators.composition.replica import Replica
+from simulators.core.folder import GPUS
+from simulators.core.known import known_rows
 from simulators.workload.cut import Parallelism
 from simulators.workload.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.step import Step
@@ -149,12 +151,16 @@ def silicon(reference: Path) -> list[Deployed]:
     """Return the aggregated deployments of the reference folder, without copies."""
     peers = {row["id"]: row for row in pq.read_table(reference / PEER).to_pylist()}
     found: dict[tuple[object, ...], Deployed] = {}
-    for row in pq.read_table(reference / SILICON).to_pylist():
-        if row["mode"] == "agg" and row["concurrency"]:
-            one = _deployed(row, peers.get(row["id"], {}))
-            times = (round(row["ttft_ms"], 1), round(row["tpot_ms"], 1))
-            load = (one.cut, one.clients, one.prompt, one.output)
-            found.setdefault((*one.family, *load, *times), one)
+    rows = pq.read_table(reference / SILICON).to_pylist()
+    aggregated = known_rows(
+        [row for row in rows if row["mode"] == "agg" and row["concurrency"]], SILICON,
+        model=MODELS.__contains__, gpu=GPUS.has, framework=FRAMEWORKS.__contains__,
+    )  # fmt: skip
+    for row in aggregated:
+        one = _deployed(row, peers.get(row["id"], {}))
+        times = (round(row["ttft_ms"], 1), round(row["tpot_ms"], 1))
+        load = (one.cut, one.clients, one.prompt, one.output)
+        found.setdefault((*one.family, *load, *times), one)
     return list(found.values())
 
 

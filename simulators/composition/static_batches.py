@@ -31,6 +31,8 @@ from simulators.composition.engine_columns import (
 )
 from simulators.composition.overhead import load_runtime
 from simulators.composition.replica import Replica
+from simulators.core.folder import GPUS
+from simulators.core.known import known_rows
 from simulators.workload.cut import Parallelism
 from simulators.workload.step import decode_step, prefill_step
 
@@ -100,7 +102,12 @@ class StaticBatch:
 def static_rows(reference: Path) -> list[StaticBatch]:
     """Return the static batches of the reference folder, each once: as its last release has it."""
     found = {}
-    rows = pq.read_table(reference / STATIC).to_pylist()
+    rows = known_rows(
+        pq.read_table(reference / STATIC).to_pylist(),
+        STATIC,
+        model=MODELS.__contains__,
+        gpu=GPUS.has,
+    )
     for row in sorted(rows, key=lambda row: str(row["doc_tag"])):
         unsure = row["doc_tag"] == UNSURE and row["tp_size"] > 1
         if row["output_tokens_per_s_total"] and not unsure:

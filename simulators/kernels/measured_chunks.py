@@ -63,7 +63,8 @@ def _mixed(reference: Path, gpu: str, kernel: str) -> list[Measured]:
     path = reference / MIXED
     if not path.is_file():
         return []
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", MIXED_GPUS[gpu])])
+    mine = [("gpu", "==", MIXED_GPUS[gpu]), ("model", "in", list(HEADS))]
+    table = pyarrow.parquet.read_table(path, filters=mine)
     cut = table["tp"].to_numpy()
     heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64)
     new, past, decodes, keys = (

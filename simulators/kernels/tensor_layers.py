@@ -73,8 +73,9 @@ def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] 
 
 
 def by_layer(file: Path, gpu: str) -> list[pa.Table]:
-    """Return a table's rows of one GPU by model, degree and layer."""
-    table = pa.parquet.read_table(file, filters=[("gpu", "==", gpu)])
+    """Return a table's rows of one GPU by model, degree and layer, models we know."""
+    mine = [("gpu", "==", gpu), ("model", "in", list(MODELS))]
+    table = pa.parquet.read_table(file, filters=mine)
     keys = ("model", "tp", "layer")
     found = []
     for wanted in table.select(keys).group_by(list(keys)).aggregate([]).to_pylist():

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from simulators.core.contract import Check
+from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
+from simulators.core.known import known_rows
 from simulators.serving.frontend import NONE
 from simulators.serving.offline import MEMORY_FRACTION, MOST_SEQUENCES, MOST_TOKENS
 from simulators.serving.point import ServingPoint
@@ -50,7 +52,12 @@ class Online:
 
 def online(reference: Path) -> list[Online]:
     """Return the runs of the reference folder whose models are known."""
-    rows = pq.read_table(reference / ONLINE).to_pylist()
+    rows = known_rows(
+        pq.read_table(reference / ONLINE).to_pylist(),
+        ONLINE,
+        model=MODELS.__contains__,
+        gpu=GPUS.has,
+    )
     return [
         Online(
             point=_point(row),
@@ -61,7 +68,6 @@ def online(reference: Path) -> list[Online]:
             tokens_per_s=row["output_tokens_per_s"],
         )
         for row in rows
-        if row["model"] in MODELS
     ]
 
 

@@ -20,6 +20,8 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.deployments import MXFP4, four_bit_experts
 from simulators.core.errors import Infeasible
+from simulators.core.folder import GPUS
+from simulators.core.known import known_rows
 from simulators.serving.frontend import NONE, is_left_out
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf
@@ -44,7 +46,7 @@ MODELS = {
     "Mistral 7B": "mistral_7b",
     "DeepSeek-R1-0528": "deepseek_v3",
 }
-GPUS = {
+BOARDS = {
     "a100_pcie": "a100_pcie_80gb", "gh200_480gb": "gh200", "rtx_pro_6000_server": "rtx_pro_6000",
 }  # fmt: skip
 
@@ -89,7 +91,10 @@ class Throughput:
 
 def offline(reference: Path) -> list[Throughput]:
     """Return the offline runs of the reference folder."""
-    rows = pq.read_table(reference / OFFLINE).to_pylist()
+    rows = known_rows(
+        pq.read_table(reference / OFFLINE).to_pylist(), OFFLINE, model=MODELS.__contains__,
+        gpu=lambda name: GPUS.has(BOARDS.get(name, name)),
+    )  # fmt: skip
     return [
         Throughput(
             name=f"{row['model']} {row['gpu']} {row['precision']} tp{row['tp_size']}",
@@ -103,7 +108,7 @@ def offline(reference: Path) -> list[Throughput]:
 
 def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
-    model, gpu = MODELS[row["model"]], GPUS.get(row["gpu"], row["gpu"])
+    model, gpu = MODELS[row["model"]], BOARDS.get(row["gpu"], row["gpu"])
     stored = "fp4" if model in MXFP4 else row["precision"]
     has_narrow_experts = stored == "fp4" and load_model(model).experts > 0
     group = f"{model}.{gpu}"
