@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simulators.composition.deployments import APART, FRAMEWORKS, Deployed, steady_state
-from simulators.composition.engine_columns import GAPS, KINDS, kernels_text, scaled
+from simulators.composition.engine_columns import (
+    GAPS,
+    KINDS,
+    PACES,
+    kernels_text,
+    paces_text,
+    scaled,
+)
 from simulators.composition.iteration import iteration
 from simulators.composition.overhead import RUNTIMES, load_runtime
 from simulators.core.calibration import sha256_of, write_calibration
@@ -81,9 +88,9 @@ def fit_family(file: Path) -> Path:
         f'\n[runtime]\nframework = "{framework}"\n'
     )
     body += "".join(f"{name} = {getattr(runtime, name):.4g}\n" for name in (*GAPS, *KINDS))
-    for device, paces in runtime.paces.items():
-        body += f"\n[paces.{device}]\n"
-        body += "".join(f"{family} = {pace:.4g}\n" for family, pace in paces.items())
+    for kind in PACES:
+        for device, paces in getattr(runtime, kind).items():
+            body += paces_text(f"{kind}.{device}", paces)
     path = OWN / f"{file.stem}.toml"
     write_calibration(path, body + kernels_text(framework) + _rows_text(table))
     return path
