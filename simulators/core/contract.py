@@ -377,8 +377,16 @@ class Pointwise(Generic[P, M]):
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
     """Return the rows of a batch as points of type `kind`."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    lists = [batch.column(name).to_pylist() for name in names]
-    return [kind(*row) for row in zip(*lists, strict=True)]
+    return [kind(*row) for row in zip(*(_cells(batch, name) for name in names), strict=True)]
+
+
+def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Return a column as Python values; equal ones of an encoded column are one object."""
+    if pa.types.is_dictionary(batch.column(name).type):
+        codes, values = categories(batch, name)
+        return [values[code] for code in codes.tolist()]
+    plain: list[Any] = batch.column(name).to_pylist()
+    return plain
 
 
 def evaluate_pointwise(

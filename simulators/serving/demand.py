@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import fields, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,54 +33,85 @@ EVENT_ONLY = {
 """Fields, and their only values, of which a steady state knows."""
 
 
-def requests_for(point: ServingPoint) -> Requests:
-    """Return the requests of a point's workload, with the lengths that the point fixes."""
+class Demand(NamedTuple):
+    """The fields of a point that say what is asked; points of one demand answer the same."""
+
+    workload: str
+    qps: float | None
+    prompt_tokens: int
+    output_tokens: int
+    length_spread: float
+    requests: int
+    seed: int
+    arrivals: str
+    burstiness: float
+    clients: int
+    think_s: float
+    patience_s: float | None
+    turns: int
+    burst_ratio: float
+    burst_s: float
+    calm_s: float
+    swing: float
+    period_s: float
+
+
+_demanded = attrgetter(*Demand._fields)
+
+
+def demand_of(point: ServingPoint) -> Demand:
+    """Return what is asked of a point."""
+    return Demand._make(_demanded(point))
+
+
+def requests_for(demand: Demand) -> Requests:
+    """Return the requests of a workload, with the lengths that the demand fixes."""
     asked = requests_of(
-        workload=point.workload,
-        qps=None if point.qps is None else point.qps / max(point.turns, 1),
-        requests=point.requests,
-        seed=point.seed,
-        process=point.arrivals,
-        burstiness=point.burstiness,
-        clients=point.clients,
-        think_s=point.think_s,
+        workload=demand.workload,
+        qps=None if demand.qps is None else demand.qps / max(demand.turns, 1),
+        requests=demand.requests,
+        seed=demand.seed,
+        process=demand.arrivals,
+        burstiness=demand.burstiness,
+        clients=demand.clients,
+        think_s=demand.think_s,
         pattern=Pattern(
-            burst_ratio=point.burst_ratio,
-            burst_s=point.burst_s,
-            calm_s=point.calm_s,
-            swing=point.swing,
-            period_s=point.period_s,
+            burst_ratio=demand.burst_ratio,
+            burst_s=demand.burst_s,
+            calm_s=demand.calm_s,
+            swing=demand.swing,
+            period_s=demand.period_s,
         ),
     )
-    if point.patience_s is not None:
-        asked = replace(asked, patience_s=float(point.patience_s))
+    if demand.patience_s is not None:
+        asked = replace(asked, patience_s=float(demand.patience_s))
     count = asked.arrival_s.size
-    if point.prompt_tokens:
-        asked = replace(asked, prompt_tokens=_lengths(point, "prompt_tokens", count))
-    if point.output_tokens:
-        asked = replace(asked, output_tokens=_lengths(point, "output_tokens", count))
-    if point.turns == 1:
+    if demand.prompt_tokens:
+        asked = replace(asked, prompt_tokens=_lengths(demand, "prompt_tokens", count))
+    if demand.output_tokens:
+        asked = replace(asked, output_tokens=_lengths(demand, "output_tokens", count))
+    if demand.turns == 1:
         return asked
-    if asked.clients or is_trace(point.workload):
+    if asked.clients or is_trace(demand.workload):
         raise UserError(
-            f"turns is {point.turns}; sessions are drawn, so neither closed arrivals nor a trace "
+            f"turns is {demand.turns}; sessions are drawn, so neither closed arrivals nor a trace "
             "can have them"
         )
-    return in_sessions(asked, point.turns, point.think_s)
+    return in_sessions(asked, demand.turns, demand.think_s)
 
 
-def _lengths(point: ServingPoint, name: str, count: int) -> Ints:
+def _lengths(demand: Demand, name: str, count: int) -> Ints:
     """Return equal lengths, or lengths drawn evenly below the stated one.
 
     Raises:
         UserError: the spread is no share.
     """
-    most, spread = getattr(point, name), point.length_spread
+    most, spread = getattr(demand, name), demand.length_spread
     if not 0.0 <= spread < 1.0:
         raise UserError(f"length_spread is {spread:g}; it must be at least 0 and below 1")
     if spread == 0.0:
         return np.full(count, most)
-    return _drawn(point.seed, name, count, most, spread)
+    return _drawn(demand.seed, name, count, most, spread)
 
 
 @functools.lru_cache(maxsize=256)

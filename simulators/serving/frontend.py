@@ -10,7 +10,7 @@ groups. What that amounts to was fitted by framework to times to the first token
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -102,22 +102,26 @@ def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
     return float(lo), float(hi)
 
 
-def banded(metrics: ServingMetrics, runtime: str) -> ServingMetrics:
-    """Return the metrics with 90 % intervals, where the runtime's framework was measured.
+def bands_of(runtime: str) -> Mapping[str, tuple[float, float]]:
+    """Return the bands of metrics where the runtime's framework was measured, else none.
 
-    The interval of a deployment is that of the residuals of deployments left out of the fit: how
-    far whole groups of them, each a model on a GPU, were measured from what was predicted.
+    The band of a deployment is that of the residuals of deployments left out of the fit: how far
+    whole groups of them, each a model on a GPU, were measured from what was predicted.
     """
     framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
     if framework not in _content(CALIBRATION.stat().st_mtime_ns)["frontend"]:
-        return metrics
+        return {}
+    return {name: band_of(framework, left_out, name.partition("_")[0]) for name in WITH_BAND}
+
+
+def banded(metrics: ServingMetrics, bands: Mapping[str, tuple[float, float]]) -> ServingMetrics:
+    """Return the metrics with the 90 % intervals that these bands make of them."""
     found: dict[str, Any] = {}
-    for name in WITH_BAND:
+    for name, (lo, hi) in bands.items():
         value = getattr(metrics, name)
         if value is not None:
-            lo, hi = band_of(framework, left_out, name.partition("_")[0])
             found |= {f"{name}_lo": value * lo, f"{name}_hi": value * hi}
-    return replace(metrics, **found)
+    return ServingMetrics(**vars(metrics) | found) if found else metrics
 
 
 def behind(asked: Requests, delay_s: Floats) -> Requests:

@@ -41,10 +41,11 @@ def corrected_by_own(
         metrics: as predicted.
         point: the deployment and the load.
         predict: what predicts, without correction.
-        shelf: where deviations are kept for other points of a batch.
+        shelf: where rows and deviations are kept for other points of a batch.
     """
-    file = runtime_file(point.runtime)
-    rows = _measured(file, file.stat().st_mtime_ns)
+    if point.runtime not in shelf.measured:
+        shelf.measured[point.runtime] = measured_rows(point.runtime)
+    rows = shelf.measured[point.runtime]
     if not rows or not _is_like(point, rows[0]):
         return metrics
     if point.runtime not in shelf.deviations:
@@ -56,9 +57,14 @@ def corrected_by_own(
     return _scaled(metrics, ttft, tpot)
 
 
+def measured_rows(runtime: str) -> tuple[Deployed, ...]:
+    """Return the measured rows of a runtime's file, if it has any."""
+    file = runtime_file(runtime)
+    return _measured(file, file.stat().st_mtime_ns)
+
+
 @functools.lru_cache(maxsize=16)
 def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
-    """Return the measured rows of a runtime's file."""
     return tuple(measured_deployment(row) for row in read_calibration(file).get("measured", ()))
 
 

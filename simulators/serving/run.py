@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from operator import attrgetter
 
+from simulators.composition.deployments import Deployed
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.arrivals import Requests
-from simulators.serving.demand import requests_for
+from simulators.serving.demand import demand_of, requests_for
 from simulators.serving.deployment import DEPLOYED, Deployment, deployment_of
-from simulators.serving.frontend import behind, frontend_of, load_frontend, seen_by_clients
+from simulators.serving.frontend import (
+    bands_of,
+    behind,
+    frontend_of,
+    load_frontend,
+    seen_by_clients,
+)
+from simulators.serving.iteration import Hardware
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.near import Deviations
 from simulators.serving.point import CACHED, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
@@ -20,6 +29,8 @@ from simulators.serving.service import Engine, Limits, kv_blocks, serve, swap_sp
 from simulators.serving.summary import Bill, Window, metrics_of
 from simulators.serving.world import World
 
+_deployed = attrgetter(*DEPLOYED)
+
 
 class Shelf:
     """What the points of one batch have in common is looked up once."""
@@ -28,12 +39,15 @@ class Shelf:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
         self.server = functools.cache(load_frontend)
-        self.deviations: dict[str, Deviations] = {}  # by runtime, of its own measured rows
+        self.bands = functools.cache(bands_of)
+        self.requests = functools.lru_cache(maxsize=32)(requests_for)
+        self.measured: dict[str, tuple[Deployed, ...]] = {}  # by runtime, its own rows
+        self.deviations: dict[str, Deviations] = {}  # and what they deviate by
         self._deployments: dict[tuple[object, ...], Deployment] = {}
 
     def deployment(self, point: ServingPoint) -> Deployment:
         """Return the deployment a point describes."""
-        key = tuple(getattr(point, name) for name in DEPLOYED)
+        key = _deployed(point)
         if key not in self._deployments:
             self._deployments[key] = deployment_of(point)
         return self._deployments[key]
@@ -85,7 +99,7 @@ def run_of(
         raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
     if point.preemption == CACHED and not scheduler.keeps:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
-    asked = asked or requests_for(point)
+    asked = asked or shelf.requests(demand_of(point))
     limits = _limits(point, deployment, scheduler, asked)
     let_in, rejected = _admitted(asked, limits)
     table, price = prices_of(point, deployment.hardware)
@@ -144,13 +158,13 @@ def _limits(
         short = asked.prompt_tokens[asked.prompt_tokens + asked.output_tokens <= context]
         tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
     groups = point.attention_dp  # each has seats and a budget of its own
-    blocks = kv_blocks(
-        deployment.hardware.replica,
-        memory_fraction=point.memory_fraction,
-        block_size=point.block_size,
-        tokens=tokens,
-        rows=point.max_batch,
-        of_rest=scheduler.of_rest,
+    blocks = _blocks(
+        deployment.hardware,
+        point.memory_fraction,
+        point.block_size,
+        tokens,
+        point.max_batch,
+        scheduler.of_rest,
     )
     host_blocks, move_s = 0, 0.0
     if point.preemption == SWAP:
@@ -171,6 +185,25 @@ def _limits(
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _blocks(
+    hardware: Hardware,
+    memory_fraction: float,
+    block_size: int,
+    tokens: int,
+    rows: int,
+    of_rest: bool,
+) -> int:
+    return kv_blocks(
+        hardware.replica,
+        memory_fraction=memory_fraction,
+        block_size=block_size,
+        tokens=tokens,
+        rows=rows,
+        of_rest=of_rest,
     )
 
 

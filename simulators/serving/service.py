@@ -84,9 +84,8 @@ class Limits:
 
     def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
         """Return which requests could ever run to their end, alone on a replica."""
-        total = prompt_tokens + output_tokens
-        blocks = -(-total // self.block_size) + max(1, self.kept_free)
-        return np.flatnonzero((total <= self.most_tokens) & (blocks <= self.blocks))
+        room = (self.blocks - max(1, self.kept_free)) * self.block_size
+        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.most_tokens, room))
 
 
 @dataclass(frozen=True)

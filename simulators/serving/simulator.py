@@ -175,7 +175,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     shelf = shelf or Shelf()
     found = _simulated(point, shelf)
     found = corrected_by_own(found, point, lambda row: _simulated(row, shelf), shelf)
-    return banded(found, point.runtime)
+    return banded(found, shelf.bands(point.runtime))
 
 
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:

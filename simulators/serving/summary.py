@@ -26,7 +26,7 @@ from simulators.serving.replica import (
     SWAPS,
     TOTAL,
 )
-from simulators.serving.spread import Spread, gap_spread, spread
+from simulators.serving.spread import Spread, gap_spread, spread, spreads
 from simulators.serving.world import BLOCK_SECONDS, BUSY_S, INSIDE_SECONDS, JOULES, World
 
 GROWTH = 0.1
@@ -132,12 +132,15 @@ def _latencies(served: Served) -> dict[str, float | None]:
     times, output_tokens = served
     arrival, scheduled = times[:, ARRIVAL], times[:, SCHEDULED]
     first, end = times[:, FIRST_TOKEN], times[:, COMPLETED]
-    prefill, tpot = spread(first - scheduled), spread(_tpot_s(served)[output_tokens > 1])
+    ttft, e2e, queue, prefill = spreads(
+        np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
+    )
+    tpot = spread(_tpot_s(served)[output_tokens > 1])
     return {
-        **_columns("ttft", spread(first - arrival)),
+        **_columns("ttft", ttft),
         **_columns("tpot", tpot),
-        **_columns("e2e", spread(end - arrival)),
-        **_columns("queue", spread(scheduled - arrival)),
+        **_columns("e2e", e2e),
+        **_columns("queue", queue),
         **dict.fromkeys(("ttft_p99_s_ci", "tpot_p99_s_ci", "e2e_p99_s_ci")),
         **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
@@ -184,25 +187,27 @@ def _rates(paid: Served, span_s: float, bill: Bill) -> dict[str, float | None]:
 
 def _use(world: World, answered: Any, tokens: int, makespan_s: float, bill: Bill) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
-    times, pool, gauge = world.times, world.pool, world.gauge
+    times, pool = world.times, world.pool
     replicas, blocks = pool.shape[0], int(pool[0, TOTAL])
-    iterations, stages = int(pool[:, ITERATIONS].sum()), bill.gpus // bill.gpus_per_stage
-    busy_s, per_s = float(gauge[:, BUSY_S].sum()), 1.0 / makespan_s
+    counted: list[int] = pool.sum(axis=0).tolist()
+    summed: list[float] = np.ascontiguousarray(world.gauge.T).sum(axis=1).tolist()
+    iterations, stages = counted[ITERATIONS], bill.gpus // bill.gpus_per_stage
+    busy_s, per_s = summed[BUSY_S], 1.0 / makespan_s
     joules = None
     if bill.waiting_w_per_stage is not None:
         idle_j = bill.waiting_w_per_stage * (stages * makespan_s - busy_s)
-        joules = (float(gauge[:, JOULES].sum()) + idle_j) / tokens
-    seen = int(world.request[answered][:, [PROMPT, OUTPUT]].sum())
+        joules = (summed[JOULES] + idle_j) / tokens
+    seen = int(world.request[answered, PROMPT].sum() + world.request[answered, OUTPUT].sum())
     return {
         "energy_j_per_token": joules,
-        "kv_use_mean": float(gauge[:, BLOCK_SECONDS].sum()) * per_s / (blocks * replicas),
+        "kv_use_mean": summed[BLOCK_SECONDS] * per_s / (blocks * replicas),
         "kv_use_max": float(pool[:, MOST_USED].max()) / blocks,
-        "inside_mean": float(gauge[:, INSIDE_SECONDS].sum()) * per_s,
-        "mean_batch": float(pool[:, BATCHED].sum()) / iterations,
+        "inside_mean": summed[INSIDE_SECONDS] * per_s,
+        "mean_batch": counted[BATCHED] / iterations,
         "busy": busy_s * per_s / stages,
         "mfu": bill.flops_per_token * seen * per_s / (bill.gpus * bill.peak_flops_per_gpu),
-        "restarts": int(pool[:, RESTARTED].sum()),
-        "swaps": int(pool[:, SWAPS].sum()),
+        "restarts": counted[RESTARTED],
+        "swaps": counted[SWAPS],
         "stalled_requests": int(np.count_nonzero(times[:, STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, STALLED].sum()) / times.shape[0],
         "gpus": bill.gpus,
@@ -242,4 +247,5 @@ def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
 def _quarters(values: Floats) -> list[float]:
     """Return the mean of each quarter."""
     quarter = values.size // 4
-    return [float(values[i * quarter : (i + 1) * quarter].sum()) / quarter for i in range(4)]
+    means: list[float] = (values[: 4 * quarter].reshape(4, quarter).sum(axis=1) / quarter).tolist()
+    return means
