@@ -82,7 +82,7 @@ def _band(vector: Elementwise, gpu: Gpu, profile: Profile) -> Band | None:
 
 def _origin(vector: Elementwise, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     if (entry := resident_entry(vector, gpu, profile)) is not None:
-        return entry.calibrated and not gpu.is_what_if, False
+        return entry.calibrated, False
     return vector_rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, lists
 
 from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.effects import EVERYTHING
 from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
@@ -117,6 +117,17 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     plain = replace(runtime, borrowed={})
     assert gemms_s("rtx_4090", runtime) == gemms_s("rtx_4090", plain)
     assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
+
+
+def test_a_changed_board_keeps_the_paces_of_the_one_it_was() -> None:
+    replica = replace(
+        a_replica("llama3_1_8b", Parallelism(), dtype="bf16"), gpu=load_gpu("rtx_4090")
+    )
+    almost = replace(replica, gpu=what_if(replica.gpu, bandwidth_scale=1.0 + 1e-9))
+    step = decode_step(32.0, 500.0)
+    assert float(iteration(almost, step).tokens_s) == pytest.approx(
+        float(iteration(replica, step).tokens_s), rel=1e-6
+    )
 
 
 def test_borrowed_kernels_go_at_the_pace_of_own_ones_where_those_were_fitted() -> None:
