@@ -25,6 +25,7 @@ from simulators.kernels.gemm import tensor_rates_of
 from simulators.kernels.grouped_gemm import is_timed_as_layer
 from simulators.kernels.latency import Priced, price, roofline_s
 from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.profile import Profile
 from simulators.kernels.tensor import PLAIN
 from simulators.workload.operators import (
     Attention,
@@ -144,7 +145,7 @@ def family_of(operator: Compute) -> str:
     return "vector"
 
 
-def quantising_s(operator: Compute, gpu: Gpu, framework: str) -> float:
+def quantising_s(operator: Compute, gpu: Gpu, profile: Profile) -> float:
     """Return what a measured product spends on quantising its activations before it starts.
 
     It is what the product starts later than one of 16-bit numbers by the same framework.
@@ -153,7 +154,6 @@ def quantising_s(operator: Compute, gpu: Gpu, framework: str) -> float:
         return 0.0
     if np.any(np.asarray(operator.batch) > 1.0):  # heads' products were timed without it
         return 0.0
-    profile = profile_of(gpu, BEST, framework)
     rates, plain = tensor_rates_of(operator, gpu, profile), profile.tensor.get(PLAIN)
     if rates is None or plain is None or rates.kind == PLAIN:
         return 0.0
@@ -182,8 +182,9 @@ def _fastest(operator: Compute, replica: Replica) -> tuple[Priced, NDArray[np.fl
     allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
     best: tuple[Priced, NDArray[np.float64]] | None = None
     for framework in allowed:
-        alone = price(operator, replica.gpu, framework=framework)
-        seconds = _among_others(operator, replica, alone, framework)
+        profile = profile_of(replica.gpu, BEST, framework)
+        alone = price(operator, replica.gpu, profile)
+        seconds = _among_others(operator, replica, alone, profile)
         best = (alone, seconds) if best is None else _faster(best, (alone, seconds))
     assert best is not None, "a runtime names whose kernels compete"
     return best
@@ -206,7 +207,7 @@ def _faster(
 
 
 def _among_others(
-    operator: Compute, replica: Replica, alone: Priced, framework: str
+    operator: Compute, replica: Replica, alone: Priced, profile: Profile
 ) -> NDArray[np.float64]:
     """Return the seconds of one launch among those of the rest of the model."""
     gpu, effects = replica.gpu, replica.effects
@@ -214,7 +215,7 @@ def _among_others(
     pace = replica.runtime.pace(gpu.architecture, family, is_own=alone.calibrated)
     seconds = alone.latency_s
     if effects.fusion and replica.runtime.is_fused:
-        quantised_s = quantising_s(operator, gpu, framework)
+        quantised_s = quantising_s(operator, gpu, profile)
         if quantised_s:
             seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
     seconds = pace * seconds

@@ -38,7 +38,12 @@ CHOSEN = Draw(awake=0.0, memory=MEMORY_SHARE, compute={}, factor={}, limit=1.0)
 
 def draw_of(gpu: Gpu) -> Draw:
     """Return the numbers of a board: its own, its architecture's, or chosen ones."""
-    for name in (gpu.measured_as or gpu.name, RELATIVES.get(gpu.architecture, "")):
+    return _draw(gpu.measured_as or gpu.name, RELATIVES.get(gpu.architecture, ""))
+
+
+@functools.lru_cache(maxsize=128)
+def _draw(board: str, relative: str) -> Draw:
+    for name in (board, relative):
         if name and (file := power_file(name)).is_file():
             return draw_from(power_tables_of(file)["draw"])
     return CHOSEN

@@ -38,10 +38,10 @@ from simulators.kernels.profile import (
 )
 from simulators.kernels.tensor import band_name
 from simulators.kernels.tensor_levels import (
+    FOLDER,
     has_own,
     tensor_boards,
     tensor_files,
-    tensor_folders,
     tensor_rates,
 )
 from simulators.kernels.tiling import Tile
@@ -87,12 +87,25 @@ def _places(home: str) -> tuple[Path, ...]:
 
 def calibration_file(name: str) -> Path | None:
     """Return the calibration of a device, if there is one."""
-    return next((file for file in _candidates(places(), name) if file.is_file()), None)
+    return _found(name)[0]
+
+
+def _found(name: str) -> tuple[Path | None, int]:
+    """Return the calibration of a device and when it was written; without one, nothing and 0."""
+    for file in _candidates(places(), name):
+        if written_ns := _written_ns(file):
+            return file, written_ns
+    return None, 0
 
 
 @functools.lru_cache(maxsize=512)
 def _candidates(folders: tuple[Path, ...], name: str) -> tuple[Path, ...]:
     return tuple(folder / f"{name}.toml" for folder in folders)
+
+
+@functools.lru_cache(maxsize=4)
+def _tensor_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(folder / FOLDER for folder in folders)
 
 
 def files_behind(gpu: Gpu, level: str) -> tuple[Path, ...]:
@@ -116,12 +129,11 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
     if level not in (*LEVELS, BEST):
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
     name = gpu.measured_as or gpu.name
-    file = calibration_file(name)
-    folders = tensor_folders(places())
-    stamp = (_stamp(file), _stamp(calibration_file(BOARDS)), *map(_stamp, folders))
+    file, written_ns = _found(name)
+    stamps = (written_ns, _found(BOARDS)[1], *map(_written_ns, _tensor_folders(places())))
     sold = as_sold(gpu)
     key = _Key(name, sold.vendor, sold.architecture, sold.peak_flops.get("fp32", 0.0) / sold.tdp_w)
-    return replace(_profile(key, level, framework, file, stamp), asked=level, framework=framework)
+    return _profile(key, level, framework, file, stamps)
 
 
 def as_sold(gpu: Gpu) -> Gpu:
@@ -136,8 +148,8 @@ def as_sold(gpu: Gpu) -> Gpu:
 
 def boards() -> tuple[Board, ...]:
     """Return all calibrated boards that shipped calibrations sum up."""
-    file = calibration_file(BOARDS)
-    return () if file is None else _boards(file, _stamp(file))
+    file, written_ns = _found(BOARDS)
+    return () if file is None else _boards(file, written_ns)
 
 
 @dataclass(frozen=True)
@@ -150,8 +162,12 @@ class _Key:
     flops_per_j: float
 
 
-def _stamp(file: Path | None) -> int:
-    return 0 if file is None else file.stat().st_mtime_ns
+def _written_ns(path: Path) -> int:
+    """Return when a file or folder last changed; 0 if it is not there. Asked at each price."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -164,8 +180,9 @@ def _profile(
     tensor = tensor_rates(known, key.name, key.architecture, framework, own=own)
     only_tensor = level == "full" and file is None and has_own(known, key.name)
     plain = _scalar_profile(key, BEST if only_tensor else level, file)
-    bands = {band_name(kind): rates.band for kind, rates in tensor.items() if rates.band}
-    return replace(plain, tensor=tensor, bands={**plain.bands, **bands})
+    bands = dict(plain.bands)
+    bands |= {band_name(kind): rates.band for kind, rates in tensor.items() if rates.band}
+    return replace(plain, tensor=tensor, bands=bands, asked=level, framework=framework)
 
 
 def _scalar_profile(key: _Key, level: str, file: Path | None) -> Profile:

@@ -19,6 +19,7 @@ from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.pricing import AROUND_EXPERTS, compute_rows, quantising_s
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.latency import moved_bytes
+from simulators.kernels.levels import profile_of
 from simulators.workload.cut import Parallelism, stage_of
 from simulators.workload.operators import Gemm
 from simulators.workload.step import decode_step, prefill_step
@@ -68,8 +69,9 @@ def test_a_framework_that_quantises_in_its_call_is_not_paid_for_it_twice() -> No
     gpu = load_gpu("h100_sxm")
     narrow = Gemm(name="x", m=8.0, n=8192.0, k=8192.0, dtype="fp8")
     wide = dataclasses.replace(narrow, dtype="bf16")
-    assert 5e-6 < quantising_s(narrow, gpu, "trtllm") < 15e-6
-    assert quantising_s(wide, gpu, "trtllm") == 0.0
+    profile = profile_of(gpu, framework="trtllm")
+    assert 5e-6 < quantising_s(narrow, gpu, profile) < 15e-6
+    assert quantising_s(wide, gpu, profile) == 0.0
 
 
 @given(
