@@ -260,14 +260,15 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
     workloads(leaving=True),
     st.sampled_from(sorted(ASKED_EACH_TIME)),
     st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 10]),
     st.sampled_from(["round_robin", "least_outstanding"]),
     hosts,
 )
 def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
-    requests: Requests, scheduler: str, stages: int, router: str, host_blocks: int
+    requests: Requests, scheduler: str, stages: int, patience: int, router: str, host_blocks: int
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
+    allowed = tight(scheduler, stages=stages, patience=patience, host_blocks=host_blocks)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]
@@ -278,6 +279,24 @@ def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
     assert np.array_equal(lazy.pool[:, counted], eager.pool[:, counted])
     assert np.allclose(lazy.times[:, STALLED], eager.times[:, STALLED], rtol=1e-9, atol=1e-12)
     assert np.allclose(lazy.gauge, eager.gauge, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stages", "patience", "gap_s"), [(2, 2, 1.0), (2, 10, 1.0), (4, 2, 0.4), (4, 10, 0.2)]
+)
+def test_iterations_until_the_next_look_are_those_of_all_stages(
+    stages: int, patience: int, gap_s: float
+) -> None:
+    draw = np.random.default_rng(1)
+    requests = asked(
+        np.cumsum(draw.exponential(gap_s, 200)),
+        draw.integers(1, 200, 200),
+        draw.integers(1, 200, 200),
+    )
+    allowed = tight("sglang", stages=stages, patience=patience)
+    lazy = run(requests, "sglang", allowed=allowed)
+    eager = run(requests, ASKED_EACH_TIME["sglang"], allowed=allowed)
+    assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
 
 
 def test_a_batch_that_put_somebody_out_asks_again_when_he_fits() -> None:

@@ -8,7 +8,8 @@ used.
 
 `poll_interval` is its `scheduler_recv_interval`: new requests are received after every batch of
 prompts, and otherwise only every so many decode iterations (`scheduler_recv_skipper.py`), which
-gathers prompts into fewer, larger batches.
+gathers prompts into fewer, larger batches. It counts the iterations of all pipeline stages' batches
+together, so one batch's share of them is not known ahead: the stages ask after each.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from simulators.serving.replica import (
     RESTARTED,
     SCHEDULE,
     SEATS,
+    STAGES,
     WAITING,
     pop_waiting,
     seat,
@@ -100,10 +102,12 @@ def schedule(
     if pool[IDLE] > 0 or pool[RESTARTED] > restarts or hopeful:
         pool[MEMO] = AT_ONCE
         return 1
+    if pool[WAITING] > 0 and looks:
+        pool[MEMO] = AT_ONCE  # they were received, and take the next free seats
+    if limits[STAGES] > 1 and limits[PATIENCE] > 1:
+        return 1
     if pool[WAITING] > 0 and not looks:
         return limits[PATIENCE] - pool[MEMO]  # type: ignore[no-any-return]
-    if pool[WAITING] > 0:
-        pool[MEMO] = AT_ONCE  # they were received, and take the next free seats
     return FOREVER
 
 
