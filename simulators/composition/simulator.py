@@ -60,7 +60,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 2
+    version: int = 3
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -102,7 +102,7 @@ class Dataflow:
     """The simulator of this room."""
 
     name: str = "dataflow"
-    version: int = 2
+    version: int = 3
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 

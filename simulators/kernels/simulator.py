@@ -144,7 +144,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 2
+    version: int = 3
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
