@@ -84,17 +84,24 @@ def tight(scheduler: str, **changes: object) -> Limits:
 
 
 hosts = st.sampled_from([0, 5, 1000])
+preemptions = st.one_of(
+    hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "keeps": True})
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    workloads(leaving=True), schedulers, st.sampled_from([1, 2, 3]), st.sampled_from([1, 3]), hosts
+    workloads(leaving=True),
+    schedulers,
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([1, 3]),
+    preemptions,
 )
 def test_blocks_never_leak_and_every_request_ends_or_leaves(
-    requests: Requests, scheduler: str, stages: int, replicas: int, host_blocks: int
+    requests: Requests, scheduler: str, stages: int, replicas: int, preempted: dict[str, int]
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
+    allowed = tight(scheduler, stages=stages, **preempted)
     world = run(requests, scheduler, allowed=allowed, replicas=replicas)
     assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
     assert (world.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
@@ -109,7 +116,7 @@ def test_blocks_never_leak_and_every_request_ends_or_leaves(
     assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
     assert (times[:, FIRST_TOKEN] <= times[:, COMPLETED]).all()
     assert (world.request[:, REPLICA] >= 0).all()
-    if host_blocks == 0:
+    if preempted["host_blocks"] == 0:
         assert world.pool[:, SWAPS].sum() == 0
 
 
@@ -262,13 +269,18 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
     st.sampled_from([1, 2, 4]),
     st.sampled_from([1, 2, 10]),
     st.sampled_from(["round_robin", "least_outstanding"]),
-    hosts,
+    preemptions,
 )
 def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
-    requests: Requests, scheduler: str, stages: int, patience: int, router: str, host_blocks: int
+    requests: Requests,
+    scheduler: str,
+    stages: int,
+    patience: int,
+    router: str,
+    preempted: dict[str, int],
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, patience=patience, host_blocks=host_blocks)
+    allowed = tight(scheduler, stages=stages, patience=patience, **preempted)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]
