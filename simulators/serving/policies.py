@@ -10,8 +10,10 @@ looks at the queue again unless told otherwise (`POLL_INTERVAL`).
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,16 +101,22 @@ def _module(folder: Folder, name: str) -> tuple[ModuleType, int]:
 
 @functools.lru_cache(maxsize=64)
 def _imported(file: Path, _mtime_ns: int) -> ModuleType:
-    """Import a policy; those of this room under their own names."""
+    """Import a policy; those of this room under their own names.
+
+    Others are known by their path, so that another process finds the module of what it loads
+    compiled.
+    """
     home = file.resolve()
     if home.is_relative_to(PACKAGE):
         dotted = ".".join(home.relative_to(PACKAGE.parent).with_suffix("").parts)
         return importlib.import_module(dotted)
-    spec = importlib.util.spec_from_file_location(f"policy_{file.stem}", home)
+    name = f"policy_{hashlib.sha256(str(home).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, home)
     if spec is None or spec.loader is None:
         raise UserError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.modules[name] = module
     return module
 
 

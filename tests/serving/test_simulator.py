@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +251,11 @@ def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
+    again = (
+        "from simulators.serving.policies import load_scheduler\n"
+        "load_scheduler('mine').schedule.compiled"
+    )
+    subprocess.run([sys.executable, "-c", again], check=True)  # from what the first one compiled
 
 
 def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
