@@ -126,7 +126,7 @@ class Deployed:
 
     @property
     def _recipe(self) -> Recipe:
-        return sglang_recipe(self.model, self.dtype, self.gpu, self.family[-1])
+        return sglang_recipe(self.model, self.dtype, self.gpu)
 
     @property
     def is_dense(self) -> bool:

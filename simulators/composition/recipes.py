@@ -29,27 +29,26 @@ class Recipe:
 
 
 BLACKWELL = Recipe(32768, 10, 30)
-"""Most recipes of Blackwell GPUs, and so those assumed of models that are not listed."""
+"""Most recipes of Blackwell GPUs (dsr1_fp8_b200.sh, qwen3.5_fp8_b200.sh), and so those assumed of
+models that are not listed."""
 
 OTHERS = Recipe(32768, 1, 1)
 
 LISTED = {
-    ("deepseek_v3", "bf16+fp4", "b200_sxm"): Recipe(16384, 10, 30),
-    ("glm_5", "fp8_block", "b200_sxm"): Recipe(32768, 1, 1),
-    ("glm_5", "fp8_block", "b300_sxm"): Recipe(32768, 1, 1),
-    ("glm_5", "bf16+fp4", "b200_sxm"): Recipe(32768, 10, 10),
-    ("qwen3_5_397b", "bf16+fp4", "b200_sxm"): Recipe(32768, 30, 30),
+    ("deepseek_v3", "bf16+fp4", "b200_sxm"): Recipe(16384, 10, 30),  # dsr1_fp4_b200.sh
+    ("glm_5", "fp8_block", "b200_sxm"): Recipe(32768, 1, 1),  # glm5_fp8_b200.sh
+    ("glm_5", "fp8_block", "b300_sxm"): Recipe(32768, 1, 1),  # glm5_fp8_b300.sh
+    ("glm_5", "bf16+fp4", "b200_sxm"): Recipe(32768, 10, 10),  # glm5_fp4_b200.sh
+    ("qwen3_5_397b", "bf16+fp4", "b200_sxm"): Recipe(32768, 30, 30),  # qwen3.5_fp4_b200.sh
 }
-"""Recipes unlike the others of their GPUs: model, precision, GPU."""
+"""Recipes unlike the others of their GPUs: model, precision, GPU; with the script that says so.
 
-LATER = {("qwen3_5_397b", "fp8_block", "b300_sxm", "v0.5.10"): Recipe(16384, 10, 10)}
-"""Recipes that replaced another one with a version of the engine."""
+Scripts change with time, and one per entry is assumed: qwen3.5_fp8_b300.sh has come to ask for
+batches of 16384 tokens and a look every 10 iterations, while that of a B200 stands for it here.
+"""
 
 
-def sglang_recipe(model: str, dtype: str, gpu: str, version: str = "") -> Recipe:
+def sglang_recipe(model: str, dtype: str, gpu: str) -> Recipe:
     """Return how a model is started on a GPU."""
-    for (*key, since), recipe in LATER.items():
-        if key == [model, dtype, gpu] and version.startswith(since):
-            return recipe
     usual = BLACKWELL if load_gpu(gpu).architecture == "blackwell" else OTHERS
     return LISTED.get((model, dtype, gpu), usual)
