@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,21 @@ def deployment(point: ServingPoint, target: str, name: str = "") -> str:
     engine = target if target in ENGINES else engine_of(point)
     launch = launch_of(point, engine)
     header = f"# {name or 'design'}: {point.model} on {point.gpu}, {point.replicas} replica(s) of "
-    header += f"{launch.gpus} GPU(s)\n"
+    header += f"{launch.gpus} GPU(s)\n" + "".join(f"# {line}\n" for line in _remarks(point, engine))
     if target == "kubernetes":
         return header + _kubernetes(launch, point)
     if target == "dynamo":
         return header + _dynamo(launch, point)
     return header + _shell(launch, point)
+
+
+def _remarks(point: ServingPoint, engine: str) -> Iterator[str]:
+    """Yield what no option of the command says about the precision."""
+    known = _engine(engine)
+    if point.dtype not in ("fp16", "bf16") and not known["dtypes"][point.dtype]:
+        yield f"the precision is that of the checkpoint: name one in {point.dtype}"
+    if point.dtype in known.get("remarks", {}):
+        yield known["remarks"][point.dtype]
 
 
 def engine_of(point: ServingPoint) -> str:
@@ -298,17 +307,7 @@ def _kubernetes(launch: Launch, point: ServingPoint) -> str:
         )
     engine = _engine(launch.engine)
     name, port = _label(point.model), engine["port"]
-    volumes = "- {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}"
-    mounts = "- {name: shm, mountPath: /dev/shm}"
-    extra = ""
-    if launch.file:
-        volumes += f"\n        - {{name: engine, configMap: {{name: {name}-engine}}}}"
-        mounts += "\n            - {name: engine, mountPath: /etc/engine}"
-        indented = "".join(f"    {line}\n" for line in launch.file.splitlines())
-        extra = (
-            f"---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}-engine\n"
-            f"data:\n  engine.yaml: |\n{indented}"
-        )
+    volumes, mounts, extra = _volumes(launch, name)
     words = [w.replace("engine.yaml", "/etc/engine/engine.yaml") for w in launch.command]
     return f"""\
 apiVersion: apps/v1
@@ -351,6 +350,22 @@ spec:
     - port: 80
       targetPort: {port}
 {extra}"""
+
+
+def _volumes(launch: Launch, name: str) -> tuple[str, str, str]:
+    """Return a pod's volumes, where they are mounted, and the manifest of what one holds."""
+    volumes = "- {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}"
+    mounts = "- {name: shm, mountPath: /dev/shm}"
+    if not launch.file:
+        return volumes, mounts, ""
+    volumes += f"\n        - {{name: engine, configMap: {{name: {name}-engine}}}}"
+    mounts += "\n            - {name: engine, mountPath: /etc/engine}"
+    indented = "".join(f"    {line}\n" for line in launch.file.splitlines())
+    extra = (
+        f"---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}-engine\n"
+        f"data:\n  engine.yaml: |\n{indented}"
+    )
+    return volumes, mounts, extra
 
 
 def _dynamo(launch: Launch, point: ServingPoint) -> str:

@@ -52,6 +52,37 @@ def test_options_are_documented_and_say_what_the_design_says(
         assert key in known["keys"]
 
 
+OWN = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
+"""The scheduler of each engine of today."""
+
+MIXTURES = {
+    "fp8_block": ("deepseek_v3", "h200_sxm"),
+    "bf16+fp4": ("deepseek_v3", "b200_sxm"),
+    "bf16+w4a8": ("gpt_oss_120b", "b200_sxm"),
+    "bf16+w4a16": ("gpt_oss_120b", "h100_sxm"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", MIXTURES)
+def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
+    model, gpu = MIXTURES[dtype]
+    design = ServingPoint(
+        model=model, gpu=gpu, tp=8, dtype=dtype, scheduler=OWN[engine], chunk_size=2048
+    )
+    text = deployment(design, engine)
+    assert f"# the precision is that of the checkpoint: name one in {dtype}\n" in text
+    assert "--quantization" not in text
+    needs_more = (dtype, engine) == ("bf16+w4a8", "vllm")
+    assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None:
+    design = replace(LLAMA, gpu="b200_sxm", dtype="w4a8", scheduler=OWN[engine], chunk_size=2048)
+    assert f"{engine} documents no weights in w4a8; it has fp16" in refused(design)
+
+
 def test_five_designs_deploy_and_keep_their_names() -> None:
     for name, design in list(DESIGNS.items())[:5]:
         text = deployment(design, "", f"space {name}")
