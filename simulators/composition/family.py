@@ -30,10 +30,10 @@ from simulators.composition.engine_columns import (
     scaled,
 )
 from simulators.composition.iteration import iteration
-from simulators.composition.overhead import RUNTIMES, load_runtime
+from simulators.composition.overhead import load_runtime
 from simulators.core.calibration import sha256_of, write_calibration
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.workload.cut import Parallelism
 
 Floats = NDArray[np.float64]

@@ -43,11 +43,11 @@ from simulators.composition.measured import (
     tinychat,
 )
 from simulators.composition.network import CALIBRATION, collective_s
-from simulators.composition.overhead import ANY, RUNTIMES, Runtime
+from simulators.composition.overhead import ANY, Runtime
 from simulators.composition.tables import TABLES
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.workload.operators import Collective
 
 Floats = NDArray[np.float64]

@@ -33,7 +33,6 @@ from simulators.composition.engine_columns import (
     step_columns,
 )
 from simulators.composition.iteration import part_rows
-from simulators.composition.overhead import RUNTIMES
 from simulators.composition.positive_fit import Problem, fit
 from simulators.composition.replica import Replica
 from simulators.composition.static_batches import (
@@ -43,7 +42,7 @@ from simulators.composition.static_batches import (
     static_rows,
 )
 from simulators.core.calibration import sha256_of, write_calibration
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.kernels.latency import roofline_s
 from simulators.workload.cut import stage_of
 from simulators.workload.operators import Collective

@@ -26,11 +26,10 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.effects import EVERYTHING, Effects
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
-from simulators.core.folder import Folder
+from simulators.core.folder import RUNTIMES
 from simulators.workload.cut import Stage, attending_layers
 from simulators.workload.operators import Column
 
-RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
 DEFAULT = "graphs"
 ANY = "any"
 

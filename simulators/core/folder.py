@@ -125,14 +125,15 @@ ACCELERATORS = Folder("accelerator", "catalog/accelerators")
 PRICES = Folder("price", "catalog/prices")
 TOPOLOGIES = Folder("topology", "collectives/topologies")
 WORKLOADS = Folder("workload", "serving/calibration/workloads")
+RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
 SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
 ROUTERS = Folder("router", "serving/routers", ".py")
 
 FOLDERS = {
     folder.kind: folder
     for folder in (
-        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, WORKLOADS, SCHEDULERS,
-        ROUTERS, SIMULATORS,
+        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, WORKLOADS, RUNTIMES,
+        SCHEDULERS, ROUTERS, SIMULATORS,
     )
 }  # fmt: skip
 

@@ -64,6 +64,8 @@ def _file(kind: str, file: Path) -> None:
     text = file.read_text(encoding="utf-8").rstrip()
     if file.suffix == ".py":  # what a scheduler or router does, not how
         text = ast.get_docstring(ast.parse(text)) or text
+    if kind == "runtime":  # the same again follows, fitted without each group in turn
+        text = text.partition("\n[without.")[0]
     print(text)
 
 

@@ -190,6 +190,10 @@ def test_help_and_listings_answer(bench: Path, capsys: pytest.CaptureFixture[str
     assert "2 removed by x + y < 9" in answer("show toy", capsys)
     assert "hbm_bytes_per_s" in answer("show h100_sxm", capsys)
     assert "metrics" in answer("show serving", capsys)
+    assert "trtllm_cutlass" in answer("list runtimes", capsys)
+    runtime = answer("show trtllm_cutlass", capsys)
+    assert "layer_s" in runtime
+    assert "[without" not in runtime
 
 
 BAD_SPACES = {
