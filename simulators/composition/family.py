@@ -66,7 +66,7 @@ def fit_family(file: Path) -> Path:
             f"{file}: a runtime cannot be called '{file.stem}', for a shipped one is, or it has an "
             "@; give the file another name"
         )
-    table = _table(file)
+    table = measured_table(file)
     rows = [measured_deployment(row) for row in table]
     families = {row.family for row in rows}
     if len(families) != 1:
@@ -124,8 +124,8 @@ def _believed(ratios: Floats) -> float:
     return float(ratios.sum() / (ratios.size + (ROWS_DIFFER / FAMILIES_DIFFER) ** 2))
 
 
-def _table(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file.
+def measured_table(file: Path) -> list[dict[str, Any]]:
+    """Return the measured rows of a CSV or Parquet file, by column.
 
     Raises:
         UserError: it is not there, cannot be read, or lacks a column.

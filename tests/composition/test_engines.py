@@ -15,7 +15,12 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.effects import EVERYTHING
 from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
-from simulators.composition.family import _table, fit_family, measured_deployment, predicted_s
+from simulators.composition.family import (
+    fit_family,
+    measured_deployment,
+    measured_table,
+    predicted_s,
+)
 from simulators.composition.iteration import busiest_group, iteration, part_rows
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
@@ -179,7 +184,7 @@ def test_three_rows_make_a_runtime_of_ones_own(
     rows = [f"llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,{n},1024,1024," for n in (4, 16, 64)]
     file = tmp_path / "mine.csv"
     file.write_text(head + "".join(f"{row}1.0\n" for row in rows))
-    ours = predicted_s([measured_deployment(row) for row in _table(file)])
+    ours = predicted_s([measured_deployment(row) for row in measured_table(file)])
     slow = [f"{row}{1.2 * seconds}\n" for row, seconds in zip(rows, ours, strict=True)]
     file.write_text(head + "".join(slow))
     fit_family(file)
