@@ -1,7 +1,7 @@
 """Chains timed inside an engine become calibrations: `python -m simulators.kernels.resident_fit`.
 
-On half of all sizes; the other half judges, and half of it gives the interval. Entries join the
-side kernels of their GPU.
+On half of all sizes; the other half judges, and half of it gives the interval. Each of these
+GPUs gets a file of side kernels of its own; `side_fit` writes those of others.
 """
 
 from __future__ import annotations
