@@ -57,6 +57,12 @@ def corrected_by_own(
     return _scaled(metrics, ttft, tpot)
 
 
+def has_own_rows(point: ServingPoint) -> bool:
+    """Say whether the point's runtime has measured rows that correct its times."""
+    rows = measured_rows(point.runtime)
+    return bool(rows) and _is_like(point, rows[0])
+
+
 def measured_rows(runtime: str) -> tuple[Deployed, ...]:
     """Return the measured rows of a runtime's file, if it has any."""
     file = runtime_file(runtime)

@@ -36,7 +36,7 @@ from simulators.serving.lookup import table_price
 from simulators.serving.loop import run
 from simulators.serving.metrics import ServingMetrics
 from simulators.serving.order import evaluate_together
-from simulators.serving.own import corrected_by_own
+from simulators.serving.own import corrected_by_own, has_own_rows
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
 from simulators.serving.policies import load_router, load_scheduler, policy_file
 from simulators.serving.records import batch_table, request_table
@@ -98,7 +98,8 @@ class Serving:
             return ""
         logged = logged_run(design)
         title = f"{design.model} on {logged.bill.gpus} {design.gpu}, {design.scheduler}"
-        return report_of(title, logged.metrics(), logged.world)
+        text = report_of(title, logged.metrics(), logged.world)
+        return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
@@ -139,6 +140,10 @@ class Serving:
 
 
 USUAL_SCHEDULERS, USUAL_ROUTER = ("vllm", "vllm_v1", "sarathi"), "round_robin"
+
+UNCORRECTED = (
+    "Measured rows of its runtime correct the figures of the design, not those of this report."
+)
 
 PER_REQUEST_S = 4e-6
 """Typical CPU time of one request of 200 output tokens, all in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from simulators.serving.near import Load, corrected, load_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.replica import RESTARTED
 from simulators.serving.run import run_of
-from simulators.serving.simulator import simulate
+from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
 from simulators.serving.world import LOG_COLUMNS
 from simulators.workload.cut import Parallelism
 
@@ -237,3 +237,9 @@ def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: Servi
         plain = run_of(other).metrics()
         assert simulate(other).tpot_p50_s == plain.tpot_p50_s
     assert simulate(mine).tpot_p50_s != run_of(mine).metrics().tpot_p50_s
+
+
+def test_a_report_says_that_measured_rows_do_not_correct_it(mine: ServingPoint) -> None:
+    here, usual = (asdict(replace(mine, runtime=runtime)) for runtime in (mine.runtime, "vllm"))
+    assert SIMULATOR.report(here).endswith(UNCORRECTED)
+    assert UNCORRECTED not in SIMULATOR.report(usual)
