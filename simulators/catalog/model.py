@@ -16,6 +16,9 @@ from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError
 from simulators.core.folder import MODELS, read_toml
 
+MXFP4 = "mxfp4"
+"""A format of 4-bit numbers that share an exponent by 32 (OCP Microscaling Formats, 2023)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel:
@@ -55,6 +58,7 @@ class LanguageModel:
     state_key_heads: int = 0  # of a layer that keeps a state (gated delta rule)
     state_value_heads: int = 0
     state_head_dim: int = 0
+    published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
     source: str
     aliases: tuple[str, ...] = ()
 
@@ -196,6 +200,10 @@ def _checked(path: Path, model: LanguageModel) -> LanguageModel:
         raise UserError(f"{path}: attention_every is {model.attention_every}; at least 1")
     if model.has_states and not model.state_value_heads:
         raise UserError(f"{path}: layers that keep a state need state_value_heads, or a window")
+    if model.published_experts not in ("", MXFP4):
+        raise UserError(
+            f"{path}: published_experts is '{model.published_experts}', and not {MXFP4}"
+        )
     if model.norm not in ("rms_norm", "layer_norm"):
         raise UserError(f"{path}: norm is '{model.norm}'; it must be rms_norm or layer_norm")
     return model

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
+from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.recipes import Recipe, sglang_recipe
 from simulators.composition.replica import Replica
@@ -218,15 +218,11 @@ def _dtype(model: str, gpu: str, precision: str) -> str:
 def four_bit_experts(model: str, gpu: str) -> str:
     """Return the precision of a mixture whose experts alone have 4 bits.
 
-    The numbers of gpt-oss share an exponent by 32 (MXFP4), and engines multiply them by 8 bits.
+    Engines multiply those published in MXFP4 by 8 bits.
     """
     if "fp4" not in load_gpu(gpu).peak_flops:
         return "bf16+w4a16"
-    return "bf16+w4a8" if model in MXFP4 else "bf16+fp4"
-
-
-MXFP4 = ("gpt_oss_120b", "gpt_oss_20b")
-"""Models published in that format alone."""
+    return "bf16+w4a8" if load_model(model).published_experts == MXFP4 else "bf16+fp4"
 
 
 def excluded(row: Mapping[str, Any]) -> str:

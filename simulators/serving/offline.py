@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
-from simulators.composition.deployments import MXFP4, four_bit_experts
+from simulators.catalog.model import MXFP4, load_model
+from simulators.composition.deployments import four_bit_experts
 from simulators.core.errors import Infeasible
 from simulators.core.folder import GPUS
 from simulators.core.known import known_rows
@@ -109,7 +109,7 @@ def offline(reference: Path) -> list[Throughput]:
 def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
     model, gpu = MODELS[row["model"]], BOARDS.get(row["gpu"], row["gpu"])
-    stored = "fp4" if model in MXFP4 else row["precision"]
+    stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
     has_narrow_experts = stored == "fp4" and load_model(model).experts > 0
     group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1
@@ -153,8 +153,8 @@ def _kv_dtype(model: str, gpu: str, stored: str) -> str:
     """Return the precision of the KV cache, which the page leaves alone for gpt-oss on Hopper."""
     if stored == "fp16":
         return "fp16"
-    is_left = model in MXFP4 and "fp4" not in load_gpu(gpu).peak_flops
-    return "bf16" if is_left else "fp8"
+    is_mxfp4 = load_model(model).published_experts == MXFP4
+    return "bf16" if is_mxfp4 and "fp4" not in load_gpu(gpu).peak_flops else "fp8"
 
 
 @dataclass(frozen=True)

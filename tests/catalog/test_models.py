@@ -117,6 +117,7 @@ def test_a_misspelt_model_gets_a_suggestion() -> None:
         ("kv_heads = 5", "cannot share"),
         ('hidden = "wide"', "must be of type int"),
         ("vocab = 0", "must be positive"),
+        ('published_experts = "fp4"', "and not mxfp4"),
     ],
 )
 def test_a_mistake_in_a_model_file_is_named(tmp_path: Path, line: str, said: str) -> None:
