@@ -79,10 +79,10 @@ class Progress:
             left if done < self.total else "done",
             f"front {len(self.front())}",
         ]
-        bad = {k: n for k, n in self.rows.items() if k != "ok" and n}
+        bad = {k: n for k, n in self.rows.copy().items() if k != "ok" and n}
         parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]
-        if self.reasons:
-            common = ", ".join(f"{r} {n:,}" for r, n in self.reasons.most_common(3))
+        if reasons := self.reasons.copy():
+            common = ", ".join(f"{r} {n:,}" for r, n in reasons.most_common(3))
             parts.append(f"({common})")
         return " · ".join(parts)
 
