@@ -17,7 +17,7 @@ A pipeline stage is the unit: requests flow through all stages, and the slowest 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,14 +89,23 @@ def iteration(replica: Replica, step: Step) -> Iteration:
     return stage_iteration(replica, step, slowest_stage(replica))
 
 
-def stage_iteration(replica: Replica, step: Step, stage: int) -> Iteration:
+def stage_iteration(
+    replica: Replica, step: Step, stage: int, only: Sequence[str] = ()
+) -> Iteration:
     """Return one iteration of one pipeline stage.
+
+    Args:
+        replica: who runs it.
+        step: its batch.
+        stage: which stage.
+        only: the parts of `PARTS` to price, where the batch has them; empty: all, which also says
+            of parts that the batch lacks whether they are calibrated.
 
     Raises:
         Infeasible: the model cannot be cut this way.
     """
     check_cut(replica.model, replica.cut)
-    return part_iteration(replica, step, stage_of(replica.model, replica.cut, stage))
+    return part_iteration(replica, step, stage_of(replica.model, replica.cut, stage), only)
 
 
 def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
@@ -126,9 +135,11 @@ def slowest_stage(replica: Replica) -> int:
     return int(np.argmax(times))
 
 
-def part_iteration(replica: Replica, step: Step, part: Stage) -> Iteration:
+def part_iteration(
+    replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
+) -> Iteration:
     """Return one iteration of any part of the model: some layers, with or without the ends."""
-    rows = part_rows(replica, step, part)
+    rows = part_rows(replica, step, part, only)
     seconds = {name: _total(rows, name, "seconds") for name in PARTS}
     joules = {name: replica.cut.width * _total(rows, name, "joules") for name in COMPUTED}
     without_launch = Iteration(
@@ -150,7 +161,7 @@ COMPUTED = ("tokens", "prefill_attention", "decode_attention")
 PARTS = (*COMPUTED, "collective", "send_recv")
 
 
-def part_rows(replica: Replica, step: Step, part: Stage) -> list[Row]:
+def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
     """Return the operators and messages of any part of the model, priced one by one."""
     model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
     shared = step.tokens / cut.attention_dp  # tokens are dealt out evenly, requests stay whole
@@ -159,24 +170,29 @@ def part_rows(replica: Replica, step: Step, part: Stage) -> list[Row]:
     # is asked about empty matrices.
     some = _at_least_one(step)
     tokens, logits = np.maximum(1.0, shared), some.logits_rows
-    linear = token_operators(model, cut, part, tokens, dtype)
-    head = head_operators(model, cut, part, logits, dtype)
-    prefill = prefill_operators(model, cut, part, some, dtype, kv)
-    decode = decode_operators(model, cut, part, some, dtype, kv)
-    ends = logits_collectives(model, cut, part, logits, dtype)
     between = collectives(model, cut, part, tokens, dtype)
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
-    priced = (
-        (compute_rows(linear, replica, "tokens"), step.tokens),
-        (compute_rows(head, replica, "tokens"), step.logits_rows),
-        (message_rows(ends, replica, "tokens"), step.logits_rows),
-        (compute_rows(prefill, replica, "prefill_attention"), step.prefill_tokens),
-        (compute_rows(decode, replica, "decode_attention"), step.decodes),
-        (message_rows(sums, replica, "collective"), step.tokens),
-        (message_rows(sends, replica, "send_recv"), step.tokens),
+    linear = token_operators(model, cut, part, tokens, dtype)
+    head = head_operators(model, cut, part, logits, dtype)
+    ends = logits_collectives(model, cut, part, logits, dtype)
+    prefill = prefill_operators(model, cut, part, some, dtype, kv)
+    decode = decode_operators(model, cut, part, some, dtype, kv)
+    work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
+        ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
+        ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
+        ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
+        ("prefill_attention", step.prefill_tokens, lambda n: compute_rows(prefill, replica, n)),
+        ("decode_attention", step.decodes, lambda name: compute_rows(decode, replica, name)),
+        ("collective", step.tokens, lambda name: message_rows(sums, replica, name)),
+        ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
     )
-    return [row.where(present) for rows, present in priced for row in rows]
+    return [
+        row.where(present)
+        for name, present, price in work
+        if not only or (name in only and np.any(np.asarray(present) > 0.0))
+        for row in price(name)
+    ]
 
 
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulators.composition.iteration import Iteration, Replica, stage_iteration
+from simulators.composition.iteration import Iteration, Replica, launch_s, stage_iteration
 from simulators.core.jit import Floats, Ints
 from simulators.serving.lookup import (
     ADDITIVE,
@@ -42,11 +42,15 @@ from simulators.serving.lookup import (
     SEQUENCE_S,
     TOKEN_STEPS,
 )
+from simulators.workload.cut import stage_of
 from simulators.workload.operators import Column
 from simulators.workload.step import Step, decode_step
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
 """The tables' ends; an iteration beyond them is extrapolated along the last step."""
+
+LONG_S = 60.0
+"""No host takes as long to launch an iteration."""
 
 PROBE = decode_step(64.0, 1024.0)
 """An everyday batch: says whether a design's figures are measured or extrapolated."""
@@ -99,7 +103,7 @@ def iteration_table(hardware: Hardware) -> IterationTable:
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
     parts = [
-        _header(stages),
+        _header(stages, everyday.waiting_w),
         _token_columns(stages, tokens),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
@@ -143,44 +147,48 @@ class _Stages:
             times = [_number(self._at(PROBE, stage).latency_s) for stage in range(self.senders)]
             self.slowest = int(np.argmax(times))
 
-    def _at(self, step: Step, stage: int) -> Iteration:
-        return stage_iteration(self.replica, step, stage)
-
-    def sender(self, step: Step) -> Iteration:
-        return self._at(step, self.slowest)
+    def _at(self, step: Step, stage: int, only: Sequence[str] = ()) -> Iteration:
+        return stage_iteration(self.replica, step, stage, only)
 
     def last(self, step: Step) -> Iteration:
         return self._at(step, self.senders)
 
-    def kinds(self, step: Step) -> tuple[Iteration, Iteration]:
-        last = self.last(step)
-        return (self.sender(step), last) if self.senders else (last, last)
+    def kinds(self, step: Step, only: Sequence[str]) -> tuple[Iteration, Iteration]:
+        """Return some parts of an iteration of both kinds."""
+        last = self._at(step, self.senders, only)
+        return (self._at(step, self.slowest, only), last) if self.senders else (last, last)
+
+    def launch_s(self, step: Step, busy_s: float) -> tuple[float, float]:
+        """Return how long stages of both kinds wait for the host in an iteration."""
+        replica = self.replica
+        last, sender = (
+            _number(launch_s(replica, step, stage_of(replica.model, replica.cut, stage), busy_s))
+            for stage in (self.senders, self.slowest)
+        )
+        return (sender, last) if self.senders else (last, last)
 
 
-def _header(stages: _Stages) -> Floats:
+def _header(stages: _Stages, resting_w: float) -> Floats:
     """Return what is added to an iteration besides kernels and messages.
 
-    Launching is hidden behind work: asked with no work at all it shows whole, and with a batch that
+    Launching is hidden behind work: asked with no work at all it shows whole, and with work that
     takes longer than any launch, not at all.
     """
     header = np.zeros(HEADER)
-    work = Step(prefill_tokens=float(MOST_TOKENS))
-    busy = stages.kinds(work)
-    idle = stages.kinds(Step())
-    one = stages.last(Step(prefill_tokens=float(MOST_TOKENS), prefills=1.0))
-    header[GAPS_S], header[LAST_GAPS_S] = (_number(i.launch_s) for i in busy)
-    shown = [_number(i.launch_s) for i in idle]
+    header[GAPS_S], header[LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
+    shown = stages.launch_s(Step(), 0.0)
     header[LAUNCHING_S] = shown[0] - header[GAPS_S]
     header[LAST_LAUNCHING_S] = shown[1] - header[LAST_GAPS_S]
-    header[SEQUENCE_S] = _number(one.launch_s) - header[LAST_GAPS_S]
-    header[RESTING_W] = busy[1].waiting_w
+    one = stages.launch_s(Step(prefills=1.0), LONG_S)
+    header[SEQUENCE_S] = one[1] - header[LAST_GAPS_S]
+    header[RESTING_W] = resting_w
     header[SENDERS] = stages.senders
     return header
 
 
 def _columns(stages: _Stages, step: Step, parts: Sequence[str]) -> Floats:
     """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step."""
-    sender, last = stages.kinds(step)
+    sender, last = stages.kinds(step, parts)
     seconds, joules = zip(*(_sum(kind, parts) for kind in (sender, last)), strict=True)
     columns = np.broadcast_arrays(*seconds, stages.senders * joules[0] + joules[1])
     table: Floats = np.stack(columns, axis=-1)
