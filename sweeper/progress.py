@@ -72,7 +72,8 @@ class Progress:
         """Return the state in one line."""
         done = self.done  # parts may arrive meanwhile
         rate = self._rate(done)
-        left = f"{duration((self.total - done) / rate)} left" if done else "starting"
+        timed = self._first is not None and done > self._first[0]
+        left = f"{duration((self.total - done) / rate)} left" if timed else "starting"
         parts = [
             f"{done:,} of {self.total:,} points",
             f"{rate:,.0f}/s",
