@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, isnan, nan
 from pathlib import Path
 
 import numpy as np
@@ -98,11 +98,15 @@ def coverage_checks(reference: Path) -> list[Check]:
     for board in dict.fromkeys(one.board for one in tested):
         share = shares([one for one in known if one.board != board])
         here = [one for one in tested if one.board == board]
+        name = f"composition/interval, {board} left out"
+        if any(isnan(share[one.is_known]) for one in here):
+            checks.append(Check(name, None, note="absent: measurements of other boards"))
+            continue
         hits = sum(one.is_covered(share[one.is_known]) for one in here)
         width = float(np.mean([one.width(share[one.is_known]) for one in here]))
         checks.append(
             Check(
-                f"composition/interval, {board} left out",
+                name,
                 round(100.0 * hits / len(here), 1),
                 unit="%",
                 limit=100.0 * COVERED,
@@ -115,11 +119,12 @@ def coverage_checks(reference: Path) -> list[Check]:
 
 
 def _widest(configurations: Sequence[Configuration]) -> float:
-    """Return the share that covers nine of ten configurations of every board."""
+    """Return the share that covers nine of ten configurations of every board; NaN of none."""
     needed: dict[str, list[float]] = {}
     for one in configurations:
         needed.setdefault(one.board, []).append(one.needed_share)
-    return max(float(np.quantile(shares, COVERED)) for shares in needed.values())
+    widest = (float(np.quantile(shares, COVERED)) for shares in needed.values())
+    return max(widest, default=nan)
 
 
 def is_consistent(hits: int, trials: int, share: float = COVERED) -> bool:

@@ -148,8 +148,12 @@ class Deployed:
 
 
 def silicon(reference: Path) -> list[Deployed]:
-    """Return the aggregated deployments of the reference folder, without copies."""
-    peers = {row["id"]: row for row in pq.read_table(reference / PEER).to_pylist()}
+    """Return the aggregated deployments of the reference folder, without copies.
+
+    Without the table of the peer, it answers none.
+    """
+    answers = pq.read_table(reference / PEER).to_pylist() if (reference / PEER).is_file() else []
+    peers = {row["id"]: row for row in answers}
     found: dict[tuple[object, ...], Deployed] = {}
     rows = pq.read_table(reference / SILICON).to_pylist()
     aggregated = known_rows(

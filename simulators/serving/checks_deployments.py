@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from simulators.composition.deployments import (
     FRAMEWORKS,
     MEAN,
-    PEER,
     SILICON,
     Deployed,
     by_replica,
@@ -59,12 +58,15 @@ METRICS = TPOT, TTFT = "TPOT", "TTFT"
 
 def deployment_checks(reference: Path, rows: str) -> Iterator[Check]:
     """Yield all checks on public deployments; excluded rows are simulated for `all` alone."""
-    if missing := [name for name in (SILICON, PEER) if not (reference / name).is_file()]:
-        yield Check(name="deployments", value=None, note=f"absent: {', '.join(missing)}")
+    if not (reference / SILICON).is_file():
+        yield Check(name="deployments", value=None, note=f"absent: {SILICON}")
         return
     known = silicon(reference)
     found = predict([row for row in known if rows == "all" or not row.excluded])
     kept = found.where(lambda row: not row.excluded)
+    if not kept.any():
+        yield Check(name="deployments", value=None, note=f"{SILICON} has no row that is kept")
+        return
     yield from _accuracy(found, kept)
     if rows == "all":
         yield from _errors(found, np.ones(kept.size, bool), "with excluded rows", limits={})
@@ -195,10 +197,14 @@ def _near_checks(found: Predicted, kept: Flags) -> Iterator[Check]:
             factors = corrected(known, [load_of(found.rows[i]) for i in rest], metric)
             ours.append(found.ours[metric][rest] * factors)
             measured.append(found.measured[metric][rest])
+        name = f"deployments {metric} {statistic}, after three rows"
+        if not ours:
+            yield Check(name=name, value=None, note=f"no family has {FEWEST} rows")
+            continue
         summary = _summary(np.concatenate(ours), np.concatenate(measured))
         value = summary[("mean", "median").index(statistic)]
         yield Check(
-            name=f"deployments {metric} {statistic}, after three rows",
+            name=name,
             value=value,
             unit="%",
             limit=limit,
@@ -220,15 +226,18 @@ def _decision_checks(found: Predicted, kept: Flags) -> Iterator[Check]:
     all_rows = _regrets(found.rows, measured, ours, kept)
     both = _regrets(found.rows, measured, ours, answered)
     theirs = _regrets(found.rows, measured, peer, answered)
-    note = (
-        f"on the {theirs.size} the peer answers: ours {both.mean():.2f}/{np.median(both):.2f}, "
-        f"peer {theirs.mean():.2f}/{np.median(theirs):.2f}"
-    )
-    for name, value, limit in (
-        ("mean", float(all_rows.mean()), 4.0),
-        ("median", float(np.median(all_rows)), 1.5),
-        ("mean, peer's rows", float(both.mean()), float(theirs.mean())),
-    ):
+    if not all_rows.size:
+        yield Check(name="deployments regret", value=None, note=f"no choice among {FEWEST}")
+        return
+    wanted = [("mean", float(all_rows.mean()), 4.0), ("median", float(np.median(all_rows)), 1.5)]
+    note = "the peer answers none"
+    if theirs.size:
+        wanted.append(("mean, peer's rows", float(both.mean()), float(theirs.mean())))
+        note = (
+            f"on the {theirs.size} the peer answers: ours {both.mean():.2f}/{np.median(both):.2f}, "
+            f"peer {theirs.mean():.2f}/{np.median(theirs):.2f}"
+        )
+    for name, value, limit in wanted:
         yield Check(
             name=f"deployments regret {name}",
             value=value,

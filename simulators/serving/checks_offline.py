@@ -43,7 +43,8 @@ def _offline_checks(reference: Path) -> Iterator[Check]:
     ratio = ours / np.array([row.tokens_per_s for row in rows])
     dense = np.array([row.is_dense for row in rows])
     for kind, which in (("dense", dense), ("experts", ~dense)):
-        yield _error(f"offline throughput, {kind}", ratio[which], OFFLINE_LIMITS[kind])
+        refused = f", {np.isnan(ratio[which]).sum()} not runnable by our account"
+        yield mean_error(f"offline throughput, {kind}", ratio[which], OFFLINE_LIMITS[kind], refused)
 
 
 def _static_checks(reference: Path) -> Iterator[Check]:
@@ -51,7 +52,7 @@ def _static_checks(reference: Path) -> Iterator[Check]:
     ratio = np.array([row.measured_s for row in rows]) / predicted_s(rows)
     dense = np.array([load_model(row.model).experts == 0 for row in rows])
     for kind, which in (("dense", dense), ("experts", ~dense)):
-        yield _error(f"static batches, {kind}", ratio[which], STATIC_LIMITS.get(kind))
+        yield mean_error(f"static batches, {kind}", ratio[which], STATIC_LIMITS.get(kind))
 
 
 def _mlperf_checks(reference: Path) -> Iterator[Check]:
@@ -68,11 +69,14 @@ def _mlperf_checks(reference: Path) -> Iterator[Check]:
         )
 
 
-def _error(name: str, ratio: Floats, limit: float | None) -> Check:
-    """Return the mean error of throughputs, given ours over theirs."""
+def mean_error(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
+    """Return the mean error in percent, given ours over theirs, NaN where we have no answer."""
     known = ratio[~np.isnan(ratio)]
+    if not known.size:
+        return Check(name=name, value=None, note="no rows")
     error = 100.0 * np.abs(known - 1.0)
     mean = float(error.mean())
+    bias = 100.0 * (np.median(known) - 1.0)
     return Check(
         name=name,
         value=mean,
@@ -80,6 +84,5 @@ def _error(name: str, ratio: Floats, limit: float | None) -> Check:
         limit=limit,
         ok=None if limit is None else mean <= limit,
         rows=known.size,
-        note=f"median {np.median(error):.1f}, bias {100.0 * (np.median(known) - 1.0):+.1f} %, "
-        f"{ratio.size - known.size} not runnable by our account",
+        note=f"median {np.median(error):.1f}, bias {bias:+.1f} %{note}",
     )

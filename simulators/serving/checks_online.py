@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from simulators.core.contract import Check
 from simulators.core.folder import GPUS
-from simulators.core.jit import Floats
 from simulators.core.known import known_rows
+from simulators.serving.checks_offline import mean_error
 from simulators.serving.frontend import NONE
 from simulators.serving.offline import MEMORY_FRACTION, MOST_SEQUENCES, MOST_TOKENS
 from simulators.serving.point import ServingPoint
@@ -34,6 +34,8 @@ FIXED_OUTPUTS = (16, 256)
 
 EVENLY = 0.99
 """Drawn from a hundredth of the longest, so that their mean is half of it."""
+
+RELEASE = "; TensorRT-LLM 0.14, bf16, requests by the clock"
 
 KEEPS_UP = 0.9
 """An engine that answers less than this share of the rate is saturated: requests pile up."""
@@ -115,16 +117,4 @@ def online_checks(reference: Path) -> Iterator[Check]:
         ratio = np.array(predicted) / np.array(measured)
         for load, which in (("below saturation", keeps_up), ("saturated", ~keeps_up)):
             if which.any():
-                yield _error(f"online {name}, {load}", ratio[which])
-
-
-def _error(name: str, ratio: Floats) -> Check:
-    error = 100.0 * np.abs(ratio - 1.0)
-    return Check(
-        name=name,
-        value=float(error.mean()),
-        unit="%",
-        rows=ratio.size,
-        note=f"median {np.median(error):.1f}, bias {100.0 * (np.median(ratio) - 1.0):+.1f} %; "
-        "TensorRT-LLM 0.14, bf16, requests by the clock",
-    )
+                yield mean_error(f"online {name}, {load}", ratio[which], note=RELEASE)
