@@ -186,7 +186,7 @@ def held_out_coverage(measured: Measured) -> NDArray[np.bool_]:
         errors = learn(kept.rows).log_s(rows.kin[out], rows.octave[out]) - rows.log_s[out]
         bands = np.array([_band_of(inner, code) for code in range(len(measured.keys))])
         covered.append(np.abs(errors) <= bands[measured.rows_code[out]])
-    return np.concatenate(covered)
+    return np.concatenate([np.zeros(0, bool), *covered])
 
 
 def _folds(measured: Measured) -> Iterator[NDArray[np.bool_]]:
@@ -328,7 +328,12 @@ def doublings(
             names += [gpu] * int(mine.sum())
             weights.append(curves[half].weight(wire))
             ratios.append(log_ratio)
-    return Doublings(np.array(names), np.concatenate(weights), np.concatenate(ratios))
+    none = np.zeros(0)
+    return Doublings(
+        np.array(names, np.str_),
+        np.concatenate([none, *weights]),
+        np.concatenate([none, *ratios]),
+    )
 
 
 def smoothed(seen: Doublings, weight: Floats) -> Floats:
@@ -361,7 +366,7 @@ def growth_coverage(
         others = growth_errors(table, [o for o in gpus if o != gpu], collective)
         band = STEP_BAND * _band(np.concatenate(list(others.values())))
         covered.append(np.abs(errors) <= band)
-    return np.concatenate(covered)
+    return np.concatenate([np.zeros(0, bool), *covered])
 
 
 def growth_text(table: dict[str, dict[str, Measured]], source: Path) -> str:

@@ -74,6 +74,8 @@ def _layer_checks(reference: Path, rows: str) -> list[Check]:
 def _layer_check(
     name: str, layers: Sequence[LayerRows], least: int, most: int, limit: float | None
 ) -> Check:
+    if not layers:
+        return Check(f"composition/layers, {name}", None, unit="%", note="no rows")
     board = layers[0].replica.gpu
     inside = [(one.tokens >= least) & (one.tokens <= most) for one in layers]
     pairs = [
@@ -95,6 +97,8 @@ def _compared(
     name: str, predicted: Floats, measured: Floats, groups: Sequence[str], limit: float | None
 ) -> Check:
     """Return the line of a table of predictions and measurements."""
+    if not groups:
+        return Check(name, None, unit="%", note="no rows")
     value = round(100.0 * float(np.mean(np.abs(predicted / measured - 1.0))), 2)
     return Check(
         name,

@@ -196,6 +196,9 @@ def _is_slow(case: Case) -> bool:
 
 def _check(name: str, judged: Sequence[Judged], limit: float | None = None) -> Check:
     """Return our error over some cases, with the roofline's and the peers' beside it."""
+    title = f"composition/graphs: {name}"
+    if not judged:
+        return Check(title, None, unit="%", note="no rows")
     cases = [j.fitted.case for j in judged]
     errors = np.concatenate([j.errors for j in judged])
     measured = np.array([case.total_s for case in cases])
@@ -210,7 +213,6 @@ def _check(name: str, judged: Sequence[Judged], limit: float | None = None) -> C
         *_peers(cases),
     ]
     ok = None if limit is None else value <= limit
-    title = f"composition/graphs: {name}"
     return Check(title, round(value, 2), "%", limit, ok, rows=len(cases), note=", ".join(parts))
 
 

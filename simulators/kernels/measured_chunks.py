@@ -109,11 +109,16 @@ def _chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
         mine = wanted & (labels == name)
         rows = _series({n: c[mine] for n, c in column.items()}, gpu, kernel)
         if rows.seconds.size >= LEAST_ROWS and _sound(rows):
-            before = found.get(rows.framework)
-            found[rows.framework] = rows if before is None else before.with_rows(rows)
+            _keep(found, rows)
     for points in _points(reference, gpu, kernel):
-        found[points.framework] = found[points.framework].with_rows(points)
+        _keep(found, points)
     return list(found.values())
+
+
+def _keep(found: dict[str, Measured], rows: Measured) -> None:
+    """Add rows to those of their framework."""
+    before = found.get(rows.framework)
+    found[rows.framework] = rows if before is None else before.with_rows(rows)
 
 
 def _points(reference: Path, gpu: str, kernel: str) -> list[Measured]:
