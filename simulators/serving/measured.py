@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
+from simulators.kernels.tensor_layers import MODELS
 from simulators.serving.arrivals import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.frontend import NONE
@@ -33,11 +34,6 @@ from simulators.workload.memory import kv_bytes_per_token
 
 REQUESTS, RUNS = "serving_modern/vllm_requests.parquet", "serving_modern/vllm_runs_meta.parquet"
 GPUS = {"RTX4090": "rtx_4090", "RTXPRO6000": "rtx_pro_6000"}
-MODELS = {
-    "meta-llama/Llama-3.1-8B": "llama3_1_8b",
-    "Qwen/Qwen3-32B": "qwen3_32b",
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3_30b",
-}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 LIMIT = 0.08
 """What is asked of dense models: of the mean TTFT, the median TPOT and the throughput."""

@@ -183,8 +183,9 @@ ROOM = 1.25
 def mlperf(reference: Path) -> list[Benchmarked]:
     """Return submissions of Llama-2-70B on GPUs we know, the best of each.
 
-    They are taken to run in the narrowest format a GPU multiplies: fp8, and fp4 on Blackwell, as
-    NVIDIA says of its own (technical blog on MLPerf Inference v4.1, August 2024).
+    They are taken to run in the narrowest format a GPU multiplies: fp8, and fp4 on Blackwell, whose
+    tensor cores NVIDIA's technical blog on the round credits with it (August 2024,
+    nvidia-blackwell-platform-sets-new-llm-inference-records-in-mlperf-inference-v4-1).
     """
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in pq.read_table(reference / MLPERF).to_pylist():
