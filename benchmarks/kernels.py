@@ -16,10 +16,15 @@ import numpy as np
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from simulators.kernels.convolution import Convolution
 from simulators.kernels.energy import power_w
-from simulators.kernels.latency import Kernel, price
-from simulators.kernels.side import CausalConvolution, EncoderAttention, Quantisation, StateUpdate
+from simulators.kernels.families.auxiliary_kernels import (
+    CausalConvolution,
+    EncoderAttention,
+    Quantisation,
+    StateUpdate,
+)
+from simulators.kernels.families.convolution import Convolution
+from simulators.kernels.price import Kernel, price
 from simulators.workload.operators import (
     Attention,
     Elementwise,

@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from lab.fits.request_lengths import TRACES
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from simulators.serving.arrivals import Requests, requests_of, stream
-from simulators.serving.fit import TRACES
-from simulators.serving.iteration import iteration_table
-from simulators.serving.metrics import ServingMetrics
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.demand.arrivals import Requests, requests_of, stream
+from simulators.serving.demand.traces import load_trace
 from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR
-from simulators.serving.traces import load_trace
 from sweeper import config
 from sweeper.engines.inline import Inline
 from sweeper.keys import define

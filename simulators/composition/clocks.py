@@ -16,8 +16,8 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
-from simulators.kernels.latency import flops
 from simulators.kernels.levels import as_sold
+from simulators.kernels.price import flops
 from simulators.workload.operators import Attention, Column, Compute, Gemm, GroupedGemm
 
 CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"

@@ -21,9 +21,9 @@ from simulators.composition.iteration import (
 from simulators.composition.pricing import Row
 from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
-from simulators.kernels.gemm import tensor_rates_of
-from simulators.kernels.latency import flops, moved_bytes
+from simulators.kernels.families.gemm import tensor_rates_of
 from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.cut import Stage, check_cut, stage_of
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, stage_weights
 from simulators.workload.operators import BYTES, Collective, Column, Gemm, GroupedGemm

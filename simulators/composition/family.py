@@ -81,7 +81,7 @@ def fit_family(file: Path) -> Path:
     framework, replica = rows[0].framework, rows[0].replica()
     runtime = scaled(load_runtime(framework), factor, replica)
     body = (
-        "# Written by `python -m simulators.composition.fit --deployments`. To change a number, "
+        "# Written by `python -m lab.fits.runtimes --deployments`. To change a number, "
         f'fit again.\n[provenance]\nmeasured = "{file.name}"\nsha256 = "{sha256_of(file)}"\n'
         f'rows = {len(rows)}\nsplit = "each row predicted by the others"\n'
         f"held_out_mape = {error.mean():.3f}\nfactor = {factor:.4g}\n"

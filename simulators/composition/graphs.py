@@ -22,8 +22,8 @@ from simulators.composition.graphs_gradients import backward_launches
 from simulators.composition.graphs_kernels import BACKWARD, Launch, forward_launches
 from simulators.core.calibration import read_calibration
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.latency import Kernel, price
 from simulators.kernels.levels import BEST
+from simulators.kernels.price import Kernel, price
 from simulators.kernels.profile import Profile
 from simulators.workload.graph import Graph
 from simulators.workload.operators import Elementwise, Gemm

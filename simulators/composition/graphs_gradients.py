@@ -20,7 +20,7 @@ from simulators.composition.graphs_kernels import (
     product,
     stream,
 )
-from simulators.kernels.latency import Kernel
+from simulators.kernels.price import Kernel
 from simulators.workload.graph import PRODUCTS, Graph, Node
 from simulators.workload.operators import BYTES, Attention, Gemm
 

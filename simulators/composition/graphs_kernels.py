@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulators.kernels.convolution import Convolution
-from simulators.kernels.latency import Kernel
+from simulators.kernels.families.convolution import Convolution
+from simulators.kernels.price import Kernel
 from simulators.workload.graph import PRODUCTS, TABLES, VIEWS, Graph, Node, Shape
 from simulators.workload.operators import (
     BYTES,

@@ -46,7 +46,7 @@ from simulators.composition.overhead import DEFAULT
 from simulators.core.contract import Contribution, categories
 from simulators.core.errors import Infeasible, UserError
 from simulators.kernels.energy import resting_w
-from simulators.kernels.latency import flops, moved_bytes
+from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.families import draw, is_graph_model
 from simulators.workload.footprint import Footprint, kept_bytes, peak_bytes, training_footprint
 from simulators.workload.graph import Graph, Load

@@ -22,7 +22,7 @@ from simulators.composition.point import SCALES
 from simulators.composition.replica import Replica
 from simulators.core.contract import categories, numbers
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.kernels.latency import flops
+from simulators.kernels.price import flops
 from simulators.workload.cut import Parallelism, check_cut
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.operators import Collective, Column

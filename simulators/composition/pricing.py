@@ -21,12 +21,12 @@ from simulators.composition.fusion import unfused
 from simulators.composition.network import fabric_of, price_collective
 from simulators.composition.replica import Replica
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.gemm import tensor_rates_of
-from simulators.kernels.grouped_gemm import is_timed_as_layer
-from simulators.kernels.latency import Priced, price, roofline_s
+from simulators.kernels.families.experts import is_timed_as_layer
+from simulators.kernels.families.gemm import tensor_rates_of
+from simulators.kernels.families.tensor_cores import PLAIN
 from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.price import Priced, price, roofline_s
 from simulators.kernels.profile import Profile
-from simulators.kernels.tensor import PLAIN
 from simulators.workload.operators import (
     Attention,
     Collective,

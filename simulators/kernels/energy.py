@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.draw import Draw, draw_of
-from simulators.kernels.latency import Kernel, flops, moved_bytes
+from simulators.kernels.power_draw import Draw, draw_of
+from simulators.kernels.price import Kernel, flops, moved_bytes
 from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0

@@ -16,10 +16,9 @@ from typing import Any
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
-from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched
-from simulators.kernels.bending import bend_from
-from simulators.kernels.correction import Correction
-from simulators.kernels.knots import Knots, knots_from
+from simulators.kernels.interpolation_grid import Knots, knots_from
+from simulators.kernels.intervals import LEAST_KNOWN, Band, band_from, stretched
+from simulators.kernels.monotone_correction import Correction, bend_from
 from simulators.kernels.profile import Profile
 
 FOLDER = PACKAGE / "kernels" / "calibration" / "fused"

@@ -25,10 +25,11 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
-from simulators.kernels.bands import LEAST_KNOWN, Band, band_from, stretched, widest_of
-from simulators.kernels.correction import correction_from
-from simulators.kernels.draw import power_files
+from simulators.kernels.families.tensor_cores import band_name
 from simulators.kernels.frameworks import DEFAULT_FRAMEWORK, fused_files
+from simulators.kernels.intervals import LEAST_KNOWN, Band, band_from, stretched, widest_of
+from simulators.kernels.monotone_correction import correction_from
+from simulators.kernels.power_draw import power_files
 from simulators.kernels.profile import (
     GemmRates,
     Profile,
@@ -36,7 +37,6 @@ from simulators.kernels.profile import (
     VectorRates,
     default_profile,
 )
-from simulators.kernels.tensor import band_name
 from simulators.kernels.tensor_levels import (
     FOLDER,
     has_own,
@@ -195,7 +195,7 @@ def _scalar_profile(key: _Key, level: str, file: Path | None) -> Profile:
     if wanted != has:
         raise UserError(
             f"gpu '{key.name}' is calibrated at level {has}, not {wanted}\n"
-            f"To change that: python -m simulators.kernels.fit --device {key.name} --measured FILE"
+            f"To change that: python -m lab.fits.fp32_kernels --device {key.name} --measured FILE"
         )
     donors = str(content["donor"]) if wanted == "few_shot" else ""
     under = zero_shot_profile(key.name, key.vendor, key.architecture, key.flops_per_j, donor=donors)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.bands import Band
-from simulators.kernels.correction import Correction
-from simulators.kernels.tensor import TensorRates
+from simulators.kernels.families.tensor_cores import TensorRates
+from simulators.kernels.intervals import Band
+from simulators.kernels.monotone_correction import Correction
 from simulators.kernels.tiling import Machine, Tile
 from simulators.workload.operators import BYTES
 

@@ -18,18 +18,18 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.core.contract import categories, choice, metric, numbers, outcome
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
-from simulators.kernels.convolution import Convolution
 from simulators.kernels.energy import power_w
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
-from simulators.kernels.latency import Kernel, Priced, flops, moved_bytes, price, price_call
-from simulators.kernels.levels import BEST, boards, files_behind
-from simulators.kernels.side import (
+from simulators.kernels.families.auxiliary_kernels import (
     CausalConvolution,
     EncoderAttention,
     Quantisation,
     Side,
     StateUpdate,
 )
+from simulators.kernels.families.convolution import Convolution
+from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
+from simulators.kernels.levels import BEST, boards, files_behind
+from simulators.kernels.price import Kernel, Priced, flops, moved_bytes, price, price_call
 from simulators.workload.operators import (
     BYTES,
     Attention,

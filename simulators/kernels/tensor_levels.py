@@ -15,10 +15,16 @@ from pathlib import Path
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.kernels.bands import LEAST_KNOWN, WIDEST, stretched
+from simulators.kernels.families.tensor_cores import (
+    MEASURED,
+    PLAIN,
+    TensorRates,
+    stand_ins,
+    tensor_rates_from,
+)
 from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.kernels.frameworks import FRAMEWORKS as KNOWN
-from simulators.kernels.tensor import MEASURED, PLAIN, TensorRates, stand_ins, tensor_rates_from
+from simulators.kernels.intervals import LEAST_KNOWN, WIDEST, stretched
 
 FOLDER = "tensor"
 """Of these calibrations, beside those of fp32 operators."""

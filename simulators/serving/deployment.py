@@ -18,8 +18,8 @@ from simulators.composition.iteration import Replica
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.core.contract import categories, fact, numbers, schema_of
 from simulators.core.errors import Infeasible
-from simulators.serving.iteration import Hardware
 from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import Hardware
 from simulators.workload.cut import Parallelism, check_cut
 from simulators.workload.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.precision import number_bytes, precision

@@ -8,7 +8,7 @@ from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.effects import NAMES as EFFECTS
 from simulators.composition.effects import NOTHING
 from simulators.core.contract import choice
-from simulators.serving.arrivals import KNOWN
+from simulators.serving.demand.arrivals import KNOWN
 
 MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"

@@ -8,26 +8,26 @@ from operator import attrgetter
 
 from simulators.composition.deployments import Deployed
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.serving.arrivals import Requests
-from simulators.serving.demand import demand_of, requests_for
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.neighbour_correction import Deviations
+from simulators.serving.answer.summary import Bill, Window, metrics_of
+from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import demand_of, requests_for
 from simulators.serving.deployment import DEPLOYED, Deployment, deployment_of
-from simulators.serving.frontend import (
+from simulators.serving.engine.frontend import (
     bands_of,
     behind,
     frontend_of,
     load_frontend,
     seen_by_clients,
 )
-from simulators.serving.iteration import Hardware
-from simulators.serving.metrics import ServingMetrics
-from simulators.serving.near import Deviations
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.replica import ITERATIONS
+from simulators.serving.engine.service import Engine, Limits, kv_blocks, serve, swap_space
+from simulators.serving.engine.state import World
 from simulators.serving.point import CACHED, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
-from simulators.serving.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.pricing import prices_of
-from simulators.serving.replica import ITERATIONS
-from simulators.serving.service import Engine, Limits, kv_blocks, serve, swap_space
-from simulators.serving.summary import Bill, Window, metrics_of
-from simulators.serving.world import World
+from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.iteration_table import Hardware
 
 _deployed = attrgetter(*DEPLOYED)
 

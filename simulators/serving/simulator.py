@@ -21,29 +21,29 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import Contribution, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
-from simulators.serving.analytic import (
+from simulators.serving.answer.explain import explained_request
+from simulators.serving.answer.load_test_report import report_of
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.records import batch_table, request_table
+from simulators.serving.answer.seeds import averaged
+from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
+from simulators.serving.demand.requests import beyond_analytic, event_rows
+from simulators.serving.demand.traces import is_trace
+from simulators.serving.deployment import DEPLOYED, Facts, describe
+from simulators.serving.engine.frontend import banded
+from simulators.serving.engine.loop import run
+from simulators.serving.engine.policies import load_router, load_scheduler, policy_file
+from simulators.serving.grouping import evaluate_together
+from simulators.serving.launch import TARGETS, deployment
+from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
+from simulators.serving.prices.lookup import table_price
+from simulators.serving.run import Shelf, logged_run, run_of
+from simulators.serving.steady.steady_state import (
     analytic_rows,
     evaluate_analytic,
     evaluate_apart,
     simulate_analytic,
 )
-from simulators.serving.demand import beyond_analytic, event_rows
-from simulators.serving.deployment import DEPLOYED, Facts, describe
-from simulators.serving.explain import explained_request
-from simulators.serving.frontend import banded
-from simulators.serving.launch import TARGETS, deployment
-from simulators.serving.lookup import table_price
-from simulators.serving.loop import run
-from simulators.serving.metrics import ServingMetrics
-from simulators.serving.order import evaluate_together
-from simulators.serving.own import corrected_by_own, has_own_rows
-from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
-from simulators.serving.policies import load_router, load_scheduler, policy_file
-from simulators.serving.records import batch_table, request_table
-from simulators.serving.report import report_of
-from simulators.serving.run import Shelf, logged_run, run_of
-from simulators.serving.seeds import averaged
-from simulators.serving.traces import is_trace
 
 
 @dataclass(frozen=True)

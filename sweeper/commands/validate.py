@@ -50,6 +50,9 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
+CLAIMS = PACKAGE.parent / "lab" / "claims"
+
+
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
     which = "rows outside the fits" if rows == "test" else "all rows"
     pages = [f"# Accuracy\n\nWritten by `python -m sweeper validate --write {file}`, on {which}."]
@@ -58,13 +61,13 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
 
 
 def rooms() -> list[str]:
-    """Return the rooms that can be checked: those with a `checks.py`."""
-    return sorted(file.parent.name for file in PACKAGE.glob("*/checks.py"))
+    """Return the rooms that can be checked: those with a folder of claims."""
+    return sorted(file.parent.name for file in CLAIMS.glob("*/__init__.py"))
 
 
 def rooms_by(word: str) -> list[str]:
     """Return the rooms whose checks can be told apart by a word, such as `version`."""
-    return [room for room in rooms() if (PACKAGE / room / f"checks_{word}s.py").is_file()]
+    return [room for room in rooms() if (CLAIMS / room / f"{word}s.py").is_file()]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -84,7 +87,7 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
             f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
             "by --reference DIR or $SWEEPER_REFERENCE"
         )
-    module = importlib.import_module(f"simulators.{room}.checks{f'_{by}s' if by else ''}")
+    module = importlib.import_module(f"lab.claims.{room}{f'.{by}s' if by else ''}")
     assert inspect.isfunction(module.checks)
     checks: list[Check] = module.checks(folder, rows)
     return checks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lab.claims.dataflow.counts import checks
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
-from simulators.dataflow.checks import checks
 
 KNOWN_MISSES = {"dataflow/sparse dstc"}
 """1 of 12 dual-side rows is 10.7 % off."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lab.claims.serving.deployments import deployment_checks
+from lab.claims.serving.offline import offline_checks
+from lab.claims.serving.online import online_checks
 from simulators.core.calibration import reference_folder
-from simulators.serving.checks_deployments import deployment_checks
-from simulators.serving.checks_offline import offline_checks
-from simulators.serving.checks_online import online_checks
 
 # What was reached where it is not yet what is asked, and where it is less; in percent.
 BUDGETS = {

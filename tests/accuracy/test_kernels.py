@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.claims.kernels.fp32_kernels import checks
+from lab.tables.kernels.fused_kernels import TABLES
 from simulators.core.calibration import (
     provenance_of,
     read_calibration,
@@ -15,11 +17,9 @@ from simulators.core.calibration import (
 )
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
-from simulators.kernels.checks import checks
-from simulators.kernels.draw import power_files
 from simulators.kernels.frameworks import fused_files
 from simulators.kernels.levels import boards, calibration_file, places
-from simulators.kernels.measured_fused import TABLES
+from simulators.kernels.power_draw import power_files
 from simulators.kernels.tensor_levels import tensor_files
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.claims.serving.vidur_runs import engine_checks
 from simulators.core.calibration import reference_folder
-from simulators.serving.checks import engine_checks
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulators.collectives.fit import held_out_coverage, main, read_own
+from lab.fits.collectives import held_out_coverage, main, read_own
 from simulators.collectives.measured import measured_time
 from simulators.core.errors import UserError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.claims.collectives.collectives import PUBLISHED_NS
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.checks import PUBLISHED_NS
 from simulators.collectives.plan import plan_of
 from simulators.collectives.single import simulate
 from simulators.collectives.world import FINISH_NS

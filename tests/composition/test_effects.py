@@ -18,8 +18,8 @@ from simulators.composition.iteration import Replica, iteration
 from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.pricing import AROUND_EXPERTS, compute_rows, quantising_s
 from simulators.core.errors import UnknownNameError
-from simulators.kernels.latency import moved_bytes
 from simulators.kernels.levels import profile_of
+from simulators.kernels.price import moved_bytes
 from simulators.workload.cut import Parallelism, stage_of
 from simulators.workload.operators import Gemm
 from simulators.workload.step import decode_step, prefill_step

@@ -20,11 +20,11 @@ from hypothesis.strategies import (
     sampled_from,
 )
 
+from lab.tables.graphs import TABLE, read_cases
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.graphs import ALONE, Framework, finish_s, price_graph, span
 from simulators.composition.graphs_gradients import backward_launches
 from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE, forward_launches
-from simulators.composition.graphs_measured import TABLE, read_cases
 from simulators.core.calibration import reference_folder
 from simulators.workload.classic import Classic, classic_graph
 from simulators.workload.graph import Graph, Sketch

@@ -23,7 +23,7 @@ from simulators.composition.iteration import (
 )
 from simulators.composition.overhead import load_runtime
 from simulators.core.errors import Infeasible
-from simulators.kernels.latency import flops
+from simulators.kernels.price import flops
 from simulators.workload.cut import Parallelism, stage_of
 from simulators.workload.operators import Attention, Gemm, GroupedGemm
 from simulators.workload.step import Step, decode_step, prefill_step

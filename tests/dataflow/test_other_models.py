@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.parity.maestro import Window, named_cycles
+from lab.parity.scale_sim import DATAFLOWS, systolic_cycles
+from lab.parity.sparse_tensor_cores import SparseProduct, tensor_core_cycles
 from simulators.core.errors import UserError
-from simulators.dataflow.maestro import Window, named_cycles
 from simulators.dataflow.sparse import (
     Density,
     empty_chance,
@@ -18,8 +20,6 @@ from simulators.dataflow.sparse import (
     nonzeros,
     optimised,
 )
-from simulators.dataflow.systolic import DATAFLOWS, systolic_cycles
-from simulators.dataflow.tensor_cores import SparseProduct, tensor_core_cycles
 
 SIZES = st.integers(1, 300)
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.kernels.boosting import boosted
-from simulators.kernels.correction import Correction, corrected_seconds, features_of
+from lab.fits.methods.boosting import boosted
+from simulators.kernels.monotone_correction import Correction, corrected_seconds, features_of
 
 COUNT = 400
 
@@ -70,7 +70,7 @@ def test_trees_find_a_step_in_one_size() -> None:
 
 
 def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
-    from simulators.kernels import correction as room
+    from simulators.kernels import monotone_correction as room
 
     bent = fitted(3)
     draw = np.random.default_rng(np.random.SeedSequence(2))

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
+from lab.fits.methods.power_meter import meter_features, meter_of, reading_w
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import fitted_digests
-from simulators.kernels.draw import draw_of, power_files
 from simulators.kernels.energy import energy_j, power_w, resting_w
-from simulators.kernels.latency import price
-from simulators.kernels.meter import meter_features, meter_of, reading_w
+from simulators.kernels.power_draw import draw_of, power_files
+from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 
 BOARDS = ("h200_sxm", "b200_sxm", "h100_sxm", "a100_sxm", "mi210")

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+from lab.fits.fp32_kernels import main
+from lab.fits.methods.least_squares import fit_log
+from lab.tables.kernels.fp32_kernels import catalog_name, fraction, rows_of_table
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
-from simulators.kernels.fit import main
-from simulators.kernels.latency import price_call
-from simulators.kernels.least_squares import fit_log
 from simulators.kernels.levels import profile_of
-from simulators.kernels.measurements import catalog_name, fraction, rows_of_table
+from simulators.kernels.price import price_call
 from simulators.workload.operators import Gemm
 
 SHAPES = [(m, n, k) for m in (512, 4096) for n in (1024, 8192) for k in (1024, 4096, 16384)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.kernels.frameworks import FRAMEWORKS
-from simulators.kernels.latency import price, roofline_s
+from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 
 GPUS = st.sampled_from(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
-from simulators.kernels.latency import price, price_call, roofline_s
+from simulators.kernels.price import price, price_call, roofline_s
 from simulators.workload.operators import Attention, Compute, Elementwise, Gemm, GroupedGemm, Norm
 
 DEVICES = ("v100_pcie", "a100_pcie_40gb", "h100_sxm", "p100_pcie", "t4", "mi100", "mi210", "l4")

@@ -10,8 +10,8 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.kernels.latency import price
 from simulators.kernels.levels import boards, calibration_file, profile_of
+from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm
 
 LINEAR = Gemm(name="linear", m=4096.0, n=4096.0, k=4096.0, dtype="fp32")

@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from simulators.catalog.gpu import load_gpu
-from simulators.kernels.checks_tensor import product_of
-from simulators.kernels.latency import price, price_call
-from simulators.kernels.measure import COLUMNS, designs_of, main
-from simulators.kernels.measure_shapes import (
+from lab.claims.kernels.tensor_cores import product_of
+from lab.profiler.__main__ import COLUMNS, designs_of, main
+from lab.profiler.shapes import (
     DTYPES,
     FAMILIES,
     MOST_FLOPS,
@@ -25,10 +23,12 @@ from simulators.kernels.measure_shapes import (
     calls,
     weight_of,
 )
-from simulators.kernels.measure_torch import Bench
-from simulators.kernels.measured_fused import attention_of, measured_in
-from simulators.kernels.measurements import operator_of, rows_of_table
-from simulators.kernels.tensor_rows import own_products
+from lab.profiler.torch_backend import Bench
+from lab.tables.kernels.fp32_kernels import operator_of, rows_of_table
+from lab.tables.kernels.fused_kernels import attention_of, measured_in
+from lab.tables.kernels.tensor_cores import own_products
+from simulators.catalog.gpu import load_gpu
+from simulators.kernels.price import price, price_call
 
 EVERYTHING = designs_of(list(FAMILIES), list(DTYPES))
 
@@ -180,9 +180,9 @@ class Replayed:
 def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     board = Board()
     monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: board.queue.append("call"))
-    monkeypatch.setattr("simulators.kernels.measure_torch.MOST_LOOPED", 20)
-    monkeypatch.setattr("simulators.kernels.measure_torch.LOOP_S", 1e3)
-    monkeypatch.setattr("simulators.kernels.measure_torch._nvml", lambda: None)
+    monkeypatch.setattr("lab.profiler.torch_backend.MOST_LOOPED", 20)
+    monkeypatch.setattr("lab.profiler.torch_backend.LOOP_S", 1e3)
+    monkeypatch.setattr("lab.profiler.torch_backend._nvml", lambda: None)
     return Bench(board, "cuda", board).time(call), board.queue
 
 
@@ -219,7 +219,7 @@ def test_this_machine_is_timed_and_compared(
 def test_a_board_is_fitted_to_its_measured_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simulators.kernels import tensor_fit
+    from lab.fits import tensor_cores as tensor_fit
 
     monkeypatch.chdir(tmp_path)
     table = foretold(1500, "l40s")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fits.decode_grids import fit_knots, nearest_rising
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.kernels.knots import read_knots, rising
-from simulators.kernels.knots_fit import fit_knots, nearest_rising
-from simulators.kernels.latency import price
+from simulators.kernels.interpolation_grid import read_knots, rising
+from simulators.kernels.price import price
 from simulators.workload.operators import Attention, GroupedGemm
 
 GPUS = st.sampled_from(("rtx_pro_6000", "rtx_4090", "h100_sxm", "a100_sxm"))

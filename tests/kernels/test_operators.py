@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from simulators.catalog.gpu import load_gpu
-from simulators.kernels.convolution import Convolution, convolution_flops, output_size
 from simulators.kernels.energy import energy_j, power_w
-from simulators.kernels.grouped_gemm import active_experts
-from simulators.kernels.latency import flops, moved_bytes, price, roofline_s
+from simulators.kernels.families.convolution import Convolution, convolution_flops, output_size
+from simulators.kernels.families.experts import active_experts
+from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
 from simulators.workload.operators import Attention, Elementwise, Gemm, GroupedGemm, Norm
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.kernels.frameworks import FRAMEWORKS
-from simulators.kernels.latency import flops, moved_bytes, price, roofline_s
-from simulators.kernels.side import (
+from simulators.kernels.families.auxiliary_kernels import (
     CausalConvolution,
     EncoderAttention,
     Quantisation,
     Side,
     StateUpdate,
 )
+from simulators.kernels.frameworks import FRAMEWORKS
+from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.workload.operators import Elementwise, Embedding
 
 GPUS = ("a100_sxm", "h100_sxm", "b200_sxm", "l40s")

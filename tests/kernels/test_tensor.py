@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lab.tables.kernels.tensor_cores import TensorRows
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
-from simulators.kernels.gemm import batched_rates_of, tensor_rates_of
-from simulators.kernels.latency import price, roofline_s
+from simulators.kernels.families.gemm import batched_rates_of, tensor_rates_of
 from simulators.kernels.levels import places, profile_of
+from simulators.kernels.price import price, roofline_s
 from simulators.kernels.tensor_levels import tensor_boards, tensor_rates
-from simulators.kernels.tensor_rows import TensorRows
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")

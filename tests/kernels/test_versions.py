@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from lab.claims.kernels.versions import checks
 from simulators.core.errors import UserError
-from simulators.kernels.checks_versions import checks
 from sweeper.commands.validate import rooms_by, run
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.arrivals import Requests
-from simulators.serving.batch import (
+from simulators.serving.demand.arrivals import Requests
+from simulators.serving.engine.batch import (
     BASE_S,
     DECODE_KV,
     LAST_STAGE_S,
@@ -23,11 +23,11 @@ from simulators.serving.batch import (
     TOKENS,
     UNTIL_KV,
 )
-from simulators.serving.kernel import kernel
-from simulators.serving.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.replica import SCHEDULE
-from simulators.serving.service import Engine, Limits, serve
-from simulators.serving.world import World
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.replica import SCHEDULE
+from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.state import World
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
 """All of them: a new file is under every law from its first day."""

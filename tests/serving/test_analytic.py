@@ -14,11 +14,11 @@ from hypothesis.strategies import integers, sampled_from
 
 from simulators.core.contract import schema_of
 from simulators.core.errors import UserError
-from simulators.serving.analytic_queue import crowd_of
-from simulators.serving.analytic_steady import Engine
-from simulators.serving.metrics import ServingMetrics
+from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
+from simulators.serving.steady.queue import crowd_of
+from simulators.serving.steady.turnover import Engine
 
 PLAIN = ServingPoint(
     model="llama3_1_8b",

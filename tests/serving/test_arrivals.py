@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.serving.arrivals import Requests, requests_of
-from simulators.serving.lengths import load_workload
-from simulators.serving.modulation import Pattern
-from simulators.serving.traces import load_trace
+from simulators.serving.demand.arrivals import Requests, requests_of
+from simulators.serving.demand.lengths import load_workload
+from simulators.serving.demand.rate_modulation import Pattern
+from simulators.serving.demand.traces import load_trace
 
 
 def drawn(**changes: object) -> Requests:

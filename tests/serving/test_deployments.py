@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulators.composition.deployments import Deployed, excluded
+from lab.tables.deployments import excluded
+from simulators.composition.deployments import Deployed
 from simulators.composition.family import fit_family
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.deployments import point_of
-from simulators.serving.frontend import load_frontend
-from simulators.serving.near import Load, corrected, load_of
+from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
+from simulators.serving.engine.frontend import load_frontend
+from simulators.serving.engine.replica import RESTARTED
+from simulators.serving.engine.state import LOG_COLUMNS
+from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.replica import RESTARTED
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
-from simulators.serving.world import LOG_COLUMNS
 from simulators.workload.cut import Parallelism
 
 BASE = ServingPoint(

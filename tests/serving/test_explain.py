@@ -7,7 +7,7 @@ import pytest
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
-from simulators.serving.explain import LATER, PROMPT, QUEUE, explained_request
+from simulators.serving.answer.explain import LATER, PROMPT, QUEUE, explained_request
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 

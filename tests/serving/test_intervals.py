@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulators.serving.metrics import WITH_BAND
+from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.claims.serving.iteration_tables import composed, looked_up, random_batches
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.iteration import Replica
 from simulators.composition.overhead import load_runtime
-from simulators.serving.batch import (
+from simulators.serving.engine.batch import (
     ADDED_S,
     DECODE_KV,
     DECODES,
@@ -28,9 +29,13 @@ from simulators.serving.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
-from simulators.serving.checks_tables import composed, looked_up, random_batches
-from simulators.serving.iteration import Hardware, additive_table, iteration_table, octaves
-from simulators.serving.lookup import (
+from simulators.serving.prices.iteration_table import (
+    Hardware,
+    additive_table,
+    iteration_table,
+    octaves,
+)
+from simulators.serving.prices.lookup import (
     CONTEXT_STEPS,
     DECODE_STEPS,
     grid_value,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.serving.arrivals import Requests
-from simulators.serving.loop import run as loop
-from simulators.serving.policies import load_router, load_scheduler
-from simulators.serving.replica import (
+from simulators.serving.demand.arrivals import Requests
+from simulators.serving.engine.loop import run as loop
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.replica import (
     ARRIVAL,
     BLOCKS,
     COMPLETED,
@@ -39,8 +39,8 @@ from simulators.serving.replica import (
     TOTAL,
     WAITING,
 )
-from simulators.serving.service import Limits
-from simulators.serving.world import BLOCK_SECONDS, BUSY_S, GAPS_S, INSIDE_SECONDS, new_world
+from simulators.serving.engine.service import Limits
+from simulators.serving.engine.state import BLOCK_SECONDS, BUSY_S, GAPS_S, INSIDE_SECONDS, new_world
 from tests.serving.cases import (
     ASKED_EACH_TIME,
     SCHEDULERS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulators.serving.frontend import NONE
-from simulators.serving.measured import point_of_run
+from lab.claims.serving.vllm_runs import point_of_run
+from simulators.serving.engine.frontend import NONE
 from simulators.serving.simulator import simulate
 
 RUN: dict[str, Any] = {

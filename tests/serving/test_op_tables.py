@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.serving.parity import ONCE
 from simulators.serving.point import ServingPoint
+from simulators.serving.prices.operator_table import ONCE
 from simulators.serving.simulator import SIMULATOR, simulate
 
 LAYERS = 32  # of Llama-3.1-8B

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import Infeasible
-from simulators.serving.admission import admit_chunks
-from simulators.serving.kv_cache import leave_prefix, prefix_left
-from simulators.serving.point import ServingPoint
-from simulators.serving.replica import (
+from simulators.serving.engine.admission import admit_chunks
+from simulators.serving.engine.kv_cache import leave_prefix, prefix_left
+from simulators.serving.engine.replica import (
     BATCH_SEATS,
     BLOCK,
     BLOCKS,
@@ -25,6 +24,7 @@ from simulators.serving.replica import (
     TAKEN,
     push_waiting,
 )
+from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.arrivals import stream
-from simulators.serving.replica import ARRIVAL, COMPLETED, SCHEDULED
-from simulators.serving.summary import backlog_grows
+from simulators.serving.answer.summary import backlog_grows
+from simulators.serving.demand.arrivals import stream
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, SCHEDULED
 from tests.serving.cases import asked, limits, run
 
 COUNT, SEEDS = 400_000, range(6)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import UserError
+from simulators.serving.answer.seeds import half_width, student
 from simulators.serving.point import ServingPoint
-from simulators.serving.seeds import half_width, student
 from simulators.serving.simulator import simulate
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)

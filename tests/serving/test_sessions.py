@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible, UserError
+from simulators.serving.demand.sessions import in_sessions
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE, TOTAL
 from simulators.serving.point import ServingPoint
-from simulators.serving.replica import ARRIVAL, COMPLETED, FREE, TOTAL
 from simulators.serving.run import run_of
-from simulators.serving.sessions import in_sessions
 from simulators.serving.simulator import simulate
 from tests.serving.cases import SCHEDULERS, asked, run
 

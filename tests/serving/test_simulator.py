@@ -14,9 +14,9 @@ import pytest
 
 from simulators.core.contract import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.serving.answer.records import request_table
 from simulators.serving.deployment import DEPLOYED
 from simulators.serving.point import ServingPoint
-from simulators.serving.records import request_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from sweeper.testing import check_simulator
@@ -252,7 +252,7 @@ def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.M
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
     again = (
-        "from simulators.serving.policies import load_scheduler\n"
+        "from simulators.serving.engine.policies import load_scheduler\n"
         "load_scheduler('mine').schedule.compiled"
     )
     subprocess.run([sys.executable, "-c", again], check=True)  # from what the first one compiled

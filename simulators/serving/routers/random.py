@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.kernel import kernel
-from simulators.serving.replica import ROUTE
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import ROUTE
 
 
 @kernel(ROUTE)

@@ -8,9 +8,9 @@ of those that ended early for ever; here each gives back its own.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.admission import admit_reserving
-from simulators.serving.kernel import kernel
-from simulators.serving.replica import FOREVER, IDLE, SCHEDULE, seat
+from simulators.serving.engine.admission import admit_reserving
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import FOREVER, IDLE, SCHEDULE, seat
 
 RESERVES = True
 

@@ -7,9 +7,9 @@ iteration-level scheduling. Without paging a request reserves what it might ever
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.admission import admit_reserving
-from simulators.serving.kernel import kernel
-from simulators.serving.replica import BATCH, BATCH_SEATS, FOREVER, IDLE, SCHEDULE, seat
+from simulators.serving.engine.admission import admit_reserving
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import BATCH, BATCH_SEATS, FOREVER, IDLE, SCHEDULE, seat
 
 RESERVES = True
 

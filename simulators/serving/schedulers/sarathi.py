@@ -7,10 +7,10 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.admission import admit_chunks
-from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import seat_decodes
-from simulators.serving.replica import (
+from simulators.serving.engine.admission import admit_chunks
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.kv_cache import seat_decodes
+from simulators.serving.engine.replica import (
     BATCH,
     CHUNK,
     DONE,

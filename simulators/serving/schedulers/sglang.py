@@ -15,9 +15,9 @@ together, so one batch's share of them is not known ahead: the stages ask after 
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
-from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, seat_decodes
-from simulators.serving.replica import (
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.kv_cache import allocate, blocks_for, seat_decodes
+from simulators.serving.engine.replica import (
     BATCH,
     BATCH_SEATS,
     BLOCK,

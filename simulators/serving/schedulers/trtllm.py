@@ -9,9 +9,9 @@ could never fit whole is cut. The memory fraction is one of what weights and act
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints, arrays, i8, matrix
-from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for
-from simulators.serving.replica import (
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.kv_cache import allocate, blocks_for
+from simulators.serving.engine.replica import (
     BATCH,
     BATCH_SEATS,
     BLOCK,

@@ -8,10 +8,10 @@ are generating.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.admission import may_admit
-from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import allocate, blocks_for, fits, preemptions, seat_decodes
-from simulators.serving.replica import (
+from simulators.serving.engine.admission import may_admit
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.kv_cache import allocate, blocks_for, fits, preemptions, seat_decodes
+from simulators.serving.engine.replica import (
     BATCH,
     BATCH_TOKENS,
     BLOCK,

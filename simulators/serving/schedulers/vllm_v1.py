@@ -11,10 +11,10 @@ when the request is admitted again is not computed again.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.admission import admit_chunks
-from simulators.serving.kernel import kernel
-from simulators.serving.kv_cache import blocks_for, leave_prefix, preempt, preemptions
-from simulators.serving.replica import (
+from simulators.serving.engine.admission import admit_chunks
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.kv_cache import blocks_for, leave_prefix, preempt, preemptions
+from simulators.serving.engine.replica import (
     BATCH,
     BATCH_SEATS,
     BLOCK,

@@ -1,0 +1,3 @@
+"""Claims about composition that `validate` prints."""
+
+from lab.claims.composition.passes import checks as checks

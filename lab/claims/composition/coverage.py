@@ -1,0 +1,159 @@
+"""How often measured passes lie in their intervals, device by device.
+
+Repeats of a configuration count once, with their mean: they err together. What no kernel's interval
+explains is a share of a pass, which covers nine of ten configurations of a board. There are two:
+of boards that a runtime was fitted on, seen on the rows of the fit, and of boards that are new to
+it. Either is that of the board with the widest, since the next board may be as far off as any.
+Coverage on a device is tested on rows outside the fits, with shares found on all other devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, isnan, nan
+from pathlib import Path
+
+import numpy as np
+
+from lab.tables.pass_tables import TABLES
+from lab.tables.whole_passes import Case
+from simulators.composition.bands import Doubts, doubts_of, interval_s, together
+from simulators.composition.iteration import part_rows
+from simulators.composition.overhead import Runtime, load_runtime
+from simulators.core.contract import Check
+from simulators.workload.cut import stage_of
+
+COVERED = 0.9
+"""Of measurements, by an interval."""
+
+UNLIKELY = 0.025
+"""On either side: a count of hits rarer than this is not consistent with the coverage."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One configuration that was measured, perhaps several times."""
+
+    table: str
+    case: Case
+    measured_s: float
+    predicted_s: float
+    doubts: Doubts
+    is_known: bool  # its runtime was fitted on its board
+
+    @property
+    def board(self) -> str:
+        """Name of the GPU."""
+        return self.case.replica.gpu.name
+
+    def is_covered(self, share: float) -> bool:
+        """Say whether it lies in its interval, given the share that no kernel's explains."""
+        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, share)
+        return bool(lo_s <= self.measured_s <= hi_s)
+
+    @property
+    def needed_share(self) -> float:
+        """Unexplained share that just covers it."""
+        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, 0.0)
+        end_s = hi_s if self.measured_s > self.predicted_s else lo_s
+        off, explained = self.measured_s - self.predicted_s, float(end_s) - self.predicted_s
+        return float(np.sqrt(max(0.0, off**2 - explained**2))) / self.predicted_s
+
+    def width(self, share: float) -> float:
+        """Return the width of its interval over the prediction."""
+        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, share)
+        return float(hi_s - lo_s) / self.predicted_s
+
+
+def configurations(reference: Path) -> list[Configuration]:
+    """Return every configuration of the tables that are here."""
+    found = []
+    for table in TABLES:
+        if not (reference / table.path).is_file():
+            continue
+        runtime = load_runtime(table.runtime)
+        repeats: dict[tuple[str, ...], list[Case]] = {}
+        for case in table.cases(reference):
+            replica = case.replica
+            key = (case.group, replica.model.name, replica.dtype, repr(case.terms))
+            repeats.setdefault(key, []).append(case)
+        found += [_configuration(table.name, same, runtime) for same in repeats.values()]
+    return found
+
+
+def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
+    """Return the unexplained shares on boards that are known to a runtime, and on new ones."""
+    known = [one for one in configurations if one.is_known and not one.case.is_test]
+    new = [one for one in configurations if not one.is_known]
+    return {True: _widest(known), False: _widest(new)}
+
+
+def coverage_checks(reference: Path) -> list[Check]:
+    """Return one line for each device: how many held-out configurations are in their intervals."""
+    known = configurations(reference)
+    tested = [one for one in known if one.case.is_test]
+    checks = []
+    for board in dict.fromkeys(one.board for one in tested):
+        share = shares([one for one in known if one.board != board])
+        here = [one for one in tested if one.board == board]
+        name = f"composition/interval, {board} left out"
+        if any(isnan(share[one.is_known]) for one in here):
+            checks.append(Check(name, None, note="absent: measurements of other boards"))
+            continue
+        hits = sum(one.is_covered(share[one.is_known]) for one in here)
+        width = float(np.mean([one.width(share[one.is_known]) for one in here]))
+        checks.append(
+            Check(
+                name,
+                round(100.0 * hits / len(here), 1),
+                unit="%",
+                limit=100.0 * COVERED,
+                ok=is_consistent(hits, len(here)),
+                rows=len(here),
+                note=f"within a binomial's reach; mean width {100 * width:.0f} %",
+            )
+        )
+    return checks
+
+
+def _widest(configurations: Sequence[Configuration]) -> float:
+    """Return the share that covers nine of ten configurations of every board; NaN of none."""
+    needed: dict[str, list[float]] = {}
+    for one in configurations:
+        needed.setdefault(one.board, []).append(one.needed_share)
+    widest = (float(np.quantile(shares, COVERED)) for shares in needed.values())
+    return max(widest, default=nan)
+
+
+def is_consistent(hits: int, trials: int, share: float = COVERED) -> bool:
+    """Say whether so many hits are likely enough, neither too few nor too many.
+
+    >>> is_consistent(90, 100), is_consistent(80, 100), is_consistent(100, 100)
+    (True, False, False)
+    """
+    odds = [comb(trials, k) * share**k * (1.0 - share) ** (trials - k) for k in range(trials + 1)]
+    return sum(odds[: hits + 1]) > UNLIKELY and sum(odds[hits:]) > UNLIKELY
+
+
+def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Configuration:
+    """Return repeats of a configuration as one, priced under a runtime."""
+    case = same[0]
+    replica = dataclasses.replace(case.replica, runtime=runtime)
+    part = stage_of(replica.model, replica.cut, 0)
+    steps = [
+        {
+            family: doubt.times(term.times)
+            for family, doubt in doubts_of(part_rows(replica, term.step, part)).items()
+        }
+        for term in case.terms
+    ]
+    return Configuration(
+        table=table,
+        case=case,
+        measured_s=float(np.mean([one.measured_s for one in same])),
+        predicted_s=case.predicted_s(runtime),
+        doubts=together(steps),
+        is_known=replica.gpu.name in runtime.boards,
+    )

@@ -1,0 +1,3 @@
+"""Claims about dataflow that `validate` prints."""
+
+from lab.claims.dataflow.counts import checks as checks

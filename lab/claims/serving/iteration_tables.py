@@ -1,0 +1,101 @@
+"""How far looked-up iteration times lie from those of composition that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simulators.composition.iteration import Replica, stage_iteration
+from simulators.core.contract import Check
+from simulators.core.jit import Floats
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.batch import (
+    DECODE_KV,
+    DECODES,
+    LAST_STAGE_S,
+    LOGITS_ROWS,
+    PREFILL_KV,
+    PREFILL_PAIRS,
+    PREFILL_TOKENS,
+    PREFILLS,
+    PRICE_COLUMNS,
+    STEP_COLUMNS,
+    TOKENS,
+)
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import Hardware, iteration_table
+from simulators.serving.prices.lookup import table_price
+from simulators.workload.step import Step
+
+BATCHES, USUAL = 1000, 0.005
+"""Batches that are looked at, and what their error may be on average."""
+
+DEPLOYMENTS = (
+    {"model": "llama2_7b", "gpu": "a100_sxm"},
+    {"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8},
+    {"model": "deepseek_v3", "gpu": "h200_sxm", "tp": 8, "dtype": "fp8"},
+)
+
+
+def table_checks() -> Iterator[Check]:
+    """Yield the error of interpolation on random batches of a few deployments."""
+    steps = random_batches(seed=0, count=BATCHES)
+    for settings in DEPLOYMENTS:
+        point = ServingPoint(**settings)
+        replica = deployment_of(point).hardware.replica
+        seconds, _ = composed(replica, steps, stage=0)
+        error = np.abs(looked_up(replica, steps)[:, LAST_STAGE_S] / seconds - 1.0)
+        yield Check(
+            name=f"iteration table {point.model} {point.gpu} tp {point.tp}",
+            value=float(error.mean()),
+            limit=USUAL,
+            ok=bool(error.mean() <= USUAL),
+            rows=BATCHES,
+            note=f"mean of unequal batches; 99 % below {np.quantile(error, 0.99):.2%}, "
+            f"worst {error.max():.1%}",
+        )
+
+
+def random_batches(seed: int, count: int) -> Floats:
+    """Return the sums of batches with up to 256 decodes and 5 prefills, chunked or whole."""
+    draw = np.random.default_rng(seed)
+    steps = np.zeros((count, STEP_COLUMNS))
+    for step in steps:
+        decodes = int(draw.integers(0, 257))
+        step[DECODES] = step[LOGITS_ROWS] = decodes
+        step[DECODE_KV] = int(decodes * 2 ** draw.uniform(4, 14))
+        for _ in range(int(draw.integers(0 if decodes else 1, 6))):
+            chunk = int(2 ** draw.uniform(4, 12))
+            past = int(2 ** draw.uniform(0, 13)) if draw.random() < 0.5 else 0
+            step[PREFILLS] += 1
+            step[PREFILL_TOKENS] += chunk
+            step[PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
+            step[PREFILL_KV] += past + chunk
+            step[LOGITS_ROWS] += draw.integers(0, 2)
+        step[TOKENS] = step[DECODES] + step[PREFILL_TOKENS]
+    return steps
+
+
+def composed(replica: Replica, steps: Floats, stage: int) -> tuple[Floats, Floats]:
+    """Return seconds and joules of a stage for rows of sums, from composition."""
+    step = Step(
+        prefills=steps[:, PREFILLS],
+        prefill_tokens=steps[:, PREFILL_TOKENS],
+        prefill_pairs=steps[:, PREFILL_PAIRS],
+        prefill_kv_tokens=steps[:, PREFILL_KV],
+        decodes=steps[:, DECODES],
+        decode_kv_tokens=steps[:, DECODE_KV],
+        logits_rows=steps[:, LOGITS_ROWS],
+    )
+    iteration = stage_iteration(replica, step, stage)
+    return np.asarray(iteration.latency_s), np.asarray(iteration.energy_j)
+
+
+def looked_up(replica: Replica, steps: Floats) -> Floats:
+    """Return the prices of rows of sums, from the tables of a replica."""
+    table = iteration_table(Hardware(repr(replica), replica))
+    prices = np.zeros((len(steps), PRICE_COLUMNS))
+    for step, price in zip(steps, prices, strict=True):
+        table_price(step, table.shape, table.table, price)
+    return prices

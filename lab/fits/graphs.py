@@ -1,0 +1,216 @@
+"""Whole fp32 models become a framework's constants: `python -m lab.fits.graphs`.
+
+Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
+per vendor, the host's time for a launch by phase, and the pace of depthwise
+convolutions over plain streaming. (A clock of each board within
+models was tried too: it made graphs that were left out worse.) Boards that count as new have
+kernels from ten rows an operator here too. Rows whose forward pass shows fresh
+allocations are left to their backward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.fp32_forms import fit_few
+from lab.tables.graph_profiles import TABLE as PROFILES
+from lab.tables.graph_profiles import fit_paces, read_profiles
+from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
+from lab.tables.kernels.fp32_kernels import Rows, read_rows
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.composition.graphs import (
+    CALIBRATION,
+    Framework,
+    PricedLaunches,
+    Span,
+    span,
+)
+from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE
+from simulators.core.calibration import reference_folder, sha256_of, write_calibration
+from simulators.core.errors import UserError
+from simulators.kernels.levels import BEST, boards, zero_shot_profile
+from simulators.kernels.profile import Profile
+
+LAUNCHES_S = tuple(4e-6 * step for step in range(21))
+"""Times of a launch that are tried: the error is flat between them."""
+
+GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
+
+NEW = ("h100_sxm", "a100_pcie_80gb")
+"""Boards measured on layers' shapes only: they stand for a board that nobody has fitted to."""
+
+ROWS = 10
+"""Rows of each operator class that are known of a new board."""
+
+SPLIT = "whole graphs: each is judged by constants fitted to all others"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A measured case with its kernels priced."""
+
+    case: Case
+    priced: PricedLaunches
+
+    @property
+    def is_allocating(self) -> bool:
+        """Whether the forward pass shows fresh allocations."""
+        launches = np.sum(self.priced.repeats[self.priced.of(FORWARD)])
+        return self.case.is_training and self.case.is_allocating(float(launches))
+
+    def spans(self, framework: Framework) -> dict[str, Span]:
+        """Return the phases under a framework."""
+        phases = (FORWARD, BACKWARD) if self.case.is_training else (INFERENCE,)
+        return {phase: span(self.priced, self.case.gpu, phase, framework) for phase in phases}
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - rows live as long as a fit
+    def phase_s(self, phase: str, launch_s: float, gradient: float) -> float:
+        """Return one phase with plain numbers of a framework, once computed for all fits."""
+        vendor = self.case.gpu.vendor
+        framework = Framework(launch_s={phase: launch_s}, gradient={vendor: gradient})
+        return span(self.priced, self.case.gpu, phase, framework).latency_s
+
+    def total_s(self, framework: Framework) -> float:
+        """Return the whole pass."""
+        return sum(part.latency_s for part in self.spans(framework).values())
+
+
+def main() -> None:
+    """Fit to every graph and write the calibration."""
+    reference = reference_folder()
+    if reference is None:
+        raise SystemExit("fit_graphs: there is no reference folder; set SWEEPER_REFERENCE")
+    try:
+        fitted = priced_cases(reference)
+        framework = replace(fit(fitted), pace=fit_paces(read_profiles(reference)))
+        error = float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)]))
+        write_calibration(CALIBRATION, _text(reference, framework, len(fitted), error))
+    except UserError as problem:
+        raise SystemExit(f"fit_graphs: {problem}") from problem
+    print(f"{framework}\nheld-out error {100 * error:.1f} %, {len(fitted)} graphs")
+
+
+def priced_cases(reference: Path) -> list[Fitted]:
+    """Return the unfused cases of one GPU that can be fitted to."""
+    rows = read_rows(reference)[0]
+    drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
+    return [
+        Fitted(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
+        for case in read_cases(reference)
+        if case.parallelism == "none" and not case.is_fused and case.has_graph and not _is_odd(case)
+    ]
+
+
+def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
+    """Return what the data sheet and `ROWS` rows of each operator class say of a board."""
+    others = [board for board in boards() if board.name != gpu.name]
+    profile = zero_shot_profile(
+        gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w, among=others
+    )
+    # Batched products first: the dispatch they show is an upper bound for single ones.
+    for part in sorted(rows, key=lambda part: part.label):
+        if part.gpu == gpu.name and part.label != "conv":
+            draw = np.random.default_rng(np.random.SeedSequence([seed, ROWS]))
+            chosen = draw.choice(len(part), size=min(ROWS, len(part) // 2), replace=False)
+            profile = fit_few(part.where(chosen), gpu, profile)
+    return profile
+
+
+def fit(rows: Sequence[Fitted]) -> Framework:
+    """Return the constants that suit these rows best."""
+    framework = Framework()
+    for vendor in sorted({row.case.gpu.vendor for row in rows}):
+        mine = [r for r in rows if r.case.gpu.vendor == vendor and r.case.is_training]
+        if mine:
+            framework = _with_gradient(framework, vendor, mine)
+    return _with_host(framework, rows)
+
+
+def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
+    """Return every row with the time that constants fitted to all other graphs predict."""
+    found = []
+    for name in sorted({row.case.graph_name for row in rows}):
+        framework = fit([row for row in rows if row.case.graph_name != name])
+        found += [(row, row.total_s(framework)) for row in rows if row.case.graph_name == name]
+    return found
+
+
+def _is_odd(case: Case) -> bool:
+    """Say whether a board's kernels were timed in another clock state: the P4 of these tables."""
+    return case.gpu.name == "p4"
+
+
+def _with_gradient(framework: Framework, vendor: str, rows: Sequence[Fitted]) -> Framework:
+    """Return the framework with the factor on backward products that suits backward passes."""
+
+    def error(factor: float) -> float:
+        return _mean_error(row.phase_s(BACKWARD, 0.0, factor) / row.case.backward_s for row in rows)
+
+    best = min(GRADIENTS, key=error)
+    return replace(framework, gradient={**framework.gradient, vendor: best})
+
+
+def _with_host(framework: Framework, rows: Sequence[Fitted]) -> Framework:
+    """Return the framework with the host's times that suit forward and backward passes."""
+    trained = [row for row in rows if row.case.is_training]
+    judged = {
+        INFERENCE: [row for row in rows if not row.case.is_training],
+        FORWARD: [row for row in trained if not row.is_allocating],
+        BACKWARD: trained,
+    }
+    return replace(
+        framework,
+        launch_s={
+            phase: min(LAUNCHES_S, key=functools.partial(_host_error, framework, mine, phase))
+            for phase, mine in judged.items()
+        },
+    )
+
+
+def _host_error(framework: Framework, rows: Sequence[Fitted], phase: str, launch_s: float) -> float:
+    """Return the mean |log error| of one phase with this time of a launch."""
+    return _mean_error(
+        row.phase_s(phase, launch_s, framework.gradient_of(row.case.gpu))
+        / (row.case.backward_s if phase == BACKWARD else row.case.forward_s)
+        for row in rows
+    )
+
+
+def _mean_error(ratios: Iterable[float]) -> float:
+    return float(np.mean(np.abs(np.log(list(ratios)))))
+
+
+def _text(reference: Path, framework: Framework, rows: int, error: float) -> str:
+    tables = [TABLE, SHAPES, PROFILES]
+    listed = ", ".join(f'"{name}"' for name in tables)
+    digests = ", ".join(f'"{sha256_of(reference / name)}"' for name in tables)
+    lines = [
+        "# Written by `python -m lab.fits.graphs`. To change a number, change",
+        "# the fit.",
+        "[provenance]",
+        f"measured = [{listed}]",
+        f"sha256 = [{digests}]",
+        f"rows = {rows}",
+        f'split = "{SPLIT}"',
+        f"held_out_mape = {error:.4f}",
+        'versions = { framework = "PyTorch 1.12 to 2.1, eager, fp32" }',
+        "",
+        "[framework.launch_s]",
+        *(f"{phase} = {launch_s:.3g}" for phase, launch_s in framework.launch_s.items()),
+        "",
+        "[framework.pace]",
+        *(f"{name} = {factor:.3f}" for name, factor in framework.pace.items()),
+        "",
+        "[framework.gradient]",
+        *(f"{vendor} = {factor:.3f}" for vendor, factor in framework.gradient.items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Whole models timed under PyTorch in fp32, as graphs beside what was measured.
+
+The table is that of NeuSight's artefact (Lee et al., ASPLOS 2025): forward and backward of six
+transformers on ten boards, and what four predictors said. Graphs are drawn from the models' shapes
+alone; the table's own operator lists are used to test them, not to price them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
+from lab.tables.known import known_rows
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.composition.graphs import PricedLaunches, price_graph
+from simulators.kernels.levels import BEST
+from simulators.kernels.profile import Profile
+from simulators.workload.classic import Classic, classic_graph
+from simulators.workload.graph import Graph
+
+TABLE = "gpu_models/labels.parquet"
+SHAPES = "gpu_models/models.json"
+
+CODES = {
+    "bert-large": "bert", "gpt2-large": "gpt2", "gpt3-xl-3072": "gpt2", "gpt3-2.7b": "gpt2",
+    "opt-1.3b": "opt", "switch-xl-4e": "switch",
+}  # fmt: skip
+"""The models of the table, by whose code ran them."""
+
+PEERS = ("neusight", "roofline", "habitat", "li")
+
+ALLOCATOR_SHARE, LONGEST_LAUNCH_S = 0.62, 1e-4
+"""A backward pass has twice the products of its forward pass. Where the forward pass still takes
+more than this part of it, and longer than any host needs to launch it, the run allocated its memory
+afresh (the table empties the cache before each run); when it does is not known. The rule reads
+measurements alone, no prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One measured configuration."""
+
+    measured_gpu: str  # as the table calls it
+    gpu: Gpu
+    graph_name: str  # model, mode, length, batch: what is left out together
+    model: str
+    is_training: bool
+    is_fused: bool
+    parallelism: str  # none, DP4, TP4, PP4
+    microbatches: int
+    gpus: int
+    batch: int
+    length: int
+    has_graph: bool  # whether the table knows what ran
+    forward_s: float
+    backward_s: float
+    total_s: float
+    peers_s: dict[str, float]  # by predictor, where it has an answer
+
+    def is_allocating(self, launches: float) -> bool:
+        """Say whether a forward pass of so many launches shows fresh allocations."""
+        is_long = self.backward_s > 0 and self.forward_s > ALLOCATOR_SHARE * self.backward_s
+        return is_long and self.forward_s > LONGEST_LAUNCH_S * launches
+
+    def graph(self, reference: Path, batch: int = 0, tp: int = 1) -> Graph:
+        """Return the model as one GPU runs it."""
+        shape = _model(reference, self.model, language_head=self.is_training)
+        return classic_graph(shape, batch or self.batch, self.length, tp)
+
+    def price(self, reference: Path, level: str | Profile = BEST) -> PricedLaunches:
+        """Return the kernels of the whole model on one GPU."""
+        graph = self.graph(reference)
+        return price_graph(
+            graph, self.gpu, dtype="fp32", training=self.is_training, fused=self.is_fused,
+            level=level,
+        )  # fmt: skip
+
+
+def read_cases(reference: Path) -> list[Case]:
+    """Return every row of the table whose model and GPU are known."""
+    rows = known_rows(
+        pq.read_table(reference / TABLE).to_pylist(),
+        TABLE,
+        gpu=is_in_catalog,
+        model=CODES.__contains__,
+    )
+    return [_case(row) for row in rows]
+
+
+def _case(row: Mapping[str, Any]) -> Case:
+    found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
+    mode = row["mode"]
+    return Case(
+        measured_gpu=row["gpu"],
+        gpu=load_gpu(catalog_name(row["gpu"])),
+        graph_name=f"{row['model']} {mode} {row['seq_len']} x {row['batch']}",
+        model=row["model"],
+        is_training=mode == "training",
+        is_fused=bool(row["fused"]),
+        parallelism=row["parallelism"],
+        microbatches=int(row["microbatches"] or 1),
+        gpus=int(row["n_gpus"]),
+        batch=int(row["batch"]),
+        length=int(row["seq_len"]),
+        has_graph=row["num_layers"] is not None,
+        forward_s=1e-3 * (row["measured_forward_ms"] or 0.0),
+        backward_s=1e-3 * (row["measured_backward_ms"] or 0.0),
+        total_s=1e-3 * row["measured_ms"],
+        peers_s={peer: 1e-3 * value for peer, value in found.items() if value},
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
+    """Return the shape of one of the table's models."""
+    shape = json.loads((reference / SHAPES).read_text(encoding="utf-8"))["models"][name]
+    return Classic(
+        name=name,
+        code=CODES[name],
+        layers=shape["layers"],
+        hidden=shape["hidden"],
+        heads=shape["heads"],
+        ffn=shape["ffn"],
+        vocab=shape["vocab"],
+        head_dim=shape.get("head_dim", 0),
+        max_context=shape["seq_len_measured"],
+        experts=shape.get("experts", 0),
+        expert_capacity=shape.get("expert_capacity", 0),
+        has_language_head=language_head,
+    )

@@ -1,0 +1,237 @@
+"""Fused attention never writes its scores: it is compute bound in prefill, memory bound in decode.
+
+FlashAttention (Dao et al., 2022): a block keeps a tile of query rows and streams keys and values
+past it. Prefill work is 4 FLOPs per head dimension and scored pair, in blocks of query rows over
+the SMs. Decode reads every key and value once per group of query heads; blocks split the keys
+(FlashDecoding, 2023) so that a few long requests still fill the GPU, and the query heads of a
+group are padded to the height of a matrix instruction.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.families.family import Family, Flags
+from simulators.kernels.families.fused import (
+    Numbers,
+    attention_features,
+    decode_seconds,
+    mixed_features,
+    mixed_seconds,
+    prefill_seconds,
+    split_sums,
+    sums,
+)
+from simulators.kernels.frameworks import Entry, entry_of
+from simulators.kernels.interpolation_grid import read_knots
+from simulators.kernels.intervals import Band
+from simulators.kernels.monotone_correction import bent_seconds
+from simulators.kernels.profile import AttentionRates, Profile
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import BYTES, Attention
+
+Floats = NDArray[np.float64]
+
+LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
+"""Latent attention scores over 192 numbers and sums over 128 (DeepSeek-V2, 2024)."""
+
+LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
+"""A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
+
+FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
+
+
+def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of one fused attention kernel over a batch of requests.
+
+    A mixed batch is one launch where the library has such a kernel, else two after each other.
+    """
+    if attention.phase == "mixed":
+        return _mixed_seconds(attention, gpu, profile)
+    entry = _entry(attention, gpu, profile)
+    if entry is not None:
+        # Isolated measurements hold the launch that `price` adds.
+        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+        return np.maximum(alone_s, attention_roofline_s(attention, gpu))
+    rates = profile.attention
+    memory_s = attention_bytes(attention) / (rates.bandwidth * gpu.hbm_bytes_per_s)
+    if attention.phase == "decode":
+        compute_s = _decode_compute_s(attention, gpu, rates)
+    else:
+        compute_s = _prefill_compute_s(attention, gpu, rates)
+    return np.maximum(four_norm(compute_s, memory_s), attention_roofline_s(attention, gpu))
+
+
+def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of chunks and decodes together; without chunks, of the decode kernel."""
+    chunks, decodes = apart(attention)
+    decodes_s = attention_seconds(decodes, gpu, profile)
+    some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
+    entry = _entry(attention, gpu, profile)
+    if entry is not None:
+        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+        together_s = np.maximum(alone_s, attention_roofline_s(attention, gpu))
+        return np.where(some_chunks, np.maximum(together_s, decodes_s), decodes_s)
+    chunks_s = attention_seconds(chunks, gpu, profile)
+    some_decodes = np.asarray(decodes.query_tokens, np.float64) > 0.0
+    both_s = chunks_s + profile.kernel_s + decodes_s
+    return np.where(some_chunks & some_decodes, both_s, np.where(some_chunks, chunks_s, decodes_s))
+
+
+def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
+    """Return the seconds of one launch: off the knots of a table, else by a form and its trees."""
+    if entry.knots is None:
+        return formula_seconds(attention, gpu, entry)
+    measured_here = gpu.name == entry.lender and not gpu.is_what_if
+    scale = None if measured_here else functools.partial(_moved, gpu=gpu, entry=entry)
+    seconds = read_knots(entry.knots, attention, scale)
+    if np.isnan(seconds).any():
+        return np.where(np.isnan(seconds), formula_seconds(attention, gpu, entry), seconds)
+    return seconds
+
+
+def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
+    """Return the seconds of one launch by a fitted form and the trees that bend it."""
+    seconds = form_seconds(attention, gpu, entry.numbers)
+    if entry.bend is None:
+        return seconds
+    looked_at = mixed_features if attention.phase == "mixed" else attention_features
+    features = looked_at(attention, seconds.shape)
+    return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
+
+
+def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
+    """Return the seconds of one launch by the form alone."""
+    form = FORM_OF[attention.phase]
+    return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
+
+
+def _moved(attention: Attention, *, gpu: Gpu, entry: Entry) -> Floats:
+    """Return how many times as long the form says an operator takes as where it was measured."""
+    there = form_seconds(attention, load_gpu(entry.lender), entry.numbers)
+    return form_seconds(attention, gpu, entry.numbers) / there
+
+
+def apart(attention: Attention) -> tuple[Attention, Attention]:
+    """Return the chunks and the decodes of a mixed batch as two launches."""
+    chunks, chunk_keys, decodes, decode_keys = split_sums(attention)
+    queries, pairs, _, _ = sums(attention)
+    plain = replace(attention, decodes=0.0, decode_kv_tokens=0.0)
+    return (
+        replace(
+            plain,
+            phase="prefill",
+            requests=chunks,
+            query_tokens=queries - decodes,
+            pairs=pairs - decode_keys,
+            kv_tokens=chunk_keys,
+        ),
+        replace(
+            plain,
+            phase="decode",
+            requests=decodes,
+            query_tokens=decodes,
+            pairs=decode_keys,
+            kv_tokens=decode_keys,
+        ),
+    )
+
+
+def kernel_of(attention: Attention) -> str:
+    """Return which kernel runs: latent attention has one of its own."""
+    latent = LATENT_PREFILL_DIM if attention.phase != "decode" else LATENT_DECODE_DIM
+    is_latent = np.all(np.asarray(attention.head_dim) == latent)
+    return f"mla_{attention.phase}" if is_latent else attention.phase
+
+
+def attention_roofline_s(attention: Attention, gpu: Gpu) -> Floats:
+    """Return the least time the data sheet allows."""
+    return np.maximum(
+        attention_flops(attention) / gpu.peak(attention.dtype),
+        attention_bytes(attention) / gpu.hbm_bytes_per_s,
+    )
+
+
+def attention_flops(attention: Attention) -> Floats:
+    """Return the FLOPs of scores and weighted sums: 4 per pair, head and head dimension."""
+    pairs = np.asarray(attention.pairs, np.float64)
+    return 4.0 * pairs * attention.heads * attention.head_dim
+
+
+def attention_bytes(attention: Attention) -> Floats:
+    """Return the bytes of queries, keys, values and results, each moved once."""
+    queries = np.asarray(attention.query_tokens, np.float64) * attention.heads
+    keys = np.asarray(attention.kv_tokens, np.float64) * attention.kv_heads
+    moved = queries * BYTES[attention.dtype] + keys * BYTES[attention.kv_dtype]
+    return np.asarray(2.0 * attention.head_dim * moved, np.float64)
+
+
+def attention_call_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of a call timed alone."""
+    return four_norm(attention_seconds(attention, gpu, profile), profile.attention.dispatch_s)
+
+
+def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
+    """Blocks of query rows fill the SMs; the longest block is the least a kernel can take."""
+    queries = np.maximum(np.asarray(attention.query_tokens, np.float64), 1.0)
+    requests = np.maximum(np.asarray(attention.requests, np.float64), 1.0)
+    pairs = np.asarray(attention.pairs, np.float64)
+    rate = rates.prefill_compute * gpu.peak(attention.dtype)
+    # A request's last tile is half empty on average: half a tile of rows is added to each.
+    padding = 1.0 + 0.5 * (rates.query_tile - 1.0) * requests / queries
+    spread_s = padding * attention_flops(attention) / rate
+    keys = pairs / queries
+    block_s = 4.0 * rates.query_tile * keys * attention.head_dim / (rate / gpu.sm_count)
+    return spread_s + block_s
+
+
+def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
+    """Heads of a group share a matrix instruction; one block's keys are the least a step takes."""
+    kv = np.asarray(attention.kv_tokens, np.float64)
+    group = np.ceil(attention.heads / attention.kv_heads / rates.group_tile) * rates.group_tile
+    flops = 4.0 * attention.kv_heads * group * attention.head_dim * kv
+    block_bytes = 2.0 * rates.kv_tile * attention.head_dim * BYTES[attention.kv_dtype]
+    block_s = block_bytes / (rates.load_bytes_per_clock * gpu.clock_hz)
+    streamed_s: Floats = flops / (rates.decode_compute * gpu.peak(attention.dtype))
+    return streamed_s + block_s
+
+
+def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
+    """Return the fitted numbers that apply; tables hold 16- and 8-bit attention only."""
+    if BYTES[attention.dtype] > BYTES["bf16"]:
+        return None
+    dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
+    kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
+    dtypes = tuple(dict.fromkeys((f"{dtype}_{kv}", f"bf16_{kv}", "bf16_bf16")))
+    return entry_of(gpu, profile, kernel_of(attention), dtypes)
+
+
+def _band(attention: Attention, gpu: Gpu, profile: Profile) -> Band | None:
+    entry = _entry(attention, gpu, profile)
+    return None if entry is None else entry.band
+
+
+def _class(_attention: Attention, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
+    return np.array("attention")
+
+
+def _origin(attention: Attention, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    entry = _entry(attention, gpu, profile)
+    return (profile.attention.calibrated if entry is None else entry.calibrated), False
+
+
+FAMILY = Family(
+    seconds=attention_seconds,
+    call_seconds=attention_call_seconds,
+    flops=attention_flops,
+    moved_bytes=attention_bytes,
+    roofline_s=attention_roofline_s,
+    classes=_class,
+    origin=_origin,
+    band=_band,
+)

@@ -1,0 +1,312 @@
+"""Kernels beside the products: state convolutions and updates, encoders, quantisation, embedding.
+
+They have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
+
+    t = start + ((flops / (compute peak))^4 + (bytes / (bandwidth b))^4)^(1/4)
+              + blocks block_clocks / (SMs clock) + longest chain_clocks / clock
+
+`blocks` are what a library starts one by one, such as a request's heads; or the numbers an
+embedding gathers, which take PyTorch's one or two clocks of an SM each whatever the memory could
+do. `longest` is how many tokens one block must walk in order, because each state needs the one
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.kernels.families.family import Family, Flags
+from simulators.kernels.frameworks import Entry, entry_of
+from simulators.kernels.intervals import Band
+from simulators.kernels.monotone_correction import bent_seconds
+from simulators.kernels.profile import Profile
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import BYTES, Column, Embedding
+
+Floats = NDArray[np.float64]
+
+TAPS = 4.0
+"""Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""
+
+CHUNK = 64.0
+"""Tokens between two states in the chunked form (Dao and Gu, 2024; Yang et al., 2024)."""
+
+STATE_BYTES = 4.0
+"""States are kept in 32 bits."""
+
+UNMEASURED = {
+    "start_s": 3e-6, "compute": 0.3, "bandwidth": 0.6, "block_clocks": 200.0, "chain_clocks": 10.0,
+}  # fmt: skip
+"""Where a fit begins, and what stands in where no table was ever fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalConvolution:
+    """The short convolution before a state: each channel mixes its last four tokens."""
+
+    name: str
+    phase: str  # prefill or decode
+    requests: Column
+    tokens: Column  # of all requests
+    channels: Column
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateUpdate:
+    """Tokens pass through matrix states: in chunks for a prompt, one by one in a decode."""
+
+    name: str
+    phase: str  # prefill or decode
+    requests: Column
+    tokens: Column  # of all requests
+    key_heads: Column
+    value_heads: Column
+    key_dim: float = 128.0
+    value_dim: float = 128.0
+    rule: str = "delta"  # gated delta rule, or ssd of Mamba-2
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """Numbers become 8-bit ones; `scan` is the search for their scale, which comes before."""
+
+    name: str
+    rows: Column
+    cols: Column
+    scan: bool = False
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderAttention:
+    """Every token attends to all of its request, as in vision transformers."""
+
+    name: str
+    requests: Column
+    tokens: Column  # of all requests
+    heads: Column
+    head_dim: Column
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+Side = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operator asks for, and what trees look at."""
+
+    flops: Floats
+    moved_bytes: Floats
+    blocks: Floats
+    longest: Floats
+    features: Floats  # one row each, in the shape of the others; none falls when a batch grows
+
+
+def work_of(side: Side) -> Work:
+    """Return arithmetic, traffic and blocks of an operator."""
+    if isinstance(side, CausalConvolution):
+        return _convolution(side)
+    if isinstance(side, StateUpdate):
+        return _states(side)
+    if isinstance(side, Quantisation):
+        return _quantisation(side)
+    return _embedding(side) if isinstance(side, Embedding) else _encoder(side)
+
+
+def kernel_of(side: Side) -> str:
+    """Return the calibration's name of what runs.
+
+    >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
+    'quantise'
+    """
+    if isinstance(side, CausalConvolution):
+        return f"convolution_{side.phase}"
+    if isinstance(side, StateUpdate):
+        return f"{side.rule}_{side.phase}"
+    if isinstance(side, Quantisation):
+        return "scan" if side.scan else "quantise"
+    return "embedding" if isinstance(side, Embedding) else "encoder"
+
+
+def side_seconds(side: Side, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of one kernel, launch included."""
+    entry = _entry(side, gpu, profile)
+    return fitted_seconds(side, gpu, UNMEASURED if entry is None else entry)
+
+
+def fitted_seconds(side: Side, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
+    """Return the seconds by given numbers, and by trees where the entry has them."""
+    work = work_of(side)
+    numbers = entry.numbers if isinstance(entry, Entry) else entry
+    seconds = form_seconds(work, side.dtype, gpu, numbers)
+    if isinstance(entry, Entry) and entry.bend is not None:
+        flat = work.features.reshape(len(work.features), -1)
+        seconds = bent_seconds(entry.bend, flat, seconds.reshape(-1)).reshape(seconds.shape)
+    return np.maximum(seconds, _roofline_s(work, side.dtype, gpu))
+
+
+def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
+    """Return the seconds of the form alone."""
+    compute_s = work.flops / (numbers["compute"] * gpu.peak(dtype))
+    memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    clocks = work.blocks * numbers["block_clocks"] / gpu.sm_count
+    clocks = clocks + work.longest * numbers["chain_clocks"]
+    seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
+    return np.asarray(seconds, np.float64)
+
+
+def side_flops(side: Side) -> Floats:
+    """Return multiplications and additions."""
+    return work_of(side).flops
+
+
+def side_bytes(side: Side) -> Floats:
+    """Return the bytes of inputs, outputs and states, each moved once."""
+    return work_of(side).moved_bytes
+
+
+def side_roofline_s(side: Side, gpu: Gpu) -> Floats:
+    """Return the least time the data sheet allows."""
+    return _roofline_s(work_of(side), side.dtype, gpu)
+
+
+def _convolution(c: CausalConvolution) -> Work:
+    requests, tokens, channels = _columns(c.requests, c.tokens, c.channels)
+    kept = requests * channels * (TAPS - 1.0)
+    return Work(
+        flops=2.0 * TAPS * tokens * channels,
+        moved_bytes=2.0 * (tokens * channels + kept) * BYTES[c.dtype],
+        blocks=requests * channels / CHUNK,
+        longest=tokens / requests,
+        features=_rows(requests, tokens, channels),
+    )
+
+
+def _states(s: StateUpdate) -> Work:
+    """Decode reads and writes each state once; a prompt does per chunk, with products between."""
+    requests, tokens, keys, heads = _columns(s.requests, s.tokens, s.key_heads, s.value_heads)
+    state = heads * s.key_dim * s.value_dim
+    ends = 2.0 * requests * state * STATE_BYTES
+    streams = 2.0 * tokens * (keys * s.key_dim + heads * s.value_dim) * BYTES[s.dtype]
+    if s.phase == "decode":
+        flops = 6.0 * tokens * state
+        chunks = np.zeros_like(tokens)
+    else:
+        inside = 2.0 * CHUNK * (s.key_dim + s.value_dim) * heads
+        flops = tokens * (6.0 * state + 2.0 * inside)
+        chunks = np.ceil(tokens / requests / CHUNK) * requests
+    return Work(
+        flops=flops,
+        moved_bytes=ends + streams + 2.0 * chunks * state * BYTES[s.dtype],
+        blocks=(requests + chunks) * heads,
+        longest=tokens / requests,
+        features=np.concatenate([_rows(requests, tokens, heads), keys[None], -keys[None]]),
+    )
+
+
+def _quantisation(q: Quantisation) -> Work:
+    rows, cols = _columns(q.rows, q.cols)
+    written = 0.0 if q.scan else BYTES["fp8"]
+    return Work(
+        flops=2.0 * rows * cols,
+        moved_bytes=rows * cols * (BYTES[q.dtype] + written),
+        blocks=rows,
+        longest=cols / CHUNK,
+        features=_rows(np.ones_like(rows), rows, cols),
+    )
+
+
+def _encoder(e: EncoderAttention) -> Work:
+    requests, tokens, heads, dim = _columns(e.requests, e.tokens, e.heads, e.head_dim)
+    pairs = tokens * tokens / requests
+    return Work(
+        flops=4.0 * pairs * heads * dim,
+        moved_bytes=4.0 * tokens * heads * dim * BYTES[e.dtype],
+        blocks=np.ceil(tokens / requests / 128.0) * requests * heads,
+        longest=tokens / requests,
+        features=np.concatenate([_rows(requests, tokens, heads), dim[None], -dim[None]]),
+    )
+
+
+def _embedding(e: Embedding) -> Work:
+    rows, cols = _columns(e.rows, e.cols)
+    return Work(
+        flops=np.zeros_like(rows),
+        moved_bytes=2.0 * rows * cols * BYTES[e.dtype],
+        blocks=rows * cols,
+        longest=np.zeros_like(rows),
+        features=_rows(np.ones_like(rows), rows, cols),
+    )
+
+
+def _columns(*sizes: Column) -> tuple[Floats, ...]:
+    """Return columns of one shape."""
+    return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
+
+
+def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
+    """Return features: none falls when requests, tokens or the width grow, but for width alone.
+
+    Libraries choose kernels by the width, so it may bend both ways.
+    """
+    each = tokens / requests
+    return np.stack(
+        [requests, tokens, each, width, -width, requests * width, tokens * width, each * width]
+    )
+
+
+def _roofline_s(work: Work, dtype: str, gpu: Gpu) -> Floats:
+    return np.maximum(work.flops / gpu.peak(dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
+
+
+def _entry(side: Side, gpu: Gpu, profile: Profile) -> Entry | None:
+    """Return the entry that applies; states of Mamba-2 borrow from those of the delta rule."""
+    kernel = kernel_of(side)
+    dtype = "bf16" if BYTES[side.dtype] == BYTES["bf16"] else side.dtype
+    if kernel.startswith("ssd"):
+        kernel, dtype = kernel.replace("ssd", "delta"), "ssd"
+    return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
+
+
+def _band(side: Side, gpu: Gpu, profile: Profile) -> Band | None:
+    entry = _entry(side, gpu, profile)
+    return None if entry is None else entry.band
+
+
+def _class(side: Side, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
+    return np.array(kernel_of(side))
+
+
+def _origin(side: Side, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    entry = _entry(side, gpu, profile)
+    return entry is not None and entry.calibrated, entry is None
+
+
+def _no_launch_s(_side: Side, _gpu: Gpu, _profile: Profile) -> float:
+    """Measured loops have their launches inside."""
+    return 0.0
+
+
+FAMILY = Family(
+    seconds=side_seconds,
+    call_seconds=side_seconds,
+    flops=side_flops,
+    moved_bytes=side_bytes,
+    roofline_s=side_roofline_s,
+    classes=_class,
+    origin=_origin,
+    launch_s=_no_launch_s,
+    band=_band,
+)

@@ -1,0 +1,171 @@
+"""A correction may bend a model to a device's measurements, but never against its laws.
+
+    log t' = alpha log t + offset + sum over trees (monotone in every size and in t itself)
+
+Boosted regression trees pick up what the tile model has no word for: the library's habits, TLB
+reach, a die that throttles. Each tree never falls when a size or the uncorrected time grows, so
+neither does the corrected time, and hardware that shortens `t` still never lengthens `t'`. With
+`alpha` a little below one the trees also have room to bend downwards. Beyond the range of times
+seen in the fit the slope is one again, and the trees hold their last value; such rows are marked
+as extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
+from simulators.kernels.tiling import flat
+
+Columns = NDArray[np.float64]
+
+REFERENCE_TILE = 128.0
+"""The tile whose count is a feature: the largest square one that all libraries have."""
+
+
+LEAF_STEP = 1e-4
+"""Files hold leaves in whole steps of a hundredth of a percent, which keeps their order."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Boosted trees as arrays: `2**depth - 1` splits and `2**depth` leaves each."""
+
+    alpha: float
+    offset: float
+    log_t_lo: float
+    log_t_hi: float
+    depth: int
+    features: NDArray[np.int64]
+    thresholds: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def correction_from(table: Mapping[str, Any]) -> Correction:
+    """Return the correction a calibration file holds."""
+    return Correction(
+        alpha=float(table["alpha"]),
+        offset=float(table["offset"]),
+        log_t_lo=float(table["log_t_lo"]),
+        log_t_hi=float(table["log_t_hi"]),
+        depth=int(table["depth"]),
+        features=np.array(table["features"], np.int64),
+        thresholds=np.array(table["thresholds"], np.float64),
+        values=np.array(table["values"], np.float64),
+    )
+
+
+def bend_from(table: Mapping[str, Any]) -> Correction:
+    """Return the correction a calibration holds as lines of numbers: leaves in steps, or plain."""
+    step = float(table.get("leaf_step", LEAF_STEP if "leaves" in table else 1.0))
+    leaves = "leaves" if "leaves" in table else "values"
+    features, thresholds, values = (
+        str(table[name]).split() for name in ("features", "thresholds", leaves)
+    )
+    return Correction(
+        alpha=float(table["alpha"]),
+        offset=float(table["offset"]),
+        log_t_lo=float(table["log_t_lo"]),
+        log_t_hi=float(table["log_t_hi"]),
+        depth=int(table["depth"]),
+        features=np.array(features, np.int64),
+        thresholds=np.array(thresholds, np.float64),
+        values=np.array(values, np.float64) * step,
+    )
+
+
+def corrected_seconds(
+    correction: Correction, sizes: tuple[Columns, ...], seconds: Columns
+) -> Columns:
+    """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
+    columns = _columns(tuple(flat(size, seconds.shape) for size in sizes), seconds.reshape(-1))
+    return _bent(correction, np.stack(columns)).reshape(seconds.shape)
+
+
+def features_of(
+    sizes: tuple[NDArray[np.float64], ...], seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return one row of features per product, none of which ever falls when a size grows.
+
+    They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
+    """
+    return np.stack(_columns(sizes, seconds), axis=1)
+
+
+def _columns(sizes: tuple[Columns, ...], seconds: Columns) -> list[Columns]:
+    m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
+    tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
+    return [m, n, k, batch, m * k, n * k, m * n, tiles, seconds]
+
+
+BLOCK = 256
+"""Rows walked together: their features stay in the first-level cache for all trees."""
+
+
+def bent_seconds(bend: Correction, features: Columns, seconds: Columns) -> Columns:
+    """Return the corrected seconds of rows, given one feature per row of the matrix."""
+    return _bent(bend, np.concatenate([features, seconds[None]]))
+
+
+def _bent(bend: Correction, rows: Columns) -> Columns:
+    """Return the corrected seconds, given features row by row and the seconds as the last row."""
+    bends = np.array([bend.alpha, bend.offset, bend.log_t_lo, bend.log_t_hi])
+    out = np.empty(rows.shape[1])
+    _walk(rows, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
+    return out
+
+
+@kernel(i8(matrix(f8), array(f8), i8, array(i8), *arrays(f8, 3)))
+def _walk(
+    rows: Floats,
+    bends: Floats,
+    depth: int,
+    features: Ints,
+    thresholds: Floats,
+    values: Floats,
+    out: Floats,
+) -> int:
+    """Send every row down every complete binary tree; a row equal to a threshold goes left.
+
+    All splits of a tree are compared at once, so that the loop over rows has no branches; the bits
+    then say which leaf was reached.
+    """
+    alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
+    splits = 2**depth - 1
+    trees = features.size // splits
+    count = rows.shape[0]
+    leaf_of = np.empty(2**splits, np.int64)
+    for bits in range(leaf_of.size):
+        node = 0
+        for _ in range(depth):
+            node = 2 * node + 1 + ((bits >> node) & 1)
+        leaf_of[bits] = node - splits
+    columns = np.zeros((count, BLOCK))
+    went = np.empty(BLOCK, np.int64)
+    leaves = np.empty(BLOCK)
+    for start in range(0, out.size, BLOCK):
+        size = min(BLOCK, out.size - start)
+        for f in range(count):
+            for j in range(size):
+                columns[f, j] = rows[f, start + j]
+        leaves[:] = 0.0
+        for tree in range(trees):
+            went[:] = 0
+            for split in range(splits):
+                column = columns[features[tree * splits + split]]
+                threshold = thresholds[tree * splits + split]
+                for j in range(BLOCK):
+                    went[j] |= (column[j] > threshold) << split
+            for j in range(size):
+                leaves[j] += values[tree * (splits + 1) + leaf_of[went[j]]]
+        for j in range(size):
+            log_t = math.log(rows[count - 1, start + j])
+            held = min(max(log_t, log_t_lo), log_t_hi)
+            out[start + j] = math.exp(log_t - (1.0 - alpha) * held + offset + leaves[j])
+    return 0

@@ -1,0 +1,129 @@
+"""Where the answer time of the mean request goes: in the queue, in its prompt, in its later tokens.
+
+The three spans are the run's own means, exactly. Within the prompt and within the later tokens time
+and energy are divided among operators as in one batch of the mean composition: that of the batches
+with prompts in them, and that which the mean decode shares. A request waits for the whole batch
+that it is in, so the times of its batches are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simulators.composition.explain import explained
+from simulators.composition.replica import Replica
+from simulators.core.contract import Contribution
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.records import batch_table
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.state import World
+from simulators.serving.point import ServingPoint
+from simulators.serving.run import logged_run
+from simulators.workload.step import Step
+
+QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
+
+
+def explained_request(point: ServingPoint) -> list[Contribution]:
+    """Return what the mean completed request's time and energy went into.
+
+    Times add up to `e2e_mean_s` of the point's first seed, energies to `energy_j_per_token` times
+    the mean output; `memory_bytes` is what one GPU keeps.
+
+    Raises:
+        Infeasible: the design cannot exist.
+        UserError: a choice means nothing, or the point asks for a steady state.
+    """
+    run = logged_run(point)
+    metrics, replica = run.metrics(), deployment_of(point).hardware.replica
+    queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
+    if queue_s is None or ttft_s is None or e2e_s is None:
+        raise Infeasible("nothing_completed", "no request was answered to its end")
+    steps = _mean_steps(run.world, point.block_size)
+    spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
+    rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
+    parts = [
+        row
+        for phase, seconds in spans.items()
+        if phase in steps
+        for row in _divided(replica, steps[phase], phase, seconds)
+    ]
+    return [*rows, *_with_energy(parts, _request_j(metrics))]
+
+
+def _mean_steps(world: World, block_size: int) -> dict[str, Step]:
+    """Return the mean batch with prompts, and the mean batch that a decode is in."""
+    log = batch_table(world)
+    requests, prompts, tokens, blocks = (
+        log[name].to_numpy().astype(float)
+        for name in ("requests", "prompt_tokens", "tokens", "kv_blocks")
+    )
+    decodes = tokens - prompts
+    contexts = np.divide(
+        blocks * block_size, requests, out=np.zeros_like(blocks), where=requests > 0
+    )
+    found = {}
+    if prompts.any():
+        found[PROMPT] = _step(requests, prompts, decodes, contexts, (prompts > 0).astype(float))
+    if decodes.any():
+        found[LATER] = _step(requests, prompts, decodes, contexts, decodes)
+    return found
+
+
+def _step(
+    requests: Floats, prompts: Floats, decodes: Floats, contexts: Floats, weights: Floats
+) -> Step:
+    """Return the weighed mean of batches as one."""
+    mean = {
+        name: float(np.average(column, weights=weights))
+        for name, column in (
+            ("prefills", requests - decodes),
+            ("prefill_tokens", prompts),
+            ("decodes", decodes),
+            ("decode_kv_tokens", decodes * contexts),
+        )
+    }
+    chunk = mean["prefill_tokens"] / max(mean["prefills"], 1e-9)
+    return Step(
+        **mean,
+        prefill_pairs=mean["prefill_tokens"] * (chunk + 1.0) / 2.0,
+        prefill_kv_tokens=mean["prefill_tokens"],
+        logits_rows=mean["decodes"] + mean["prefills"],
+    )
+
+
+def _divided(replica: Replica, step: Step, phase: str, seconds: float) -> list[Contribution]:
+    """Return the rows of one batch as if so many of it, not all whole, filled a span."""
+    rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
+    whole = sum(row.time_s for row in rows)
+    scale = seconds / whole if whole else 0.0
+    return [
+        replace(
+            row,
+            count=row.count * (scale if row.time_s else 1.0),
+            time_s=row.time_s * scale,
+            energy_j=row.energy_j * scale,
+            flops=row.flops * scale,
+            moved_bytes=row.moved_bytes * scale,
+        )
+        for row in rows
+    ]
+
+
+def _with_energy(rows: Sequence[Contribution], joules: float) -> list[Contribution]:
+    """Return rows whose energies add up to a request's share of all that the GPUs drew."""
+    whole = sum(row.energy_j for row in rows)
+    scale = joules / whole if whole else 0.0
+    return [replace(row, energy_j=row.energy_j * scale) for row in rows]
+
+
+def _request_j(metrics: ServingMetrics) -> float:
+    per_token = metrics.energy_j_per_token
+    if per_token is None or not metrics.requests_per_s or not metrics.tokens_per_s:
+        return 0.0
+    return per_token * metrics.tokens_per_s / metrics.requests_per_s

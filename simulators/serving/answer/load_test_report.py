@@ -1,0 +1,107 @@
+"""A run told as a load test of the real service would print it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.records import batch_table
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, TOTAL
+from simulators.serving.engine.state import World
+
+LATENCIES = {
+    "ttft": "time to first token",
+    "queue": "wait for a first batch",
+    "tpot": "time per later token",
+    "itl": "gap between tokens",
+    "e2e": "whole answer",
+}
+COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
+PERIODS = 10
+"""The run is cut in so many equal times."""
+
+
+def report_of(title: str, metrics: ServingMetrics, world: World) -> str:
+    """Return the text of a run whose batches were all logged."""
+    return "\n".join(
+        [
+            f"Load test of {title}",
+            "",
+            *_counts(metrics),
+            "",
+            *_latencies(metrics),
+            "",
+            *_course(world),
+        ]
+    )
+
+
+def _counts(m: ServingMetrics) -> Iterator[str]:
+    """Yield what was asked, answered and spent."""
+    yield _line("requests completed", m.completed_requests)
+    for name, count in (
+        ("rejected as too long", m.rejected_requests),
+        ("given up by their clients", m.cancelled_requests),
+        ("restarts, recomputed", m.restarts),
+        ("swaps to the host", m.swaps),
+        ("requests stalled while running", m.stalled_requests),
+    ):
+        if count:
+            yield _line(f"  {name}", count)
+    yield _line("duration", m.makespan_s, "s")
+    yield _line("iterations", m.iterations)
+    yield _line("requests per second", m.requests_per_s)
+    yield _line("  that met both deadlines", m.goodput_per_s)
+    yield _line("output tokens per second", m.tokens_per_s)
+    yield _line("  per GPU", m.tokens_per_s_per_gpu)
+    yield _line("  per user", m.tokens_per_s_per_user)
+    yield _line("dollars per million output tokens", m.cost_usd_per_mtok)
+    yield _line("joules per output token", m.energy_j_per_token)
+    yield _line("requests per batch", m.mean_batch)
+    yield _line("requests waiting or running", m.inside_mean)
+    yield _line("share of the time at work", m.busy)
+    yield _line(
+        "KV blocks in use, mean and most", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}"
+    )
+    if m.saturated:
+        yield "The backlog grew while requests came: latencies depend on the length of the run."
+
+
+def _latencies(m: ServingMetrics) -> Iterator[str]:
+    """Yield a line for each latency, in milliseconds."""
+    yield f"{'milliseconds':<24}" + "".join(f"{name:>11}" for name in COLUMNS)
+    for name, words in LATENCIES.items():
+        values = [getattr(m, f"{name}_{column}_s") for column in COLUMNS]
+        yield f"{words:<24}" + "".join(f"{1e3 * value:>11,.2f}" for value in values)
+
+
+def _course(world: World) -> Iterator[str]:
+    """Yield what went on in each period: requests that came and went, batches, queue and memory."""
+    log, times = batch_table(world), world.times
+    began = float(times[:, ARRIVAL].min())
+    edges = np.linspace(began, max(float(log["end_s"].to_numpy().max()), began), PERIODS + 1)
+    period = np.clip(
+        np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1, 0, PERIODS - 1
+    )
+    batches = np.maximum(np.bincount(period, minlength=PERIODS), 1)
+    requests, waiting, blocks = (
+        np.bincount(period, log[name].to_numpy(), PERIODS) / batches
+        for name in ("requests", "waiting", "kv_blocks")
+    )
+    came, went = (np.histogram(times[:, column], edges)[0] for column in (ARRIVAL, COMPLETED))
+    yield "from s      arrived  answered  in a batch  waiting  KV in use"
+    for i in range(PERIODS):
+        yield (
+            f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"
+            f"{waiting[i]:>9,.1f}{blocks[i] / world.pool[0, TOTAL]:>11.1%}"
+        )
+
+
+def _line(name: str, value: float | str | None, unit: str = "") -> str:
+    if isinstance(value, float):
+        value = f"{value:,.3f}" if abs(value) < 100.0 else f"{value:,.0f}"
+    elif isinstance(value, int):
+        value = f"{value:,}"
+    return f"{name:<34}{'unknown' if value is None else value} {unit}".rstrip()

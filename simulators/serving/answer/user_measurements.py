@@ -1,0 +1,128 @@
+"""A user's own measured deployments correct others of their family, the nearer in load the more.
+
+`python -m lab.fits.runtimes --deployments FILE` writes a runtime in which everything takes
+the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
+is smoothed over loads (`near.py`). Clients of a closed loop wait for nothing but their answers, so
+their rates follow from both times; goodput, energy and queues stay as simulated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from simulators.composition.deployments import Deployed
+from simulators.composition.family import measured_deployment
+from simulators.composition.overhead import runtime_file
+from simulators.core.calibration import read_calibration
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
+from simulators.serving.demand.arrivals import CLOSED
+from simulators.serving.measured_deployments import point_of
+from simulators.serving.point import ServingPoint
+from simulators.serving.run import Shelf
+
+Predict = Callable[[ServingPoint], ServingMetrics]
+
+PER_TOKEN = ("tpot_", "itl_")
+RATES = ("requests_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu")
+
+
+def corrected_by_own(
+    metrics: ServingMetrics, point: ServingPoint, predict: Predict, shelf: Shelf
+) -> ServingMetrics:
+    """Return the metrics as the measured rows of the point's runtime correct them, if it has any.
+
+    Args:
+        metrics: as predicted.
+        point: the deployment and the load.
+        predict: what predicts, without correction.
+        shelf: where rows and deviations are kept for other points of a batch.
+    """
+    if point.runtime not in shelf.measured:
+        shelf.measured[point.runtime] = measured_rows(point.runtime)
+    rows = shelf.measured[point.runtime]
+    if not rows or not _is_like(point, rows[0]):
+        return metrics
+    if point.runtime not in shelf.deviations:
+        shelf.deviations[point.runtime] = _deviations(rows, point.runtime, predict)
+    ttft, tpot = (
+        float(corrected(known, [_load(point)], metric)[0]) if known else 1.0
+        for metric, known in shelf.deviations[point.runtime].items()
+    )
+    return _scaled(metrics, ttft, tpot)
+
+
+def has_own_rows(point: ServingPoint) -> bool:
+    """Say whether the point's runtime has measured rows that correct its times."""
+    rows = measured_rows(point.runtime)
+    return bool(rows) and _is_like(point, rows[0])
+
+
+def measured_rows(runtime: str) -> tuple[Deployed, ...]:
+    """Return the measured rows of a runtime's file, if it has any."""
+    file = runtime_file(runtime)
+    return _measured(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
+    return tuple(measured_deployment(row) for row in read_calibration(file).get("measured", ()))
+
+
+def _is_like(point: ServingPoint, row: Deployed) -> bool:
+    """Say whether a point belongs to the family of a row, under a load such as rows have.
+
+    Both formats of 16 bits are alike.
+    """
+    dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
+    family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
+    return family and point.arrivals == CLOSED and min(point.prompt_tokens, point.output_tokens) > 0
+
+
+def _load(point: ServingPoint) -> Load:
+    """Return the load of one replica."""
+    return Load(
+        clients=point.clients / point.replicas,
+        gpus=point.tp * point.pp * point.attention_dp,
+        prompt=point.prompt_tokens,
+        output=point.output_tokens,
+        attention_dp=point.attention_dp,
+    )
+
+
+def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Deviations:
+    """Return measured over predicted times to the first token, and per later token."""
+    first, later = [], []
+    for row in rows:
+        found = predict(replace(point_of(row), runtime=runtime))
+        if isfinite(row.ttft_s) and found.ttft_mean_s:
+            first.append((load_of(row), row.ttft_s / found.ttft_mean_s))
+        if found.tpot_mean_s:
+            later.append((load_of(row), row.tpot_s / found.tpot_mean_s))
+    return {"TTFT": first, "TPOT": later}
+
+
+def _scaled(metrics: ServingMetrics, ttft: float, tpot: float) -> ServingMetrics:
+    """Return the metrics with other times, and what follows from them."""
+    first_s, whole_s = metrics.ttft_mean_s, metrics.e2e_mean_s
+    if not first_s or not whole_s:
+        return metrics
+    longer = (ttft * first_s + tpot * (whole_s - first_s)) / whole_s
+    factors = dict.fromkeys(RATES, 1.0 / longer)
+    factors |= {"cost_usd_per_mtok": longer, "tokens_per_s_per_user": 1.0 / tpot}
+    for name in metrics.__dataclass_fields__:
+        if name.startswith("ttft_"):
+            factors[name] = ttft
+        elif name.startswith(PER_TOKEN):
+            factors[name] = tpot
+        elif name.startswith("e2e_"):
+            factors[name] = longer
+    found: dict[str, Any] = {name: getattr(metrics, name) for name in factors}
+    return replace(
+        metrics, **{n: value * factors[n] for n, value in found.items() if value is not None}
+    )

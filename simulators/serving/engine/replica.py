@@ -1,0 +1,159 @@
+"""A replica is a queue, the requests that run and a pool of KV blocks, kept in a few named arrays.
+
+The arrays and the names of their columns are the language between the event loop and the policies:
+a scheduler or a router is a kernel of the signature given here, in a file of its own.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
+from simulators.serving.engine.kernel import kernel
+
+# One row of `request`: what a request still asks for and what it holds.
+(
+    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, LEFT_BLOCKS, UNTIL,
+) = range(11)  # fmt: skip
+REQUEST_COLUMNS = 11
+"""PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
+arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
+the request under this one on the stack of those moved to the host. LEFT_BLOCKS are what a
+preempted request left in a prefix cache, untouched until the replica has TAKEN up to UNTIL."""
+
+NOBODY, NEXT = -1, -2
+"""SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
+
+UNROUTED, UNBORN = -1, -2
+"""REPLICA of a request that has not arrived, or that will only when another one ends."""
+
+# One row of `times`, in seconds; negative until it happens. ARRIVAL of a released request holds the
+# think time until its predecessor ends.
+(
+    ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
+    LEFT,
+) = range(10)  # fmt: skip
+TIME_COLUMNS = 10
+"""LEAVES is when the client gives up, until its arrival how long it has patience for; LEFT is when
+the engine let the request go."""
+
+# `limits`: what the operator of the service has set, equal for all replicas.
+(
+    BLOCK,  # tokens per KV block
+    WATERMARK,  # blocks kept free when a new request is admitted
+    SEATS,  # requests that may hold memory
+    BATCH_SEATS,  # requests in one batch
+    BATCH_TOKENS,  # prompt tokens in one batch of whole prompts
+    CHUNK,  # tokens in one batch of chunked prompts
+    RESERVED,  # blocks a request may grow to, for policies that reserve
+    STAGES,  # pipeline stages, each a server with a queue
+    PARITY,  # 1: count and restart as VIDUR does
+    PATIENCE,  # decode iterations between looks at the queue, for policies that wait
+    HOST,  # blocks the host holds for preempted requests; 0: these are restarted
+    MOVE_NS,  # nanoseconds to move a block to or from the host
+    KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
+) = range(13)
+LIMITS = 13
+
+# One row of `pool`: a replica's counters.
+(
+    TOTAL,  # KV blocks
+    FREE,  # of them
+    HEAD,  # where the ring of waiting requests begins
+    WAITING,  # requests in it
+    IDLE,  # requests that hold memory and are in no batch
+    HOLDERS,  # requests that hold memory
+    BATCH,  # requests in the batch being formed
+    ELAPSED,  # iterations the last decision was used for
+    MEMO,  # a policy's own number
+    OLDEST,  # slot of the batch that ends first
+    FLIGHT,  # batches in flight
+    ITERATIONS,
+    BATCHED,  # requests summed over iterations
+    TOKENS_SEEN,  # tokens summed over iterations
+    RESTARTED,  # restarts
+    MOST_USED,  # blocks, at most
+    SWAPPED,  # requests whose blocks are on the host
+    TOP,  # the last of them to go there, and the first to return
+    HOSTED,  # their blocks
+    MOVED,  # blocks moved since the last batch was formed
+    SWAPS,  # times a request was moved to the host
+    TAKEN,  # blocks ever taken
+) = range(22)
+POOL_COLUMNS = 22
+
+FOREVER = 1 << 40
+"""Iterations of a decision that stands until a request arrives, ends or needs memory."""
+
+SCHEDULE = i8(f8, *arrays(i8, 2), matrix(i8), matrix(f8), *arrays(i8, 4))
+"""now, limits, pool, request, times, waiting, idle, batch, tokens -> iterations the decision holds.
+
+The kernel moves requests from `waiting` and `idle` to `batch`, writes how many tokens each gets and
+counts them in `pool[BATCH]`. Returning more than 1 says that it would decide the same again while
+nothing but context lengths changes; the loop may then repeat the batch without asking.
+"""
+
+ROUTE = i8(i8, *arrays(i8, 2), *arrays(f8, 1))
+"""arrivals so far, waiting and running requests of each replica, two uniform draws -> replica."""
+
+
+@kernel(i8(*arrays(i8, 2)))
+def pop_waiting(pool: Ints, waiting: Ints) -> int:
+    """Take the request at the head of the queue."""
+    head = pool[HEAD]
+    request = waiting[head]
+    pool[HEAD] = (head + 1) & (waiting.size - 1)
+    pool[WAITING] -= 1
+    return request  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), i8))
+def push_waiting(pool: Ints, waiting: Ints, request: int) -> int:
+    """Put a request at the end of the queue and return its length."""
+    waiting[(pool[HEAD] + pool[WAITING]) & (waiting.size - 1)] = request
+    pool[WAITING] += 1
+    return pool[WAITING]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 2), i8))
+def return_waiting(pool: Ints, waiting: Ints, request: int) -> int:
+    """Put a request back at the front of the queue and return the queue's length."""
+    head = (pool[HEAD] - 1) & (waiting.size - 1)
+    waiting[head] = request
+    pool[HEAD] = head
+    pool[WAITING] += 1
+    return pool[WAITING]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 3), i8, i8))
+def seat(pool: Ints, batch: Ints, tokens: Ints, request: int, granted: int) -> int:
+    """Add a request to the batch being formed and return the batch's size."""
+    size = pool[BATCH]
+    batch[size] = request
+    tokens[size] = granted
+    pool[BATCH] = size + 1
+    return size + 1  # type: ignore[no-any-return]
+
+
+@kernel(i8(matrix(i8), *arrays(i8, 1), i8))
+def sort_by_arrival(request: Ints, members: Ints, count: int) -> int:
+    """Order `members[:count]` by arrival, equals as they stand, and return how many moved.
+
+    Insertion: between two calls only restarted requests are out of place.
+    """
+    moved = 0
+    for i in range(1, count):
+        member = members[i]
+        rank = request[member, RANK]
+        j = i - 1
+        while j >= 0 and request[members[j], RANK] > rank:
+            members[j + 1] = members[j]
+            j -= 1
+        if j + 1 < i:
+            members[j + 1] = member
+            moved += 1
+    return moved
+
+
+@kernel(f8(f8, matrix(f8), i8))
+def waited_s(now: float, times: Floats, request: int) -> float:
+    """Return how long ago a request arrived."""
+    return now - times[request, ARRIVAL]  # type: ignore[no-any-return]

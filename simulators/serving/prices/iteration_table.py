@@ -1,0 +1,237 @@
+"""What an iteration takes is tabulated once per design, and looked up in the loop.
+
+Composition prices a batch from a few sums over its requests, in parts that depend on few of them:
+linear layers and messages on the tokens, the LM head on its rows, attention of decodes on their
+number and mean context, attention of prefills on their number, mean chunk and mean past. The batch
+of a mixed iteration is one batch: its weights are read once.
+
+Tables have a fixed number of steps in each octave. Linear layers jump where a tile is full: each
+step keeps both its first and its last number of tokens, so that a jump between steps stays a jump.
+Attention of prefills is kept per token, so that interpolation only meets what bends. Unequal
+prompts of one batch read other numbers of keys than equal ones with the same number, tokens and
+pairs: three tables, of fewer, as many and more keys, tell what that costs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulators.composition.iteration import Iteration, Replica, launch_s, stage_iteration
+from simulators.core.jit import Floats, Ints
+from simulators.serving.prices.lookup import (
+    ADDITIVE,
+    CHUNK_STEPS,
+    CONTEXT_STEPS,
+    DECODE_STEPS,
+    GAPS_S,
+    HEADER,
+    LAST_GAPS_S,
+    LAST_LAUNCHING_S,
+    LAUNCHING_S,
+    LEAST_KEYS,
+    MOST_KEYS,
+    PAST_STEPS,
+    PREFILL_STEPS,
+    RESTING_W,
+    ROW_STEPS,
+    SENDERS,
+    SEQUENCE_S,
+    TOKEN_STEPS,
+)
+from simulators.workload.cut import stage_of
+from simulators.workload.operators import Column
+from simulators.workload.step import Step, decode_step
+
+MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
+"""The tables' ends; an iteration beyond them is extrapolated along the last step."""
+
+LONG_S = 60.0
+"""No host takes as long to launch an iteration."""
+
+PROBE = decode_step(64.0, 1024.0)
+"""An everyday batch: says whether a design's figures are measured or extrapolated."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A replica, known by its description: equal descriptions share their tables."""
+
+    description: str
+    replica: Replica = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class IterationTable:
+    """The iteration times of one replica, as the price kernel reads them."""
+
+    shape: Ints
+    table: Floats
+    waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
+    calibrated: bool
+    extrapolated: bool
+
+
+def octaves(steps: int, most: int) -> Floats:
+    """Return a grid of whole numbers up to `steps`, then `steps` to each octave.
+
+    >>> octaves(2, 8)
+    array([0., 1., 2., 3., 4., 6., 8.])
+    """
+    count = max(0, int(most / steps - 1e-9).bit_length())
+    octave, step = np.divmod(np.arange(steps * count), steps)
+    above = np.ldexp(steps + step.astype(np.float64), octave)
+    return np.concatenate([np.arange(steps), above, [steps * 2.0**count]])
+
+
+@functools.lru_cache(maxsize=32)
+def iteration_table(hardware: Hardware) -> IterationTable:
+    """Return the tables of a replica.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    replica = hardware.replica
+    most = max(MOST_TOKENS, replica.model.max_context)
+    tokens, rows = octaves(TOKEN_STEPS, most), octaves(ROW_STEPS, MOST_ROWS)
+    decodes, contexts = octaves(DECODE_STEPS, MOST_ROWS), octaves(CONTEXT_STEPS, most)
+    batches, chunks = octaves(PREFILL_STEPS, MOST_PREFILLS)[1:], octaves(CHUNK_STEPS, most)
+    pasts = octaves(PAST_STEPS, most)
+    stages = _Stages(replica)
+    everyday = stages.last(PROBE)
+    parts = [
+        _header(stages, everyday.waiting_w),
+        _token_columns(stages, tokens),
+        _columns(stages, Step(logits_rows=rows), ("tokens",)),
+        _decode_columns(stages, decodes, contexts),
+        _prefill_columns(stages, batches, chunks, pasts),
+    ]
+    starts = np.cumsum([part.size for part in parts])[:-1]
+    sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
+    return IterationTable(
+        shape=np.array([*starts, *sides], np.int64),
+        table=np.concatenate([part.ravel() for part in parts]),
+        waiting_w=everyday.waiting_w,
+        calibrated=everyday.calibrated,
+        extrapolated=bool(np.any(everyday.extrapolated)),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def additive_table(hardware: Hardware) -> IterationTable:
+    """Return the tables of a replica that runs the prefills and the decodes of a batch in turn.
+
+    Linear layers, messages and the LM head are paid for each, so weights are read twice; what is
+    added once to an iteration still is.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    known = iteration_table(hardware)
+    table = known.table.copy()
+    table[ADDITIVE] = 1.0
+    return replace(known, table=table)
+
+
+class _Stages:
+    """The two kinds of stage of a pipeline: the slowest of those that send on, and the last."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.senders = replica.cut.pp - 1
+        self.slowest = 0
+        if self.senders > 1:
+            times = [_number(self._at(PROBE, stage).latency_s) for stage in range(self.senders)]
+            self.slowest = int(np.argmax(times))
+
+    def _at(self, step: Step, stage: int, only: Sequence[str] = ()) -> Iteration:
+        return stage_iteration(self.replica, step, stage, only)
+
+    def last(self, step: Step) -> Iteration:
+        return self._at(step, self.senders)
+
+    def kinds(self, step: Step, only: Sequence[str]) -> tuple[Iteration, Iteration]:
+        """Return some parts of an iteration of both kinds."""
+        last = self._at(step, self.senders, only)
+        return (self._at(step, self.slowest, only), last) if self.senders else (last, last)
+
+    def launch_s(self, step: Step, busy_s: float) -> tuple[float, float]:
+        """Return how long stages of both kinds wait for the host in an iteration."""
+        replica = self.replica
+        last, sender = (
+            _number(launch_s(replica, step, stage_of(replica.model, replica.cut, stage), busy_s))
+            for stage in (self.senders, self.slowest)
+        )
+        return (sender, last) if self.senders else (last, last)
+
+
+def _header(stages: _Stages, resting_w: float) -> Floats:
+    """Return what is added to an iteration besides kernels and messages.
+
+    Launching is hidden behind work: asked with no work at all it shows whole, and with work that
+    takes longer than any launch, not at all.
+    """
+    header = np.zeros(HEADER)
+    header[GAPS_S], header[LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
+    shown = stages.launch_s(Step(), 0.0)
+    header[LAUNCHING_S] = shown[0] - header[GAPS_S]
+    header[LAST_LAUNCHING_S] = shown[1] - header[LAST_GAPS_S]
+    one = stages.launch_s(Step(prefills=1.0), LONG_S)
+    header[SEQUENCE_S] = one[1] - header[LAST_GAPS_S]
+    header[RESTING_W] = resting_w
+    header[SENDERS] = stages.senders
+    return header
+
+
+def _columns(stages: _Stages, step: Step, parts: Sequence[str]) -> Floats:
+    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step."""
+    sender, last = stages.kinds(step, parts)
+    seconds, joules = zip(*(_sum(kind, parts) for kind in (sender, last)), strict=True)
+    columns = np.broadcast_arrays(*seconds, stages.senders * joules[0] + joules[1])
+    table: Floats = np.stack(columns, axis=-1)
+    return table
+
+
+def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return the seconds and joules of parts; messages draw what waiting draws."""
+    seconds, joules = np.zeros(1), np.zeros(1)
+    for part in parts:
+        spent = np.asarray(getattr(iteration, f"{part}_s"), np.float64)
+        drawn = getattr(iteration, f"{part}_j", iteration.waiting_w * spent)
+        seconds, joules = seconds + spent, joules + drawn
+    return seconds, joules
+
+
+def _token_columns(stages: _Stages, tokens: Floats) -> Floats:
+    """Return linear layers and messages at the first and the last number of tokens of each step."""
+    ends = np.stack([tokens[:-1] + 1.0, tokens[1:]], axis=-1)
+    return _columns(stages, Step(prefill_tokens=ends), ("tokens", "collective", "send_recv"))
+
+
+def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Floats:
+    """Return attention of decodes over their number and mean context."""
+    number = decodes[:, None]
+    step = Step(decodes=number, decode_kv_tokens=number * contexts)
+    return _columns(stages, step, ("decode_attention",))
+
+
+def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
+    """Return attention of prefills per token, over keys, number, mean chunk and mean past."""
+    keys = np.array([LEAST_KEYS, 1.0, MOST_KEYS])[:, None, None, None]
+    number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
+    tokens = number * chunk
+    step = Step(
+        prefills=number,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * (pasts + (chunk + 1.0) / 2.0),
+        prefill_kv_tokens=keys * number * (pasts + chunk),
+    )
+    table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
+    return table
+
+
+def _number(column: Column) -> float:
+    return float(np.asarray(column).reshape(-1)[0])

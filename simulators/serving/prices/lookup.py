@@ -1,0 +1,239 @@
+"""The price of a batch is looked up in tables over a few sums, by the compiled loop.
+
+`iteration` fills the tables; here is how they are laid out and read. A number's place on a grid is
+found from its exponent, so that no search is needed.
+"""
+
+from __future__ import annotations
+
+from math import ceil, frexp, inf, ldexp
+
+from simulators.core.jit import Floats, Ints, arrays, f8, i8
+from simulators.serving.engine.batch import (
+    BASE_J,
+    DECODE_KV,
+    DECODES,
+    ENERGY_J,
+    LAST_STAGE_S,
+    LOGITS_ROWS,
+    PREFILL_KV,
+    PREFILL_PAIRS,
+    PREFILL_TOKENS,
+    PREFILLS,
+    PRICE,
+    SLOPE_J,
+    STAGE_ADDED_S,
+    STAGE_BASE_S,
+    STAGE_FLOOR_S,
+    STAGE_SLOPE_S,
+    TOKENS,
+    UNTIL_KV,
+    WAITING_W,
+)
+from simulators.serving.engine.kernel import kernel
+
+TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 8
+PREFILL_STEPS, CHUNK_STEPS, PAST_STEPS = 1, 4, 2
+"""Steps per octave: whole numbers up to here are exact, larger ones are interpolated."""
+
+LEAST_KEYS, MOST_KEYS = 1.0 / 3.0, 3.0
+"""Keys that unequal prompts read, over those of equal ones, are tabulated here and at 1."""
+
+COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the replica
+
+# Entries of `shape`: where each table begins, and its nodes along each side.
+(
+    TOKEN_TABLE,
+    ROW_TABLE,
+    DECODE_TABLE,
+    PREFILL_TABLE,
+    TOKEN_NODES,
+    ROW_NODES,
+    DECODE_NODES,
+    CONTEXT_NODES,
+    PREFILL_NODES,
+    CHUNK_NODES,
+    PAST_NODES,
+) = range(11)
+
+# The first entries of `table`: what is added to each iteration of a stage.
+# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
+(
+    SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, RESTING_W, SENDERS, ADDITIVE,
+) = range(8)  # fmt: skip
+HEADER = 8
+
+
+@kernel(f8(f8, i8))
+def place(value: float, steps: int) -> float:
+    """Return where on a grid of `octaves` a number lies.
+
+    >>> place(5.0, 2), grid_value(4, 2), grid_value(5, 2)
+    (4.5, 4.0, 6.0)
+    """
+    if value <= steps:
+        return value
+    fraction, exponent = frexp(value / steps)
+    return steps * (exponent + 2.0 * fraction - 1.0)
+
+
+@kernel(f8(i8, i8))
+def grid_value(index: int, steps: int) -> float:
+    """Return the number at a place of a grid of `octaves`.
+
+    >>> [grid_value(i, 2) for i in range(7)]
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
+    """
+    if index <= steps:
+        return float(index)
+    return ldexp(float(steps + index % steps), index // steps - 1)
+
+
+@kernel(f8(f8, i8, i8, *arrays(f8, 2)))
+def add_steps(tokens: float, start: int, steps: int, table: Floats, price: Floats) -> float:
+    """Add what the table over tokens says to a price; return the seconds of the last stage."""
+    x = place(tokens, TOKEN_STEPS)
+    i = min(ceil(x) - 1, steps - 1)
+    width = float(1 << max(i // TOKEN_STEPS - 1, 0))
+    along = ((x - i) * width - 1.0) / (width - 1.0) if width > 1.0 else 0.0
+    row = start + 2 * COLUMNS * i
+    for column in range(COLUMNS):
+        first, last = table[row + column], table[row + COLUMNS + column]
+        price[column] += first + along * (last - first)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, i8, i8, i8, *arrays(f8, 2)))
+def add_line(
+    value: float, steps: int, start: int, size: int, table: Floats, price: Floats
+) -> float:
+    """Add what a table over one number says to a price; return the seconds of the last stage."""
+    x = place(value, steps)
+    i = min(int(x), size - 2)
+    right = x - i
+    row = start + COLUMNS * i
+    for column in range(COLUMNS):
+        left_value, right_value = table[row + column], table[row + COLUMNS + column]
+        price[column] += left_value + right * (right_value - left_value)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, f8, f8, i8, i8, i8, *arrays(f8, 2)))
+def add_plane(
+    x: float,
+    y: float,
+    weight: float,
+    start: int,
+    rows: int,
+    columns: int,
+    table: Floats,
+    price: Floats,
+) -> float:
+    """Add what a table over two places says, times a weight; return the last stage's seconds."""
+    i, j = min(int(x), rows - 2), min(int(y), columns - 2)
+    u, v = x - i, y - j
+    low = start + COLUMNS * (i * columns + j)
+    high = low + COLUMNS * columns
+    for column in range(COLUMNS):
+        left, right = table[low + column], table[low + COLUMNS + column]
+        near = left + v * (right - left)
+        left, right = table[high + column], table[high + COLUMNS + column]
+        price[column] += weight * (near + u * (left + v * (right - left) - near))
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_rows(tokens: float, rows: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add linear layers, messages and the LM head; return the seconds of the last stage."""
+    add_steps(tokens, shape[TOKEN_TABLE], shape[TOKEN_NODES] - 1, table, price)
+    if rows > 0.0:
+        add_line(rows, ROW_STEPS, shape[ROW_TABLE], shape[ROW_NODES], table, price)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add attention of decodes at no keys at all, and write its slope; return where that holds.
+
+    Between two tabulated contexts time is linear in the keys, so a batch that is repeated while
+    they grow is priced by one product.
+    """
+    x, y = place(decodes, DECODE_STEPS), place(keys / decodes, CONTEXT_STEPS)
+    columns = shape[CONTEXT_NODES]
+    i, j = min(int(x), shape[DECODE_NODES] - 2), min(int(y), columns - 2)
+    near, far = grid_value(j, CONTEXT_STEPS), grid_value(j + 1, CONTEXT_STEPS)
+    low = shape[DECODE_TABLE] + COLUMNS * (i * columns + j)
+    high = low + COLUMNS * columns
+    u = x - i
+    for column in range(COLUMNS):
+        left = table[low + column]
+        left += u * (table[high + column] - left)
+        right = table[low + COLUMNS + column]
+        right += u * (table[high + COLUMNS + column] - right)
+        slope = (right - left) / (far - near)
+        price[column] += left - slope * near
+        price[STAGE_SLOPE_S + column] = slope / decodes
+    return inf if j == columns - 2 else far * decodes
+
+
+@kernel(PRICE)
+def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
+    price[:] = 0.0
+    tokens, rows = step[TOKENS], step[LOGITS_ROWS]
+    if table[ADDITIVE] > 0.0 and step[PREFILLS] > 0.0 and step[DECODES] > 0.0:
+        add_rows(step[DECODES], step[DECODES], shape, table, price)
+        tokens, rows = step[PREFILL_TOKENS], rows - step[DECODES]
+    add_rows(tokens, rows, shape, table, price)
+    if step[PREFILLS] > 0.0:
+        add_prefills(step, shape, table, price)
+    keys = step[DECODE_KV]
+    if step[DECODES] > 0.0:
+        price[UNTIL_KV] = add_decodes(step[DECODES], keys, shape, table, price)
+    sequences_s = table[SEQUENCE_S] * (step[PREFILLS] + step[DECODES])
+    price[WAITING_W] = table[RESTING_W]
+    waits_s = 0.0
+    for stage in range(2):
+        price[STAGE_BASE_S + stage] = price[stage]
+        price[STAGE_FLOOR_S + stage] = table[LAUNCHING_S + stage]
+        price[STAGE_ADDED_S + stage] = table[GAPS_S + stage] + sequences_s
+        busy_s = price[STAGE_BASE_S + stage] + price[STAGE_SLOPE_S + stage] * keys
+        price[stage] = max(price[STAGE_FLOOR_S + stage], busy_s) + price[STAGE_ADDED_S + stage]
+        waits_s += (price[stage] - busy_s) * (1.0 if stage == LAST_STAGE_S else table[SENDERS])
+    price[BASE_J] = price[ENERGY_J]
+    price[ENERGY_J] = price[BASE_J] + price[SLOPE_J] * keys + price[WAITING_W] * waits_s
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
+def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add attention of prefills; return the seconds of the last stage.
+
+    It is that of equal prompts with the same number, tokens and pairs, between two tables of fewer
+    or more keys than these would read.
+    """
+    tokens, prefills = step[PREFILL_TOKENS], step[PREFILLS]
+    chunk = tokens / prefills
+    past = max(0.0, step[PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
+    x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
+    z = place(prefills, PREFILL_STEPS) - 1.0
+    batch = min(int(z), shape[PREFILL_NODES] - 2)
+    rows, columns = shape[CHUNK_NODES], shape[PAST_NODES]
+    face = COLUMNS * rows * columns
+    equal = shape[PREFILL_TABLE] + (shape[PREFILL_NODES] + batch) * face
+    unequal, share = equal, 0.0
+    keys = step[PREFILL_KV] / (prefills * (past + chunk)) if prefills > 1.0 else 1.0
+    if keys < 1.0:
+        unequal, share = equal - shape[PREFILL_NODES] * face, (1.0 - keys) / (1.0 - LEAST_KEYS)
+    elif keys > 1.0:
+        unequal, share = equal + shape[PREFILL_NODES] * face, (keys - 1.0) / (MOST_KEYS - 1.0)
+    more = z - batch
+    for weight, start in (
+        ((1.0 - more) * (1.0 - share), equal),
+        (more * (1.0 - share), equal + face),
+        ((1.0 - more) * share, unequal),
+        (more * share, unequal + face),
+    ):
+        if weight != 0.0:
+            add_plane(x, y, weight * tokens, start, rows, columns, table, price)
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]

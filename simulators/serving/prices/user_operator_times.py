@@ -1,0 +1,108 @@
+"""Iteration times from operator times one has measured oneself, given as a file.
+
+Parquet or CSV with the columns `op`, `a`, `b` and `ms`, of one GPU's share under tensor
+parallelism. Layers are summed up as `parity.op_table` does. Between measured sizes times are
+interpolated; beyond the largest nothing is known, and a run that gets there ends saying so.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats, Ints
+from simulators.serving.engine.batch import PAST_STEP
+from simulators.serving.prices.operator_table import (
+    TOKEN_STEP,
+    OpTable,
+    Times,
+    by_operator,
+    op_table,
+)
+
+COLUMNS = ("op", "a", "b", "ms")
+STEPS = {"attn_decode": (1, PAST_STEP), "attn_prefill": (PAST_STEP, 1)}
+"""Granularity of both keys where an operator has two; the others have the tokens of the batch."""
+
+
+def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
+    """Return the price table of a stage from a file of operator times.
+
+    Args:
+        path: of the file.
+        layers: of one pipeline stage.
+        tp: tensor parallel degree; above 1 the file must tell what an all-reduce takes.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a column, an operator or a size.
+    """
+    file = Path(path)
+    try:
+        version = file.stat().st_mtime_ns
+    except OSError as error:
+        raise UserError(f"iteration_table '{path}': {error.strerror}") from error
+    try:
+        return _op_table(file, version, layers, tp)
+    except UserError as error:
+        raise UserError(f"iteration_table '{path}': {error}") from error
+
+
+@functools.lru_cache(maxsize=4)
+def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
+    times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
+    return op_table(times, layers=layers, grouped=False, tp=tp, launch_ms=0.0, rounds_saves=False)
+
+
+def _read(file: Path) -> Times:
+    """Return what was measured of each operator."""
+    try:
+        table = pq.read_table(file) if file.suffix == ".parquet" else pa.csv.read_csv(file)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"it cannot be read: {error}") from error
+    if missing := [name for name in COLUMNS if name not in table.column_names]:
+        raise UserError(
+            f"it lacks the column {', '.join(missing)}. It has: {', '.join(table.column_names)}"
+        )
+    op = np.array(table["op"].to_pylist(), np.str_)
+    try:
+        a, b, ms = (np.asarray(table[name].to_numpy(), np.float64) for name in COLUMNS[1:])
+    except ValueError as error:
+        raise UserError("a, b and ms must be numbers") from error
+    good = np.isfinite(a) & np.isfinite(b) & np.isfinite(ms) & (np.minimum(a, b) >= 0) & (ms >= 0)
+    if not good.all():
+        row = int((~good).argmax())
+        raise UserError(f"row {row + 1}: a, b and ms must be numbers and not negative")
+    return by_operator(op, a.astype(np.int64), b.astype(np.int64), ms)
+
+
+def _filled(name: str, a: Ints, b: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the times of every size up to the largest, interpolated between those measured."""
+    return _plane(name, (a, b), ms) if name in STEPS else _line(a, ms)
+
+
+def _line(tokens: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the times of an operator by tokens alone, at every multiple of `TOKEN_STEP`."""
+    order = np.argsort(tokens)
+    at = np.arange(0, tokens.max() + 1, TOKEN_STEP)
+    return at, np.zeros_like(at), np.interp(at, tokens[order], ms[order])
+
+
+def _plane(name: str, keys: tuple[Ints, Ints], ms: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the times of an operator of two keys, at every multiple of their steps."""
+    known = [np.unique(key) for key in keys]
+    measured = np.full((known[0].size, known[1].size), np.nan)
+    measured[np.searchsorted(known[0], keys[0]), np.searchsorted(known[1], keys[1])] = ms
+    if np.isnan(measured).any():
+        i, j = np.argwhere(np.isnan(measured))[0]
+        raise UserError(f"{name} is not known at a = {known[0][i]}, b = {known[1][j]}")
+    at = [np.arange(0, k.max() + 1, step) for k, step in zip(known, STEPS[name], strict=True)]
+    rows = np.stack([np.interp(at[1], known[1], row) for row in measured])
+    whole = np.stack([np.interp(at[0], known[0], column) for column in rows.T], axis=1)
+    first, second = np.meshgrid(*at, indexing="ij")
+    return first.ravel(), second.ravel(), whole.ravel()

@@ -1,0 +1,115 @@
+"""A steady state sees lengths through their means: of tokens, of pairs scored, of keys read.
+
+Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
+requests that an event simulation of the same point would serve, those too long for the context
+left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.contract import categories, numbers
+from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.arrivals import requests_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Of each row: what its requests are like; NaN where none fits into the context."""
+
+    prompt: Floats  # tokens
+    output: Floats
+    pairs: Floats  # query-key pairs a prompt scores
+    keys: Floats  # tokens a decode reads
+    prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
+    output_scv: Floats
+    longest: Floats  # prompt, in tokens
+    fitting: Floats  # share of the requests that fit into the context
+
+    def at(self, rows: Ints) -> Lengths:
+        """Return some rows."""
+        return Lengths(**{name: column[rows] for name, column in vars(self).items()})
+
+
+NAMES = tuple(f.name for f in fields(Lengths))
+
+
+def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
+    """Return the lengths of every row, and a number that rows of equal lengths share.
+
+    Args:
+        batch: points.
+        context: longest prompt and output together that each row allows.
+    """
+    prompts, prompt_values = categories(batch, "prompt_tokens")
+    outputs, output_values = categories(batch, "output_tokens")
+    prompt = np.array(prompt_values, np.float64)[prompts]
+    output = np.array(output_values, np.float64)[outputs]
+    code = prompts * len(output_values) + outputs
+    total = prompt + output
+    total[total > context] = np.nan
+    prompt, output = prompt + 0.0 * total, output + 0.0 * total
+    columns = {
+        "prompt": prompt,
+        "output": output,
+        "pairs": prompt * (prompt + 1.0) / 2.0,
+        "keys": prompt + output / 2.0,
+        "prompt_scv": 0.0 * total,
+        "output_scv": 0.0 * total,
+        "longest": prompt.copy(),
+        "fitting": 1.0 + 0.0 * total,
+    }
+    drawn = np.flatnonzero((prompt == 0.0) | (output == 0.0))
+    if drawn.size:
+        code = code + len(prompt_values) * len(output_values) * _fill(
+            columns, batch, drawn, context
+        )
+    return Lengths(**columns), code
+
+
+def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, context: Floats) -> Ints:
+    """Write the means of rows whose lengths are drawn; return a number per kind of draw, else 0."""
+    workloads, names = categories(batch, "workload")
+    keys = [workloads.astype(np.float64), context]
+    keys += [
+        numbers(batch, name).astype(np.float64)
+        for name in ("requests", "seed", "prompt_tokens", "output_tokens")
+    ]
+    distinct, member = np.unique(
+        np.stack([key[drawn] for key in keys], axis=1), axis=0, return_inverse=True
+    )
+    means = np.empty((len(distinct), len(NAMES)))
+    for row, (name, most, requests, seed, prompt, output) in enumerate(distinct):
+        means[row] = _means(
+            str(names[int(name)]), most, int(requests), int(seed), int(prompt), int(output)
+        )
+    kind = np.zeros(batch.num_rows, np.int64)
+    kind[drawn] = member.reshape(-1) + 1
+    for column, name in enumerate(NAMES):
+        columns[name][drawn] = means[member.reshape(-1), column]
+    return kind
+
+
+def _means(
+    workload: str, context: float, requests: int, seed: int, prompt: int, output: int
+) -> NDArray[np.float64]:
+    """Return the means of the requests of a workload, in the order of `NAMES`."""
+    # Lengths do not depend on the rate, which only has to be there.
+    asked = requests_of(workload=workload, qps=1.0, requests=requests, seed=seed)
+    prompts = np.full(asked.prompt_tokens.size, prompt) if prompt else asked.prompt_tokens
+    outputs = np.full(prompts.size, output) if output else asked.output_tokens
+    fits = prompts + outputs <= context
+    if not fits.any():
+        return np.full(len(NAMES), np.nan)
+    p, d = prompts[fits].astype(np.float64), outputs[fits].astype(np.float64)
+    later = d - 1.0
+    keys = float((later * (p + d / 2.0)).sum() / later.sum()) if later.any() else float(p.mean())
+    spread = [float(x.var() / x.mean() ** 2) for x in (p, d)]
+    return np.array(
+        [p.mean(), d.mean(), (p * (p + 1.0) / 2.0).mean(), keys, *spread, p.max(), fits.mean()]
+    )
