@@ -87,6 +87,16 @@ def measured_time(
     return timed
 
 
+def libraries_of(gpu: str, collective: str) -> tuple[str, ...]:
+    """Return the libraries whose collective was measured on a GPU; of an unknown GPU none."""
+    if not NETWORKS.has(gpu):
+        return ()
+    path = NETWORKS.find(gpu)
+    source = {"send_recv": "all_to_all", "broadcast": "all_gather"}.get(collective, collective)
+    curves = _curves(path, path.stat().st_mtime_ns)
+    return tuple(sorted({key[0] for key in curves if key[1] == source}))
+
+
 def _over_ranks(
     curves: dict[int, Curve], collective: str, ranks: int, size_bytes: Floats, gpu: str
 ) -> Timed:
