@@ -20,8 +20,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lab.fits.methods.kin_regression import NOISE, Rows, learn, plain_line
-from simulators.collectives.curves import Curve, wire_share
-from simulators.collectives.measured import CALIBRATIONS, GROWTH, OWN_CALIBRATIONS, STEP_BAND
+from simulators.collectives.measured import (
+    CALIBRATIONS,
+    GROWTH,
+    OWN_CALIBRATIONS,
+    STEP_BAND,
+    Curve,
+    busbw_factor,
+)
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 
@@ -213,8 +219,8 @@ def errors_between(measured: Measured, key: Key) -> Floats:
     if half not in curves or twice not in curves:
         return np.zeros(0)
     mine = measured.of(key)
-    wire = np.exp2(measured.rows.octave[mine]) * wire_share(key[0], key[2])
-    low, high = (np.log(curves[k].time_s(wire / wire_share(key[0], k[2]))) for k in (half, twice))
+    wire = np.exp2(measured.rows.octave[mine]) * busbw_factor(key[0], key[2])
+    low, high = (np.log(curves[k].time_s(wire / busbw_factor(key[0], k[2]))) for k in (half, twice))
     errors: Floats = (low + high) / 2.0 - measured.rows.log_s[mine]
     return errors
 
@@ -323,7 +329,7 @@ def doublings(
                 continue
             mine = measured.of(key)
             wire = np.exp2(measured.rows.octave[mine])
-            wire *= wire_share(collective, to_ranks) / wire_share(collective, to_ranks // 2)
+            wire *= busbw_factor(collective, to_ranks) / busbw_factor(collective, to_ranks // 2)
             log_ratio = measured.rows.log_s[mine] - np.log(curves[half].time_s(wire))
             names += [gpu] * int(mine.sum())
             weights.append(curves[half].weight(wire))

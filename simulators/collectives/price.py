@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
-from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.hierarchy import measured_s
+from simulators.collectives.closed.hierarchy import measured_s
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import SIZE, request
 from simulators.collectives.measured import NETWORKS, libraries_of
-from simulators.collectives.plan import NS, Plan, plan_for
-from simulators.collectives.topology import Dimension, Topology
+from simulators.collectives.topologies.plan import NS, Plan, plan_for
+from simulators.collectives.topologies.topology import Dimension, Topology
 from simulators.core.contract import LEVELS
 
 Floats = NDArray[np.float64]
@@ -29,10 +28,6 @@ Ints = NDArray[np.int64]
 
 MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
 """What a time rests on, as positions in `core.contract.LEVELS`."""
-SPLITS: Final = 4
-ACTIVE: Final = 2
-ENDPOINT_NS: Final = 10
-"""Chunks, chunks at once and endpoint delay of modelled parts: ASTRA-sim's HGX H100 settings."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,8 @@ def collective_time(
     """
     size = np.atleast_1d(np.asarray(size_bytes, np.float64))
     plan = _plan(ranks, max(span, ranks), cluster, gpu)
-    requests = np.zeros((size.size, 8), np.int64)
-    op = COLLECTIVES.index(kind)
-    requests[:, 1] = op
-    requests[:, 2] = np.maximum(size / ranks if op == ALL_GATHER else size, 1.0)
-    requests[:, 3:7] = SPLITS, ACTIVE, 1, ENDPOINT_NS
+    requests = np.tile(request(kind, 1), (size.size, 1))
+    requests[:, SIZE] = np.maximum(size / ranks if kind == "all_gather" else size, 1.0)
     memory = np.full(size.size, gpu.hbm_bytes_per_s)
     name = gpu.measured_as or gpu.name
     library = next((one for one in libraries if one in libraries_of(name, kind)), "")
@@ -99,7 +91,8 @@ def collective_time(
         time_s = lo_s = hi_s = taken / NS
         level = np.full(size.size, UNMODELLED)
     shape = np.shape(size_bytes)
-    return CollectiveTime(*(one.reshape(shape) for one in (time_s, lo_s, hi_s, level)))
+    columns = time_s.reshape(shape), lo_s.reshape(shape), hi_s.reshape(shape)
+    return CollectiveTime(*columns, level.reshape(shape))
 
 
 def is_measured(gpu: str) -> bool:

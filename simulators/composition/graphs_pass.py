@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
-from simulators.collectives.graph import COMMUNICATION, Node, graph_of, timeline
+from simulators.collectives.traces.timeline import COMMUNICATION, Node, graph_of, timeline
 from simulators.composition.effects import Effects, effects_without
 from simulators.composition.graphs import (
     Framework,

@@ -6,7 +6,7 @@ on links and ranks that the composition does not know. Repetitions of a layer ar
 
 from __future__ import annotations
 
-from simulators.collectives.trace import Operator
+from simulators.collectives.traces.operators import Operator
 from simulators.composition.graphs import slowdown
 from simulators.composition.graphs_kernels import BACKWARD, OPTIMIZER
 from simulators.composition.graphs_pass import Job, Pass

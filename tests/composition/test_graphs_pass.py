@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from simulators.collectives.trace import read_graph, write_graph
+from simulators.collectives.traces.operators import read_graph, write_graph
 from simulators.composition.graphs_pass import job_of, run
 from simulators.composition.graphs_trace import operators_of
 from simulators.composition.point import CompositionPoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,12 @@ from lab.fits.collectives import (
 )
 from lab.fits.methods.kin_regression import learn
 from lab.parity.astra_sim import ASTRA_SIM, GIB, Runs, analytic_ns, event_ns, read_runs
-from simulators.collectives.graph import graph_of, timeline
-from simulators.collectives.layers import data_parallel_step, read_layers
+from simulators.collectives.closed.phases import request
+from simulators.collectives.events.run import simulate
 from simulators.collectives.measured import NETWORKS, measured_time
-from simulators.collectives.plan import Plan, op_of, plan_of
-from simulators.collectives.single import simulate
-from simulators.collectives.world import FINISH_NS
+from simulators.collectives.topologies.plan import Plan, plan_of
+from simulators.collectives.traces.layers import data_parallel_step, read_layers
+from simulators.collectives.traces.timeline import graph_of, timeline
 from simulators.core.calibration import provenance_of, read_calibration, sha256_of
 from simulators.core.contract import Check
 
@@ -64,15 +65,14 @@ def _hgx(ranks: int, gbytes_per_s: float) -> Plan:
     return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
 
 
-def _event_ns(plan: Plan, op: int, size: int) -> int:
-    request = np.array([0, op, size, 4, 2, 1, 10, 0], np.int64)
-    return int(simulate(plan, request, HGX_MEMORY)[FINISH_NS])
+def _event_ns(plan: Plan, collective: str, size: int) -> int:
+    return simulate(plan, request(collective, size), HGX_MEMORY).finish_ns
 
 
 def _published() -> list[Check]:
     found = []
     for collective, published in PUBLISHED_NS.items():
-        taken = _event_ns(_hgx(8, 400.0), op_of(collective), 1 << 20)
+        taken = _event_ns(_hgx(8, 400.0), collective, 1 << 20)
         name = f"collectives/published_{collective}"
         found.append(
             Check(name, taken, unit="cycles", limit=published, ok=taken == published, rows=1)
@@ -87,11 +87,8 @@ def _resnet50(reference: Path) -> list[Check]:
     found = []
     for (ranks, rate), published in (RESNET50_NS | {(2, 400.0): 0, (4, 400.0): 0}).items():
         plan = _hgx(ranks, rate)
-        step = timeline(
-            graph_of(
-                data_parallel_step(layers, lambda size, plan=plan: _event_ns(plan, 0, size))  # type: ignore[misc]
-            )
-        )
+        sum_ns = functools.partial(_event_ns, plan, "all_reduce")
+        step = timeline(graph_of(data_parallel_step(layers, sum_ns)))
         total = step.comm_total_ns
         found.append(
             Check(
@@ -323,8 +320,9 @@ def _hgx_default(table: dict[str, dict[str, Measured]], *, held_out: bool) -> li
 
 
 def _model_s(algorithm: str, size_bytes: Floats) -> Floats:
-    plan, op = plan_of("hgx_h100", algorithm), op_of("all_reduce")
-    return np.array([_event_ns(plan, op, round(size)) for size in size_bytes.tolist()]) * 1e-9
+    plan = plan_of("hgx_h100", algorithm)
+    sizes = [round(size) for size in size_bytes.tolist()]
+    return np.array([_event_ns(plan, "all_reduce", size) for size in sizes]) * 1e-9
 
 
 def _handful(table: dict[str, dict[str, Measured]]) -> Check:
