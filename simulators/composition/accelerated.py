@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.dataflow.device import price
+from simulators.dataflow.price import price
 from simulators.workload.operators import Compute
 
 Floats = NDArray[np.float64]

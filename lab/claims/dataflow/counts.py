@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 
 from lab.claims.dataflow.other_models import MAESTRO, named_dataflows, tensor_cores
 from lab.parity.scale_sim import systolic_cycles
+from lab.parity.timeloop import accelerator_from_table, layer_from_table
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.contract import Check
-from simulators.dataflow.energy import Evaluation, evaluated
-from simulators.dataflow.extrapolated import extrapolated
-from simulators.dataflow.mapping import encode, read_mapping
-from simulators.dataflow.search import Constraints, find
-from simulators.dataflow.timeloop import accelerator_from_table, layer_from_table, read_yaml
+from simulators.dataflow.energy.evaluation import Evaluation, evaluated
+from simulators.dataflow.energy.extrapolated import extrapolated
+from simulators.dataflow.mapping.files import read_yaml
+from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.search.constraints import Constraints
+from simulators.dataflow.search.mapper import find
 from simulators.workload.convolution import Layer
 
 CYCLES_SLACK = 2
@@ -94,7 +96,7 @@ def _triples(folder: Path) -> list[Check]:
     for row in pq.read_table(folder / "triples.parquet").to_pylist():
         accelerator, layer = tables.accelerators[row["arch"]], tables.layer(row["problem"])
         mapping = read_mapping(json.loads(row["mapping"]))
-        result = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+        result = evaluated(mapping, layer, accelerator)
         assert isinstance(result, Evaluation)
         theirs = extrapolated(mapping, layer, accelerator, result, links=True)
         if row["closed_form"] == "not_checked":
@@ -183,7 +185,7 @@ def _survey(folder: Path) -> list[Check]:
     exercise = dataclasses.replace(eyeriss, levels=tuple(levels))
     given = case["checked_in_reference"]
     layer = tables.layer("exercise_default_conv")
-    result = evaluated(*encode(read_mapping(given["mapping"]), layer, exercise), layer, exercise)
+    result = evaluated(read_mapping(given["mapping"]), layer, exercise)
     assert isinstance(result, Evaluation)
     uj, bar = result.energy_pj / PJ_PER_UJ, given["same_mapping_rerun_here"]["energy_uj"]
     found = [
