@@ -26,8 +26,8 @@ from sweeper.work import evaluate
 
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
-DIGESTED = 240
-"""Points of a space whose keys and every column are kept as digests."""
+DIGESTED, SEARCHED = 240, 40
+"""Points of a space whose keys and every column are kept as digests; fewer where each is a search."""
 DIGESTS = FOLDER / "digests.json"
 _MOST = 4096
 """Numbers looked at to find points that constraints allow."""
@@ -54,7 +54,7 @@ def digests_of(name: str) -> dict[str, str]:
     Numbers count by seven digits: other processors round otherwise in the last ones.
     """
     space = config.space_of(read_space(places.spaces()[name]))
-    where, results = _evaluated(space, DIGESTED)
+    where, results = _evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
     columns = {"key": keys(define(space), space.points(where)), **results.to_dict()}
     return {column: _digest(values) for column, values in sorted(columns.items())}
 
