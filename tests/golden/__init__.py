@@ -27,7 +27,7 @@ from sweeper.work import evaluate
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
 DIGESTED, SEARCHED = 240, 40
-"""Points of a space whose keys and every column are kept as digests; fewer where each is a search."""
+"""Points of a space whose columns are kept as digests; fewer where each is a search."""
 DIGESTS = FOLDER / "digests.json"
 _MOST = 4096
 """Numbers looked at to find points that constraints allow."""
