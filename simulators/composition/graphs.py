@@ -222,7 +222,7 @@ def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> 
     below = ((priced.seconds - priced.lo_s) * factor)[mine]
     above = ((priced.hi_s - priced.seconds) * factor)[mine]
     sums = [
-        (below[classes[mine] == c].sum(), above[classes[mine] == c].sum()) for c in set(classes)
+        (below[classes[mine] == c].sum(), above[classes[mine] == c].sum()) for c in sorted(set(classes))
     ]
     lo, hi = (float(np.sqrt(np.sum(np.square(side)))) for side in zip(*sums, strict=True))
     return lo, hi
