@@ -23,7 +23,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import CACHED, SWAP, ServingPoint
-from simulators.workload.memory import weight_bytes
+from simulators.workload.llm.memory import weight_bytes
 
 ENGINES = ("vllm", "sglang", "trtllm")
 TARGETS = (*ENGINES, "dynamo", "kubernetes")
