@@ -29,9 +29,13 @@ def is_dotted(name: str) -> bool:
     return len(parts) > 1 and parts[-1] != "py" and all(map(str.isidentifier, parts))
 
 
-def module_file(folder: Folder, name: str) -> Path | None:
-    """Return the file behind a name or a path; None for an installed module."""
-    return None if is_dotted(name) else folder.find(name)
+def file_of_user(folder: Folder, name: str) -> Path | None:
+    """Return the user's file behind a name or a path; None for a module shipped or installed.
+
+    What is shipped is a simulator's own code, whose results its version stands for.
+    """
+    file = None if is_dotted(name) else folder.find(name)
+    return None if file is None or file.is_relative_to(folder.shipped) else file
 
 
 def load_from(folder: Folder, name: str, attribute: str) -> Any:

@@ -21,7 +21,7 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import Contribution, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
-from simulators.core.modules import module_file
+from simulators.core.modules import file_of_user
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
@@ -82,7 +82,7 @@ class Serving:
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
         if name in ("scheduler", "router"):
-            file = module_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
+            file = file_of_user(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
