@@ -117,20 +117,27 @@ def load_prices(name: str = DEFAULT) -> PriceList:
 
 
 def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
-    """Return a footnote per price list: what each GPU costs in it, since when, according to whom.
+    """Return footnotes: what each GPU costs in each price list, since when, according to whom.
 
     >>> priced_by(["public_cloud"], ["h100_sxm"])
     ('Prices: public_cloud, h100_sxm $2.99 an hour (2025-06, Lambda, 8x H100 SXM).',)
     """
     notes = []
     for name in lists:
-        prices, said = load_prices(name), []
-        for gpu in map(load_gpu, gpus):
-            if quote := prices.quote(gpu):
-                usd = prices.usd_per_gpu_hour(gpu)
-                said.append(f"{gpu.name} ${usd:.2f} an hour ({quote.date}, {quote.source})")
+        prices = load_prices(name)
+        quotes = [(gpu, prices.quote(gpu)) for gpu in map(load_gpu, gpus)]
+        said = [
+            f"{gpu.name} ${prices.usd_per_gpu_hour(gpu):.2f} an hour ({quote.date}, {quote.source})"
+            for gpu, quote in quotes
+            if quote
+        ]
         if said:
             notes.append(f"Prices: {name}, {'; '.join(said)}.")
+        if unpriced := [gpu.name for gpu, quote in quotes if not quote]:
+            notes.append(
+                f"No price: {name} has none for {', '.join(unpriced)}, whose designs state no "
+                "costs; say usd_per_gpu_hour, or name a list of your own by `prices`."
+            )
     return tuple(notes)
 
 
