@@ -6,7 +6,6 @@ file of one's own in `catalog/prices/`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +111,7 @@ def load_prices(name: str = DEFAULT) -> PriceList:
         UnknownNameError: nothing answers to the name.
         UserError: the file lacks a quote, or a quote lacks its value, date or source.
     """
-    path = PRICES.find(name)
-    return _prices(path, path.stat().st_mtime_ns)
+    return PRICES.load(name, _prices)
 
 
 def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
@@ -141,6 +139,5 @@ def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-@functools.lru_cache(maxsize=64)
-def _prices(path: Path, _mtime_ns: int) -> PriceList:
+def _prices(path: Path) -> PriceList:
     return fill(PriceList, read_toml(path), path, "price list")
