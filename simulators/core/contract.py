@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.errors import Infeasible
 from simulators.core.folder import SIMULATORS
+from simulators.core.modules import load_from
 from simulators.core.rules import Rule
 
 Direction = Literal["min", "max"]
@@ -188,20 +189,19 @@ class Explains(Protocol):
 
 @runtime_checkable
 class Deploys(Protocol):
-    """A simulator whose designs can be started: it writes the command or the manifest."""
-
-    targets: tuple[str, ...]  # what it can be written for: engines, orchestrators
+    """What writes the command or the manifest that starts a simulator's designs."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the text that deploys a design.
 
         Args:
             point: values of the point's fields; those left out have their defaults.
-            target: one of `targets`, or empty for the one the design itself implies.
+            target: an engine or an orchestrator; empty for the one the design itself implies.
             name: what a comment in the text calls the design.
 
         Raises:
             Infeasible: the design cannot exist.
+            UnknownNameError: nothing answers to the target.
             UserError: it cannot be deployed so; says why.
         """
         ...
@@ -292,24 +292,27 @@ def objectives_of(simulator: Simulator) -> dict[str, Direction]:
 
 
 def load_simulator(name: str) -> Simulator:
-    """Return the simulator of that name: a folder with a `simulator.py`, or a dotted module.
+    """Return the simulator of that name: a folder with a `simulator.py`, or a file of one's own.
 
     Raises:
         UnknownNameError: nothing of that name is here.
+        UserError: what is here is no simulator.
     """
-    if "." in name:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise UnknownNameError("simulator", name, SIMULATORS.names()) from error
-    elif name in SIMULATORS.names():
-        module = importlib.import_module(f"simulators.{name}.simulator")
-    else:
-        raise UnknownNameError(
-            "simulator", name, SIMULATORS.names(), "A dotted module with a SIMULATOR works too"
-        )
-    simulator: Simulator = module.SIMULATOR
+    simulator: Simulator = load_from(SIMULATORS, name, "SIMULATOR")
     return simulator
+
+
+def deploys(simulator: Simulator) -> Deploys | None:
+    """Return what writes the deployments of a simulator's designs, if anything does.
+
+    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
+    knows nothing of engines' command lines.
+    """
+    if isinstance(simulator, Deploys):
+        return simulator
+    if importlib.util.find_spec(f"deploy.{simulator.name}") is None:
+        return None
+    return getattr(importlib.import_module(f"deploy.{simulator.name}"), "DEPLOYMENTS", None)
 
 
 def outcome(
