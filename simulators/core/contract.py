@@ -13,7 +13,7 @@ import importlib.util
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from simulators.core.errors import Infeasible
 from simulators.core.folder import SIMULATORS
 from simulators.core.modules import load_from
+from simulators.core.rules import Rule
 
 Direction = Literal["min", "max"]
 STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
@@ -33,7 +34,15 @@ P = TypeVar("P")
 M = TypeVar("M")
 
 
-def choice(doc: str, *, unit: str = "", names: str = "", **default: Any) -> Any:
+def choice(
+    doc: str,
+    *,
+    unit: str = "",
+    names: str = "",
+    part: str = "",
+    default: Any = MISSING,
+    **rule: Any,
+) -> Any:
     """Declare a field of a point type: one possible axis.
 
     Args:
@@ -41,9 +50,17 @@ def choice(doc: str, *, unit: str = "", names: str = "", **default: Any) -> Any:
         unit: the unit of the value, if it has one.
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
-        **default: `default=` as in `dataclasses.field`.
+        part: what the field says something about, where fields are told apart by that.
+        default: as in `dataclasses.field`.
+        **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
     """
-    return field(metadata={"doc": doc, "unit": unit, "names": names}, **default)
+    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "rule": Rule(**rule)}
+    return field(metadata=metadata, default=default)
+
+
+def fields_of(kind: type, part: str) -> tuple[str, ...]:
+    """Return the names of a point type's fields that say something about a part."""
+    return tuple(f.name for f in fields(kind) if f.metadata.get("part") == part)
 
 
 def metric(doc: str, *, unit: str = "", better: Direction | None = None) -> Any:

@@ -26,7 +26,7 @@ from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
-from simulators.serving.answer.seeds import averaged
+from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
 from simulators.serving.demand.requests import beyond_analytic, event_rows
 from simulators.serving.demand.traces import is_trace
