@@ -37,13 +37,13 @@ from simulators.composition.engine_columns import (
     runtime_text,
     step_columns,
 )
-from simulators.composition.iteration import part_rows
 from simulators.composition.positive_fit import Problem, fit
+from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica
 from simulators.core.calibration import sha256_of, write_calibration
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.kernels.price import roofline_s
-from simulators.workload.cut import stage_of
+from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.operators import Collective
 
 Floats = NDArray[np.float64]

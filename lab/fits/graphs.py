@@ -23,16 +23,16 @@ from lab.tables.graph_profiles import fit_paces, read_profiles
 from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
 from lab.tables.kernels.fp32_kernels import Rows, read_rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.composition.graphs import (
+from simulators.core.calibration import reference_folder, sha256_of, write_calibration
+from simulators.core.errors import UserError
+from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
+from simulators.graphs.timeline import (
     CALIBRATION,
     Framework,
     PricedLaunches,
     Span,
     span,
 )
-from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE
-from simulators.core.calibration import reference_folder, sha256_of, write_calibration
-from simulators.core.errors import UserError
 from simulators.kernels.levels import BEST, boards, zero_shot_profile
 from simulators.kernels.profile import Profile
 

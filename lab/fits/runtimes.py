@@ -41,10 +41,10 @@ from lab.tables.whole_passes import (
 )
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.composition import bands, clocks
+from simulators.collectives.protocols import CALIBRATION, collective_s
+from simulators.composition import intervals, throttling
 from simulators.composition.family import fit_family
-from simulators.composition.network import CALIBRATION, collective_s
-from simulators.composition.overhead import ANY, Runtime
+from simulators.composition.replica import ANY, Runtime
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
@@ -242,14 +242,14 @@ def fit_clocks(reference: Path) -> None:
         off += [_busy_errors(one, shares[board]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
     share = np.array([*shares.values()])
-    pressed = np.array([clocks.flops_per_j(load_gpu(board)) for board in shares])
+    pressed = np.array([throttling.flops_per_j(load_gpu(board)) for board in shares])
     slope = float(np.polyfit(pressed, share, 1)[0])
-    shares[clocks.OTHER] = float(share.mean())
+    shares[throttling.OTHER] = float(share.mean())
     split = "layers of more than 512 tokens, A100, H100, A40; Llama-2-70B and Llama-3-70B held out"
     body = _header(reference, LINEAR, rows=rows, held_out=np.concatenate(off), split=split)
     line = {"flops_per_j": float(pressed.mean()), "slope": slope}
-    tables = _table("slowdown", shares) + _table(clocks.LINE, line)
-    write_calibration(clocks.CALIBRATION, body + tables)
+    tables = _table("slowdown", shares) + _table(throttling.LINE, line)
+    write_calibration(throttling.CALIBRATION, body + tables)
 
 
 def _busy_errors(layers: LayerRows, share: float) -> Floats:
@@ -272,7 +272,7 @@ def fit_bands(reference: Path) -> None:
         split="known boards: configurations of the runtimes' fits; new ones: all; test: by device",
     )
     body = f"\n[unexplained]\nknown_boards = {share[True]:.3f}\nnew_boards = {share[False]:.3f}\n"
-    write_calibration(bands.CALIBRATION, header + body)
+    write_calibration(intervals.CALIBRATION, header + body)
 
 
 def _by_host(numbers: Floats) -> dict[str, float]:

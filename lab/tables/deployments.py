@@ -15,7 +15,7 @@ from lab.tables.known import known_rows
 from simulators.catalog.model import load_model
 from simulators.composition.deployments import FRAMEWORKS, Deployed, four_bit_experts
 from simulators.core.folder import GPUS
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
 PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"

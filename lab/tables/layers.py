@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.composition.clocks import throttled_s
-from simulators.composition.effects import Effects
-from simulators.composition.pricing import compute_rows
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism, Stage
+from simulators.composition.operator_prices import compute_rows
+from simulators.composition.replica import Effects, Replica
+from simulators.composition.throttling import throttled_s
+from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
-from simulators.workload.transformer import token_operators
 
 LINEAR = "llm_ops/linear_ops.parquet"
 

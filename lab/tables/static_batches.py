@@ -30,11 +30,10 @@ from simulators.composition.engine_columns import (
     numbers_of,
     step_columns,
 )
-from simulators.composition.overhead import load_runtime
-from simulators.composition.replica import Replica
+from simulators.composition.replica import Replica, load_runtime
 from simulators.core.folder import GPUS
-from simulators.workload.cut import Parallelism
-from simulators.workload.step import decode_step, prefill_step
+from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.step import decode_step, prefill_step
 
 Floats = NDArray[np.float64]
 

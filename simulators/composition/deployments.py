@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.recipes import Recipe, sglang_recipe
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism
-from simulators.workload.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.step import Step
+from simulators.composition.replica import Replica, Runtime, load_runtime
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.step import Step
 
 Floats = NDArray[np.float64]
 

@@ -29,12 +29,12 @@ from simulators.composition.engine_columns import (
     paces_text,
     scaled,
 )
-from simulators.composition.iteration import iteration
-from simulators.composition.overhead import load_runtime
+from simulators.composition.price import iteration
+from simulators.composition.replica import load_runtime
 from simulators.core.calibration import sha256_of, write_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 Floats = NDArray[np.float64]
 

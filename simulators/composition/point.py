@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.catalog.cluster import AUTO
-from simulators.composition.effects import NAMES as EFFECTS
-from simulators.composition.effects import NOTHING
-from simulators.composition.overhead import DEFAULT
+from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, NOTHING
 from simulators.core.contract import choice, fact, metric
 
+TRAINING = "training"
+GRAPH_PHASES = (TRAINING, "inference")
+PHASES = ("prefill", "decode", *GRAPH_PHASES)
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-WORDS = (
-    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without",
-    "accelerator",
-)  # fmt: skip
-NUMBERS = ("tp", "pp", "overlap", *SCALES)
-"""Fields that rows of one replica share."""
+PER_ROW = ("phase", "batch", "context", "size", "dp")
+"""Fields that differ among rows of one replica."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,9 @@ class CompositionPoint:
     dp: int = choice("GPUs that train on batches of their own and sum gradients", default=1)
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
-    runtime: str = choice("how kernels are launched: graphs, eager, eager_tp", default=DEFAULT)
+    runtime: str = choice(
+        "how kernels are launched: graphs, eager, eager_tp", default=DEFAULT_RUNTIME
+    )
     framework: str = choice(
         "whose kernels and messages: trtllm, vllm, sglang; auto: the runtime's", default=AUTO
     )

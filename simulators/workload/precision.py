@@ -55,6 +55,10 @@ PRECISIONS = {
 counted; embedding and LM head stay unquantised, as in the public checkpoints."""
 
 
+QUANTISED = ("fp8", "fp8_block", "fp4", "int8")
+"""Formats of multiplication whose activations are quantised from 16 bits."""
+
+
 def precision(name: str) -> Precision:
     """Return the precision of that name.
 

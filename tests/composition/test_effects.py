@@ -11,19 +11,28 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.clocks import slowdown
-from simulators.composition.effects import EVERYTHING, effects_without
-from simulators.composition.fusion import unfused
-from simulators.composition.iteration import Replica, iteration
-from simulators.composition.overhead import Runtime, load_runtime
-from simulators.composition.pricing import AROUND_EXPERTS, compute_rows, quantising_s
+from simulators.composition.operator_prices import (
+    AROUND_EXPERTS,
+    compute_rows,
+    quantising_s,
+    unfused,
+)
+from simulators.composition.price import iteration
+from simulators.composition.replica import (
+    EVERYTHING,
+    Replica,
+    Runtime,
+    effects_without,
+    load_runtime,
+)
+from simulators.composition.throttling import slowdown
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import moved_bytes
-from simulators.workload.cut import Parallelism, stage_of
+from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.step import decode_step, prefill_step
+from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Gemm
-from simulators.workload.step import decode_step, prefill_step
-from simulators.workload.transformer import token_operators
 from tests.composition.test_iteration import replica, seconds
 
 

@@ -13,7 +13,6 @@ from hypothesis.strategies import floats, integers, lists
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
-from simulators.composition.effects import EVERYTHING
 from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
 from simulators.composition.family import (
     fit_family,
@@ -21,15 +20,14 @@ from simulators.composition.family import (
     measured_table,
     predicted_s,
 )
-from simulators.composition.iteration import busiest_group, iteration, part_rows
-from simulators.composition.overhead import Runtime, load_runtime
 from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
-from simulators.composition.replica import Replica
+from simulators.composition.price import busiest_group, iteration, part_rows
+from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.workload.cut import Parallelism, check_cut, stage_of
-from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.step import decode_step
 from simulators.workload.operators import Gemm
-from simulators.workload.step import decode_step
 
 
 def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:

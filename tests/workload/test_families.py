@@ -14,10 +14,10 @@ from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GRAPHS, MODELS, read_toml
-from simulators.workload.decoder import decoder_graph
-from simulators.workload.diffusion import DiffusionTransformer, LatentDiffusion
-from simulators.workload.families import draw, is_graph_model
-from simulators.workload.graph import Graph, Load
+from simulators.workload.graphs.decoder import decoder_graph
+from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
+from simulators.workload.graphs.families import draw, is_graph_model
+from simulators.workload.graphs.graph import Graph, Load
 
 # Weights as counted by the makers' own code: torchvision, Hugging Face, facebookresearch/dlrm.
 PARAMETERS = {

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.catalog.model import load_model
-from simulators.workload.attention import decode_operators, prefill_operators
-from simulators.workload.cut import Parallelism, stage_of
-from simulators.workload.feed_forward import busiest_share
+from simulators.workload.llm.attention import decode_operators, prefill_operators
+from simulators.workload.llm.feed_forward import busiest_share
+from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -19,8 +21,6 @@ from simulators.workload.operators import (
     GroupedGemm,
     Operator,
 )
-from simulators.workload.step import Step, decode_step, prefill_step
-from simulators.workload.transformer import forward
 
 DENSE = ("llama2_7b", "llama2_70b", "llama3_1_8b", "qwen3_32b", "gpt2_xl", "gpt3_175b")
 

@@ -30,13 +30,13 @@ from lab.tables.graphs import PEERS, TABLE, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import Gpu
-from simulators.composition.graphs import Framework, price_graph
-from simulators.composition.network import price_collective
+from simulators.collectives.protocols import price_collective
 from simulators.core.contract import Check
+from simulators.graphs.timeline import Framework, price_graph
 from simulators.kernels.levels import BEST
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile
-from simulators.workload.footprint import kept_bytes
+from simulators.workload.graphs.footprint import kept_bytes
 from simulators.workload.operators import BYTES, Collective
 
 Floats = NDArray[np.float64]

@@ -16,8 +16,8 @@ from lab.claims.composition import graphs as checks_graphs
 from lab.claims.composition.coverage import coverage_checks
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
 from lab.tables.pass_tables import TABLES, Table
-from simulators.composition.clocks import slowdown
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
+from simulators.composition.throttling import slowdown
 from simulators.core.contract import Check
 
 Floats = NDArray[np.float64]

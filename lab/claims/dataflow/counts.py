@@ -26,7 +26,7 @@ from simulators.dataflow.extrapolated import extrapolated
 from simulators.dataflow.mapping import encode, read_mapping
 from simulators.dataflow.search import Constraints, find
 from simulators.dataflow.timeloop import accelerator_from_table, layer_from_table, read_yaml
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 CYCLES_SLACK = 2
 ENERGY_SLACK = 1e-5

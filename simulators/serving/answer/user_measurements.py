@@ -17,7 +17,7 @@ from typing import Any
 
 from simulators.composition.deployments import Deployed
 from simulators.composition.family import measured_deployment
-from simulators.composition.overhead import runtime_file
+from simulators.composition.replica import runtime_file
 from simulators.core.calibration import read_calibration
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.contract import categories, numbers
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Floats, Ints
@@ -23,7 +23,7 @@ from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.steady.batch_cycle import Engine
 from simulators.serving.steady.iteration_times import Family
 from simulators.serving.steady.mean_lengths import Lengths, lengths_of
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 WHOLE_PROMPTS = ("vllm",)
 """Schedulers that process whole prompts before any decode; those with chunks say so themselves."""

@@ -19,15 +19,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
-from simulators.composition.iteration import Replica
-from simulators.composition.layers import Layers, layers_of
+from simulators.composition.price import Layers, layers_of
+from simulators.composition.replica import Replica
 from simulators.core.contract import categories
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.workload.cut import Parallelism, check_cut, stage_of
-from simulators.workload.step import Step
+from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.step import Step
 
 SHARED = (
     "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices", "tp", "sm_scale",

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.contract import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.jit import Floats, Ints
