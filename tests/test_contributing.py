@@ -18,7 +18,8 @@ FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```", re.S | re.M)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.S | re.M)
 EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
 PROMISED = (
-    "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine", "simulator",
+    "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine",
+    "simulator",
 )  # fmt: skip
 
 
