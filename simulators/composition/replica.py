@@ -24,8 +24,9 @@ import numpy as np
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
-from simulators.core.calibration import read_calibration
-from simulators.core.errors import UnknownNameError
+from simulators.catalog.sheet import fill
+from simulators.core.calibration import read_choice
+from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
 from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
@@ -164,10 +165,11 @@ def _on(cluster: Cluster, seconds: Mapping[str, float]) -> float:
 
 
 def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
-    """Return the runtime of that name.
+    """Return the runtime of that name or TOML path: fitted, or a choice by hand.
 
     Raises:
         UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, or has one that means nothing.
 
     >>> load_runtime("graphs").launch_layer_s
     {}
@@ -178,20 +180,18 @@ def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
 
 @functools.lru_cache(maxsize=256)
 def _runtime(path: Path, left_out: str, name: str, _mtime_ns: int) -> Runtime:
-    content = read_calibration(path)
+    content = read_choice(path)
+    if "runtime" not in content:
+        raise UserError(f"{path}: a runtime needs a table [runtime]")
     fitted = content
     if left_out:
         known = content.get("without", {})
         if left_out not in known:
             raise UnknownNameError(f"group left out of runtime {path.stem}", left_out, known)
         fitted = known[left_out]
-    return Runtime(
-        name=name,
-        paces=fitted.get("paces", {}),
-        borrowed=fitted.get("borrowed", {}),
-        kernels=content.get("kernels", {}),
-        **content["runtime"] | fitted["runtime"],
-    )
+    tables = {table: fitted.get(table, {}) for table in ("paces", "borrowed")}
+    tables |= {"name": name, "kernels": content.get("kernels", {})}
+    return fill(Runtime, tables | content["runtime"] | fitted["runtime"], path, "runtime")
 
 
 def runtime_file(name: str) -> Path:

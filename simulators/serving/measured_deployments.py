@@ -6,12 +6,9 @@ Limits of engines are the frameworks' defaults on data-centre GPUs.
 
 from __future__ import annotations
 
+from simulators.catalog.engine import load_engine
 from simulators.composition.deployments import MEMORY_FRACTION, SPREAD, Deployed
 from simulators.serving.point import ServingPoint
-
-SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-MOST_SEQUENCES = {"vllm": 1024, "sglang": 2048, "trtllm": 2048}
-"""Requests that run at a time."""
 
 PER_CLIENT = 10
 """Requests that each client asks for in a run."""
@@ -25,17 +22,18 @@ def point_of(deployed: Deployed, *, left_out: bool = False) -> ServingPoint:
         left_out: whether to use the numbers fitted without its group.
     """
     framework, cut = deployed.framework, deployed.cut
+    engine = load_engine(framework)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
         tp=cut.tp,
         ep=cut.ep,
         attention_dp=cut.attention_dp,
-        scheduler=SCHEDULERS[framework],
+        scheduler=engine.schedulers[0],
         runtime=f"{framework}@{deployed.group}" if left_out else framework,
         chunk_size=deployed.budget,
         poll_interval=deployed.poll_interval,
-        max_batch=deployed.clients if deployed.crowded else MOST_SEQUENCES[framework],
+        max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
         memory_fraction=MEMORY_FRACTION,
         watermark=0.0,
         dtype=deployed.dtype,

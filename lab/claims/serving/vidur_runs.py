@@ -27,8 +27,8 @@ from lab.parity.vidur import peer_checks
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.arrivals import Requests
-from simulators.serving.demand.lengths import load_workload
 from simulators.serving.demand.traces import load_trace
+from simulators.serving.demand.workloads import load_workload
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
     COMPLETED,

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
 from simulators.serving.prices.iteration_table import octaves
+from simulators.serving.steady.batch_cycle import Engine, Turn
+from simulators.serving.steady.iteration_times import Prices
 from simulators.serving.steady.mean_lengths import Lengths
-from simulators.serving.steady.prices import Prices
-from simulators.serving.steady.turnover import Engine, Turn
 
 SEAT_STEPS = 4
 """Numbers of seats priced per octave; throughput is interpolated between them."""

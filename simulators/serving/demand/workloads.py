@@ -20,16 +20,15 @@ A workload is a table of quantiles of the prompt and, for ranges of prompt lengt
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulators.core.calibration import SEAL, read_calibration
+from simulators.core.calibration import read_choice
 from simulators.core.errors import UserError
-from simulators.core.folder import WORKLOADS, read_toml
+from simulators.core.folder import WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.length_distributions import Distribution, read_distribution
 
@@ -64,15 +63,11 @@ def load_workload(name: str) -> Workload:
     >>> bool(load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500)
     True
     """
-    path = WORKLOADS.find(name)
-    return _workload(path, path.stat().st_mtime_ns)
+    return WORKLOADS.load(name, _workload)
 
 
-@functools.lru_cache(maxsize=64)
-def _workload(path: Path, _mtime_ns: int) -> Workload:
-    sheet = read_toml(path)
-    if SEAL in path.read_text(encoding="utf-8"):
-        read_calibration(path)
+def _workload(path: Path) -> Workload:
+    sheet = read_choice(path)
     outputs = sheet.get("output")
     if not isinstance(outputs, list) or not outputs:
         raise UserError(f"{path}: a workload needs at least one [[output]] table")

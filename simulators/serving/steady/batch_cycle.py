@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.steady.iteration_times import Iterations, Prices
 from simulators.serving.steady.mean_lengths import Lengths
-from simulators.serving.steady.prices import Iterations, Prices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.serving import deployment, launch_of
+from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.launch import _RUNS, ENGINES, _engine, deployment, launch_of
+from simulators.core.folder import ENGINES
 from simulators.serving.point import ServingPoint
 
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
@@ -30,30 +32,27 @@ DESIGNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES.names())
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 def test_options_are_documented_and_say_what_the_design_says(
     design: ServingPoint, engine: str
 ) -> None:
-    if engine not in _RUNS[design.scheduler]:
+    known = load_engine(engine)
+    if design.scheduler not in (*known.schedulers, *known.optional_schedulers):
         with pytest.raises(UserError, match="does not batch as"):
             launch_of(design, engine)
         return
     launch = launch_of(design, engine)
-    known = _engine(engine)
     flags = [w for w in launch.command if w.startswith("--")]
-    assert set(flags) <= set(known["options"])
+    assert set(flags) <= set(known.options)
     assert len(flags) == len(set(flags))
     assert launch.gpus == design.tp * design.pp * design.attention_dp
     told = dict(zip(launch.command, launch.command[1:], strict=False))
     batch = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}
     assert told[batch.get(engine, "--max_batch_size")] == str(design.max_batch)
     for key in (yaml.safe_load(launch.file) or {}) if launch.file else {}:
-        assert key in known["keys"]
+        assert key in known.keys
 
-
-OWN = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-"""The scheduler of each engine of today."""
 
 MIXTURES = {
     "fp8_block": ("deepseek_v3", "h200_sxm"),
@@ -63,12 +62,17 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES.names())
 @pytest.mark.parametrize("dtype", MIXTURES)
 def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
     model, gpu = MIXTURES[dtype]
     design = ServingPoint(
-        model=model, gpu=gpu, tp=8, dtype=dtype, scheduler=OWN[engine], chunk_size=2048
+        model=model,
+        gpu=gpu,
+        tp=8,
+        dtype=dtype,
+        scheduler=load_engine(engine).schedulers[0],
+        chunk_size=2048,
     )
     text = deployment(design, engine)
     assert f"# the precision is that of the checkpoint: name one in {dtype}\n" in text
@@ -77,9 +81,15 @@ def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
     assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES.names())
 def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None:
-    design = replace(LLAMA, gpu="b200_sxm", dtype="w4a8", scheduler=OWN[engine], chunk_size=2048)
+    design = replace(
+        LLAMA,
+        gpu="b200_sxm",
+        dtype="w4a8",
+        scheduler=load_engine(engine).schedulers[0],
+        chunk_size=2048,
+    )
     assert f"{engine} documents no weights in w4a8; it has fp16" in refused(design)
 
 

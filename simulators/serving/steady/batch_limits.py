@@ -20,9 +20,9 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import CLOSED, PROCESSES
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.iteration_times import Family
 from simulators.serving.steady.mean_lengths import Lengths, lengths_of
-from simulators.serving.steady.prices import Family
-from simulators.serving.steady.turnover import Engine
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 WHOLE_PROMPTS = ("vllm",)
