@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from simulators.catalog.cluster import AUTO
 from simulators.collectives.protocols import LIBRARIES
@@ -69,29 +70,39 @@ class CompositionPoint:
     l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
 
 
+_time = partial(metric, unit="s", page="composition.md#latency-and-its-parts")
+_energy = partial(metric, unit="J", page="composition.md#energy-of-a-pass")
+_memory = partial(metric, unit="B", page="composition.md#memory-of-the-fullest-gpu")
+
+
 @dataclass(frozen=True)
 class CompositionMetrics:
     """Where the time, the energy and the memory of one pass go."""
 
-    latency_s: float = metric("time of the pass through all stages", unit="s", better="min")
-    tokens_per_s: float = metric("tokens processed over that time", unit="1/s", better="max")
-    energy_j: float = metric("energy of all GPUs during the pass", unit="J", better="min")
-    energy_per_token_j: float = metric("that over the tokens", unit="J")
-    mfu: float = metric("useful over peak FLOP/s of all GPUs")
-    linear_s: float = metric("linear layers, norms, pointwise, embedding, LM head", unit="s")
-    prefill_attention_s: float = metric("attention of prompts", unit="s")
-    decode_attention_s: float = metric("attention of new tokens", unit="s")
-    collective_s: float = metric("sums over tensor ranks", unit="s")
-    send_recv_s: float = metric("messages between pipeline stages", unit="s")
-    launch_s: float = metric("gaps between kernels and host work that shows", unit="s")
-    prompt_s: float = metric("the host's time to turn text into tokens", unit="s")
-    latency_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    latency_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    energy_j_lo: float = metric("lower end of its 90 % interval", unit="J")
-    energy_j_hi: float = metric("upper end of its 90 % interval", unit="J")
-    weight_bytes: float = metric("weights on the fullest GPU", unit="B")
-    kv_bytes: float = metric("KV cache of the batch on the fullest GPU", unit="B")
-    activation_bytes: float = metric("workspace on the fullest GPU", unit="B")
+    latency_s: float = _time("time of the pass through all stages", better="min")
+    tokens_per_s: float = metric(
+        "tokens processed over that time",
+        unit="1/s",
+        better="max",
+        page="composition.md#throughput",
+    )
+    energy_j: float = _energy("energy of all GPUs during the pass", better="min")
+    energy_per_token_j: float = _energy("that over the tokens")
+    mfu: float = metric("useful over peak FLOP/s of all GPUs", page="composition.md#throughput")
+    linear_s: float = _time("linear layers, norms, pointwise, embedding, LM head")
+    prefill_attention_s: float = _time("attention of prompts")
+    decode_attention_s: float = _time("attention of new tokens")
+    collective_s: float = _time("sums over tensor ranks")
+    send_recv_s: float = _time("messages between pipeline stages")
+    launch_s: float = _time("gaps between kernels and host work that shows")
+    prompt_s: float = _time("the host's time to turn text into tokens")
+    latency_s_lo: float = _time("lower end of its 90 % interval")
+    latency_s_hi: float = _time("upper end of its 90 % interval")
+    energy_j_lo: float = _energy("lower end of its 90 % interval")
+    energy_j_hi: float = _energy("upper end of its 90 % interval")
+    weight_bytes: float = _memory("weights on the fullest GPU")
+    kv_bytes: float = _memory("KV cache of the batch on the fullest GPU")
+    activation_bytes: float = _memory("workspace on the fullest GPU")
 
 
 @dataclass(frozen=True)
