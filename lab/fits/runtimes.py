@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lab.claims.composition.coverage import configurations, shares
+from lab.fits.pass_intervals import configurations, shares
 from lab.fits.deployments import fit_engines
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
-from lab.tables.pass_tables import TABLES
+from lab.tables.forward_passes import TABLES
 from lab.tables.whole_passes import (
     CONCURRENT,
     SPLITWISE,

@@ -1,3 +1,3 @@
 """Claims about collectives that `validate` prints."""
 
-from lab.claims.collectives.collectives import checks as checks
+from lab.claims.collectives.nccl import checks as checks

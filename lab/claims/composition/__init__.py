@@ -1,3 +1,3 @@
 """Claims about composition that `validate` prints."""
 
-from lab.claims.composition.passes import checks as checks
+from lab.claims.composition.forward_passes import checks as checks

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.claims.composition.passes import LAYERS
+from lab.claims.composition.forward_passes import LAYERS
 from lab.tables.layers import BOARDS, LayerRows, layer_rows
-from lab.tables.pass_tables import TABLES
+from lab.tables.forward_passes import TABLES
 from lab.tables.whole_passes import Case
 from simulators.composition.clocks import slowdown
 from simulators.composition.effects import EVERYTHING, NAMES, Effects, effects_without

@@ -1,3 +1,3 @@
 """Claims about dataflow that `validate` prints."""
 
-from lab.claims.dataflow.counts import checks as checks
+from lab.claims.dataflow.timeloop import checks as checks

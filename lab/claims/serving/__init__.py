@@ -1,3 +1,3 @@
 """Claims about serving that `validate` prints."""
 
-from lab.claims.serving.vidur_runs import checks as checks
+from lab.claims.serving.vidur import checks as checks

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lab.claims.dataflow.other_models import MAESTRO, named_dataflows, tensor_cores
+from lab.claims.dataflow.maestro import MAESTRO, named_dataflows, tensor_cores
 from lab.parity.scale_sim import systolic_cycles
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.contract import Check

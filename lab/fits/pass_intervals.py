@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.pass_tables import TABLES
+from lab.tables.forward_passes import TABLES
 from lab.tables.whole_passes import Case
 from simulators.composition.bands import Doubts, doubts_of, interval_s, together
 from simulators.composition.iteration import part_rows

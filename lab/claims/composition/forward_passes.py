@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.claims.composition import graphs as checks_graphs
-from lab.claims.composition.coverage import coverage_checks
+from lab.claims.composition import fp32_models as checks_graphs
+from lab.fits.pass_intervals import coverage_checks
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
-from lab.tables.pass_tables import TABLES, Table
+from lab.tables.forward_passes import TABLES, Table
 from simulators.composition.clocks import slowdown
 from simulators.composition.overhead import load_runtime
 from simulators.core.contract import Check
