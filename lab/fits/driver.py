@@ -35,9 +35,12 @@ class Calibration:
 
     name: str  # of the file, without .toml: a GPU's, usually
     tables: Mapping[str, str]  # sha256 of each, by its name
+    is_listed: bool = True  # they are written as a list even where there is one
     rows: int  # fitted to
     split: str  # the rule that holds rows out, in a sentence
+    held_out_rows: int = 0  # 0: not told
     error: float  # mean absolute, relative, of held-out rows
+    digits: int = 4  # of the error
     lines: Sequence[str]  # the numbers, as TOML
     checks: Sequence[Check] = ()  # held-out errors, to be printed
     about: str = ""  # what the first line says of the file; " for NAME." unless given
@@ -47,16 +50,20 @@ class Calibration:
     def text(self, fit: str) -> str:
         """Return the content of the file, but for its seal."""
         about = self.about or f" for {self.name}."
+        names, sums = strings(self.tables), strings(self.tables.values())
+        if not self.is_listed and len(self.tables) == 1:
+            names, sums = names[1:-1], sums[1:-1]
         lines = [
             f"# Written by `python -m lab.fits {fit}`{about}",
             "# To change a number, change the fit.",
             *self.head,
             "[provenance]",
-            f"measured = {strings(self.tables)}",
-            f"sha256 = {strings(self.tables.values())}",
+            f"measured = {names}",
+            f"sha256 = {sums}",
             f"rows = {self.rows}",
             f'split = "{self.split}"',
-            f"held_out_mape = {self.error:.4f}",
+            *([f"held_out_rows = {self.held_out_rows}"] if self.held_out_rows else []),
+            f"held_out_mape = {self.error:.{self.digits}f}",
             *self.more,
             *self.lines,
         ]
@@ -118,7 +125,8 @@ def run(asked: argparse.Namespace) -> None:
         else:
             write_calibration(file, text)
             print(f"Written: {file}", flush=True)
-    print_checks(checks)
+    if checks:
+        print_checks(checks)
 
 
 def gpu_of(device: str) -> Gpu:

@@ -2,8 +2,8 @@
 
 A claim is a file: `lab/claims/<room>/<claim>.py` has a function `checks(reference, rows)`, which
 returns its lines for a folder of measured tables and for the rows `test` or `all`; one that tells
-versions apart has `by_version` with the same arguments. A user's own stand in
-`catalog/claims/<room>/` or `$SWEEPER_HOME/claims/<room>/`.
+versions apart has `by_version` with the same arguments. Tables it cannot do without are its
+`NEEDS`. A user's own stand in `catalog/claims/<room>/` or `$SWEEPER_HOME/claims/<room>/`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -60,8 +60,6 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
-Claim = Callable[[Path, str], Iterable[Check]]
-
 SHIPPED = PACKAGE.parent / "lab" / "claims"
 
 
@@ -82,10 +80,9 @@ def rooms_by(word: str) -> list[str]:
     return [room for room in rooms() if claims(room, f"by_{word}")]
 
 
-def claims(room: str, function: str = "checks") -> list[Claim]:
-    """Return that function of every claim of a room that has it, in the order of their files."""
-    found = (getattr(_module(file), function, None) for file in _files(room))
-    return [claim for claim in found if claim is not None]
+def claims(room: str, function: str = "checks") -> list[ModuleType]:
+    """Return the claims of a room that have that function, in the order of their files."""
+    return [module for file in _files(room) if hasattr(module := _module(file), function)]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -94,7 +91,8 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
     Raises:
         UserError: there is no reference folder to check against; the room knows no such word.
     """
-    asked = claims(room, f"by_{by}" if by else "checks")
+    function = f"by_{by}" if by else "checks"
+    asked = claims(room, function)
     if by and not asked:
         known = ", ".join(rooms_by(by))
         raise UserError(f"checks of '{room}' are not told apart by {by}; those of {known} are")
@@ -104,7 +102,16 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
             f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
             "by --reference DIR or $SWEEPER_REFERENCE"
         )
-    return [check for claim in asked for check in claim(folder, rows)]
+    return [check for claim in asked for check in _lines(claim, function, folder, rows)]
+
+
+def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterable[Check]:
+    """Return the lines of one claim, or which of its tables are not there."""
+    absent = [name for name in getattr(claim, "NEEDS", ()) if not (folder / name).is_file()]
+    if absent:
+        return [Check(claim.__name__.rpartition(".")[2], None, note=f"absent: {', '.join(absent)}")]
+    found: Iterable[Check] = getattr(claim, function)(folder, rows)
+    return found
 
 
 def _files(room: str) -> list[Path]:
