@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.fits.driver import Calibration, hashes
+from lab.fits.driver import Calibration, calibration, hashes
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from simulators.collectives.curves import Curve, wire_share
@@ -172,22 +172,10 @@ def _curves(name: str, libraries: dict[str, Curves], tables: dict[str, str]) -> 
             lines.append(f"ranks = {ranks}")
             for field, number in vars(curve).items():
                 lines.append(f"{field} = {list(number) if field == 'departure' else number!r}")
-    return _calibration(name, tables, sum(m.curve.size for m in libraries.values()), errors, lines)
-
-
-def _calibration(
-    name: str,
-    tables: dict[str, str],
-    rows: int,
-    errors: Floats,
-    lines: Sequence[str],
-    split: str = SPLIT,
-) -> Calibration:
-    return Calibration(
-        name=name, tables=tables, is_listed=False, rows=rows, split=split, about=".",
-        held_out_rows=errors.size, lines=lines,
-        error=float(np.mean(np.abs(np.expm1(errors)))) if errors.size else 0.0,
-    )  # fmt: skip
+    rows = sum(m.curve.size for m in libraries.values())
+    return calibration(
+        name, tables, rows=rows, held_out=np.expm1(errors), split=SPLIT, lines=lines, digits=4
+    )
 
 
 @dataclass(frozen=True)
@@ -272,4 +260,7 @@ def _growth(table: Libraries, tables: dict[str, str]) -> Calibration:
                 f"band = {_band(errors):.3f}",
             ]
     held = np.concatenate(on_nvlink)
-    return _calibration(GROWTH.stem, tables, held.size, held, lines, GROWTH_SPLIT)
+    return calibration(
+        GROWTH.stem, tables, rows=held.size, held_out=np.expm1(held), split=GROWTH_SPLIT, lines=lines,
+        digits=4,
+    )  # fmt: skip

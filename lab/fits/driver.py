@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
@@ -129,6 +132,24 @@ def run(asked: argparse.Namespace) -> None:
         print_checks(checks)
 
 
+def calibration(
+    name: str,
+    tables: Mapping[str, str],
+    *,
+    rows: int,
+    held_out: NDArray[np.float64],
+    split: str,
+    lines: Sequence[str],
+    digits: int = 3,
+) -> Calibration:
+    """Return a calibration, given the relative error of each held-out row."""
+    error = float(np.mean(np.abs(held_out))) if held_out.size else 0.0
+    return Calibration(
+        name=name, about=".", tables=tables, is_listed=False, rows=rows, split=split, lines=lines,
+        held_out_rows=held_out.size, error=error, digits=digits,
+    )  # fmt: skip
+
+
 def gpu_of(device: str) -> Gpu:
     """Return the data sheet of a user's own device.
 
@@ -161,6 +182,15 @@ def inline(numbers: Mapping[str, float], style: str = ".5g") -> str:
     '{ start_s = 1.25e-06, share = 0.5 }'
     """
     return f"{{ {', '.join(f'{name} = {value:{style}}' for name, value in numbers.items())} }}"
+
+
+def table_lines(title: str, numbers: Mapping[str, float], style: str = ".3g") -> list[str]:
+    """Return a TOML table of numbers, after an empty line.
+
+    >>> table_lines("sustained", {"pcie": 0.75})
+    ['', '[sustained]', 'pcie = 0.75']
+    """
+    return ["", f"[{title}]", *(f"{name} = {value:{style}}" for name, value in numbers.items())]
 
 
 def band_lines(band: Band) -> list[str]:
