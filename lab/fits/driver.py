@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.core.report import print_checks
 from simulators.kernels.intervals import Band
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _parser().error("--device and --measured belong together")
     try:
         run(asked)
-    except UserError as error:
+    except (UserError, Infeasible) as error:
         sys.exit(f"fit: {error}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.fits.deployments import least_s
+from lab.fits.engines import least_s
 from lab.tables.deployments import SILICON, silicon
 from simulators.composition.deployments import FRAMEWORKS, MEAN, Deployed, by_replica
 from simulators.core.contract import Check
