@@ -91,5 +91,3 @@ def _ring_errors(table: dict[str, NDArray[Any]], node: str, ranks: int) -> RingE
         return off
 
     return errors
-
-

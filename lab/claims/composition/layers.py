@@ -36,4 +36,6 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
                 predicted.append(one.predicted_s(slowdown(one.replica.gpu))[inside])
                 measured.append(one.measured_s[inside])
                 groups += [f"{one.model} tp{one.replica.cut.tp}"] * int(inside.sum())
-            yield compared(title, np.concatenate(predicted), np.concatenate(measured), groups, limit)
+            yield compared(
+                title, np.concatenate(predicted), np.concatenate(measured), groups, limit
+            )
