@@ -64,7 +64,8 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     sustained["other"] = float(np.mean([sustained[fabric] for fabric in RINGS]))
     yield calibration(
         CALIBRATION.stem, hashes(reference, [NETWORK]), rows=rows, split=SPLIT,
-        held_out=np.expm1(np.concatenate(held_out)), lines=table_lines("sustained", sustained, ".3f"),
+        held_out=np.expm1(np.concatenate(held_out)),
+        lines=table_lines("sustained", sustained, ".3f"),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A measured deployment, and the point that simulates it: an engine under a fixed number of clients.
+"""A measured deployment and the point that simulates it: an engine under a number of clients.
 
 The public benchmarks (InferenceX, NVIDIA's gap analyses) draw lengths evenly between 0.8 and 1 of
 the stated ones. Each client asks ten times, all of the first wave at once, and again when it is
