@@ -1,8 +1,8 @@
 """Runs of AISimulate, for its rules and for trends; its times are not the truth.
 
 AISimulate 0.13 (NVIDIA) ran under the rules of vLLM 1. One run has iterations of fixed length, so
-that nothing but the scheduler can differ. Others differ from a base in one setting: what a change does
-should point the same way here, and about as far.
+that nothing but the scheduler can differ. Others differ from a base in one setting: what a change
+does should point the same way here, and about as far.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Throughput with everything queued at once, against what NVIDIA publishes.
 
-Nothing was fitted to it. Of groups (a model on a GPU) that the runtimes were fitted to, the numbers without it are used.
+Nothing was fitted to it. Of groups (a model on a GPU) that the runtimes were fitted to, the numbers
+without it are used.
 """
 
 from __future__ import annotations
