@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.report import print_checks
 from simulators.kernels.intervals import Band
 
@@ -35,9 +38,12 @@ class Calibration:
 
     name: str  # of the file, without .toml: a GPU's, usually
     tables: Mapping[str, str]  # sha256 of each, by its name
+    is_listed: bool = True  # they are written as a list even where there is one
     rows: int  # fitted to
     split: str  # the rule that holds rows out, in a sentence
+    held_out_rows: int = 0  # 0: not told
     error: float  # mean absolute, relative, of held-out rows
+    digits: int = 4  # of the error
     lines: Sequence[str]  # the numbers, as TOML
     checks: Sequence[Check] = ()  # held-out errors, to be printed
     about: str = ""  # what the first line says of the file; " for NAME." unless given
@@ -47,16 +53,20 @@ class Calibration:
     def text(self, fit: str) -> str:
         """Return the content of the file, but for its seal."""
         about = self.about or f" for {self.name}."
+        names, sums = strings(self.tables), strings(self.tables.values())
+        if not self.is_listed and len(self.tables) == 1:
+            names, sums = names[1:-1], sums[1:-1]
         lines = [
             f"# Written by `python -m lab.fits {fit}`{about}",
             "# To change a number, change the fit.",
             *self.head,
             "[provenance]",
-            f"measured = {strings(self.tables)}",
-            f"sha256 = {strings(self.tables.values())}",
+            f"measured = {names}",
+            f"sha256 = {sums}",
             f"rows = {self.rows}",
             f'split = "{self.split}"',
-            f"held_out_mape = {self.error:.4f}",
+            *([f"held_out_rows = {self.held_out_rows}"] if self.held_out_rows else []),
+            f"held_out_mape = {self.error:.{self.digits}f}",
             *self.more,
             *self.lines,
         ]
@@ -92,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _parser().error("--device and --measured belong together")
     try:
         run(asked)
-    except UserError as error:
+    except (UserError, Infeasible) as error:
         sys.exit(f"fit: {error}")
 
 
@@ -118,7 +128,26 @@ def run(asked: argparse.Namespace) -> None:
         else:
             write_calibration(file, text)
             print(f"Written: {file}", flush=True)
-    print_checks(checks)
+    if checks:
+        print_checks(checks)
+
+
+def calibration(
+    name: str,
+    tables: Mapping[str, str],
+    *,
+    rows: int,
+    held_out: NDArray[np.float64],
+    split: str,
+    lines: Sequence[str],
+    digits: int = 3,
+) -> Calibration:
+    """Return a calibration, given the relative error of each held-out row."""
+    error = float(np.mean(np.abs(held_out))) if held_out.size else 0.0
+    return Calibration(
+        name=name, about=".", tables=tables, is_listed=False, rows=rows, split=split, lines=lines,
+        held_out_rows=held_out.size, error=error, digits=digits,
+    )  # fmt: skip
 
 
 def gpu_of(device: str) -> Gpu:
@@ -174,6 +203,15 @@ def inline(numbers: Mapping[str, float], style: str = ".5g") -> str:
     '{ start_s = 1.25e-06, share = 0.5 }'
     """
     return f"{{ {', '.join(f'{name} = {value:{style}}' for name, value in numbers.items())} }}"
+
+
+def table_lines(title: str, numbers: Mapping[str, float], style: str = ".3g") -> list[str]:
+    """Return a TOML table of numbers, after an empty line.
+
+    >>> table_lines("sustained", {"pcie": 0.75})
+    ['', '[sustained]', 'pcie = 0.75']
+    """
+    return ["", f"[{title}]", *(f"{name} = {value:{style}}" for name, value in numbers.items())]
 
 
 def band_lines(band: Band) -> list[str]:

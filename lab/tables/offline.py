@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from simulators.composition.deployments import four_bit_experts
 
 from lab.tables.known import known_rows
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.composition.deployments import four_bit_experts
 from simulators.core.errors import Infeasible
 from simulators.core.folder import GPUS
 from simulators.serving.engine.frontend import NONE, is_left_out

@@ -14,7 +14,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.effects import EVERYTHING
-from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
+from lab.fits.engine_columns import bare, numbers_of, scaled, step_columns
 from simulators.composition.family import (
     fit_family,
     measured_deployment,
@@ -23,7 +23,7 @@ from simulators.composition.family import (
 )
 from simulators.composition.iteration import busiest_group, iteration, part_rows
 from simulators.composition.overhead import Runtime, load_runtime
-from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
+from lab.fits.methods.positive_least_squares import Constant, Problem, fit, non_negative
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.workload.cut import Parallelism, check_cut, stage_of

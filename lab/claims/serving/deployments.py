@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-from lab.fits.deployments import least_s
-from lab.tables.deployments import SILICON, silicon
 from simulators.composition.deployments import FRAMEWORKS, MEAN, Deployed, by_replica
+
+from lab.fits.engines import least_s
+from lab.tables.deployments import SILICON, silicon
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.answer.neighbour_correction import corrected, load_of

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from lab.tables.rows import read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.graphs import (
     Framework,
@@ -41,18 +41,8 @@ PROFILES = {
 FITTED = "mobilenetv2_32_fb1"
 """Whose depthwise kernels say how they run; all other profiles are held out."""
 
-NAMES = dict(
-    zip(
-        DEPTHWISE,
-        (
-            "conv_depthwise2d_forward_kernel",
-            "conv_depthwise2d_backward_kernel",
-            "conv_depthwise2d_grad_weight_kernel",
-        ),
-        strict=True,
-    )
-)
-"""PyTorch's kernels, by the pace they set."""
+NAMES = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
+"""The ends of PyTorch's names of depthwise kernels, in the order of the paces they set."""
 
 
 @dataclass(frozen=True)
@@ -75,28 +65,26 @@ class Profile:
 
 def read_profiles(reference: Path) -> list[Profile]:
     """Return the profiles of the table that a graph can be drawn for."""
-    rows = pq.read_table(reference / TABLE, columns=["workload", "kernel", "duration_ns"])
     seen: dict[str, list[tuple[str, float]]] = {}
-    for row in rows.to_pylist():
+    for row in read_table(reference / TABLE, workload=list(PROFILES)).to_pylist():
         seen.setdefault(row["workload"], []).append((row["kernel"], 1e-9 * row["duration_ns"]))
+    gpu = load_gpu(GPU)
     return [
         Profile(
             name=name,
             kernels=tuple(seen[name]),
-            priced=price_graph(
-                draw(model, load), load_gpu(GPU), dtype="fp32", training=load.training
-            ),
+            priced=price_graph(draw(model, load), gpu, dtype="fp32", training=load.training),
         )
         for name, (model, load) in PROFILES.items()
     ]
 
 
-def fit_paces(profiles: list[Profile]) -> dict[str, float]:
+def depthwise_paces(profiles: list[Profile]) -> dict[str, float]:
     """Return the time of depthwise kernels over that of streaming what they read and write."""
     one = next(profile for profile in profiles if profile.name == FITTED)
     paces = np.array([launch.pace for launch in one.priced.launches])
     return {
-        pace: sum(seconds for kernel, seconds in one.kernels if name in kernel)
+        pace: sum(s for kernel, s in one.kernels if f"conv_depthwise2d_{name}" in kernel)
         / float(np.sum(one.priced.seconds[paces == pace]))
-        for pace, name in NAMES.items()
+        for pace, name in zip(DEPTHWISE, NAMES, strict=True)
     }

@@ -1,7 +1,7 @@
-"""A curve is fitted with the help of its kin: other collectives, ranks and precisions of a GPU.
+"""A Gaussian process over measured curves: each is fitted with the help of those like it.
 
-A Gaussian process on the departure from `start + bytes / rate` (Rasmussen and Williams, 2006): two
-sizes are as alike as they are near, two curves as they share collective, precision and ranks. The
+It describes the departure from `start + bytes / rate` (Rasmussen and Williams, 2006): two sizes are
+as alike as they are near, two curves as they share collective, precision and ranks. The
 scales below are choices, made once for all GPUs and libraries by four-fold cross-validation over
 sizes; none is fitted per curve.
 
@@ -17,7 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.tables.collectives import Curves
+
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
 """Usual size of a departure, how far it reaches, and the spread between versions of a library."""
@@ -27,19 +30,6 @@ OWN = 0.05
 """The part of a departure that is a curve's own."""
 OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.6, 0.9, 0.6
 """How alike curves are that differ in one respect."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Medians of measurements: one row per curve and size."""
-
-    kin: NDArray[np.int64]  # collective, dtype, ranks, as codes
-    octave: Floats  # log2 of bytes
-    log_s: Floats
-
-    def take(self, where: NDArray[np.bool_]) -> Rows:
-        """Return some of the rows."""
-        return Rows(self.kin[where], self.octave[where], self.log_s[where])
 
 
 @dataclass(frozen=True)
@@ -69,43 +59,45 @@ def plain_line(octave: Floats, log_s: Floats) -> Line:
 class Process:
     """What was learnt from rows: the plain part of every curve, and a weight for every row."""
 
-    seen: Rows
-    lines: tuple[tuple[NDArray[np.int64], Line], ...]
+    seen: Curves
+    lines: dict[int, Line]
     weights: Floats
 
-    def log_s(self, kin: NDArray[np.int64], octave: Floats) -> Floats:
+    def log_s(self, curve: Ints, octave: Floats) -> Floats:
         """Return log seconds at sizes of curves that have rows of their own."""
-        log_s = _alike(kin, octave, self.seen.kin, self.seen.octave) @ self.weights
-        for one, line in self.lines:
-            mine = (kin == one).all(axis=1)
+        log_s = _covariance(self.seen, curve, octave) @ self.weights
+        for code, line in self.lines.items():
+            mine = curve == code
             log_s[mine] += line.log_s(octave[mine])
         return log_s
 
 
-def learn(seen: Rows) -> Process:
+def learn(seen: Curves) -> Process:
     """Return the process that explains some rows."""
     residual = np.zeros_like(seen.log_s)
-    lines = []
-    for one in np.unique(seen.kin, axis=0):
-        mine = (seen.kin == one).all(axis=1)
-        line = plain_line(seen.octave[mine], seen.log_s[mine])
-        residual[mine] = seen.log_s[mine] - line.log_s(seen.octave[mine])
-        lines.append((one, line))
-    gram = _alike(seen.kin, seen.octave, seen.kin, seen.octave)
+    lines = {}
+    for code in np.unique(seen.curve).tolist():
+        mine = seen.curve == code
+        lines[code] = plain_line(seen.octave[mine], seen.log_s[mine])
+        residual[mine] = seen.log_s[mine] - lines[code].log_s(seen.octave[mine])
+    gram = _covariance(seen, seen.curve, seen.octave)
     variance = np.full(residual.size, NOISE**2)
     for _ in range(ROUNDS):
         weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
         left = weights * variance
         variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
-    return Process(seen, tuple(lines), weights)
+    return Process(seen, lines, weights)
 
 
-def _alike(
-    kin: NDArray[np.int64], octave: Floats, other_kin: NDArray[np.int64], other_octave: Floats
-) -> Floats:
-    far = np.sqrt(3.0) * np.abs(octave[:, None] - other_octave[None, :]) / REACH_OCTAVES
+def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
+    """Return how rows at some sizes of curves go with those that were seen."""
+    far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / REACH_OCTAVES
     near: Floats = (1.0 + far) * np.exp(-far)
-    same = kin[:, None, :] == other_kin[None, :, :]
+    same = np.array(
+        [[[a == b for a, b in zip(one, other, strict=True)] for other in seen.keys]
+         for one in seen.keys]
+    )  # fmt: skip
     likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
-    alike: Floats = near * (DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2))
-    return alike
+    alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
+    covariance: Floats = near * alike[np.ix_(curve, seen.curve)]
+    return covariance

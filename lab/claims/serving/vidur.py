@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lab.claims.serving.aisimulate import peer_checks
 from lab.claims.serving.deployments import deployment_checks
 from lab.claims.serving.iteration_tables import table_checks
 from lab.claims.serving.offline import offline_checks
 from lab.claims.serving.online import online_checks
-from lab.claims.serving.vllm_runs import measured_checks
+from lab.claims.serving.vllm import measured_checks
 from lab.fits.request_lengths import TRACES, held_out, held_out_error
-from lab.parity.vidur import peer_checks
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.arrivals import Requests

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.fits.collectives import held_out_coverage, main, read_own
+from lab.fits.collectives import held_out_coverage
+from lab.fits.driver import main
+from lab.tables.collectives import read_own
 from simulators.collectives.measured import measured_time
 from simulators.core.errors import UserError
 
@@ -44,7 +46,7 @@ def test_a_new_interconnect_is_a_file_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["--device", "mine", "--measured", str(table(tmp_path / "mine.csv"))])
+    main(["collectives", "--device", "mine", "--measured", str(table(tmp_path / "mine.csv"))])
     for size in (1 << 13, 1 << 21, 1 << 28):
         time_s, is_far = fitted_s(size, 8)
         assert time_s == pytest.approx(truth_s(size, 8), rel=0.05)
@@ -59,7 +61,7 @@ def test_one_disturbed_size_bends_its_neighbours_little(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = table(tmp_path / "mine.csv", disturbed=1 << 20)
-    main(["--device", "mine", "--measured", str(rows)])
+    main(["collectives", "--device", "mine", "--measured", str(rows)])
     for size in (1 << 18, 1 << 22):
         assert fitted_s(size, 4)[0] == pytest.approx(truth_s(size, 4), rel=0.1)
 

@@ -1,35 +1,45 @@
-"""How often measured passes lie in their intervals, device by device.
+"""Fit what of a forward pass no kernel's interval explains: a share of the pass.
 
-Repeats of a configuration count once, with their mean: they err together. What no kernel's interval
-explains is a share of a pass, which covers nine of ten configurations of a board. There are two:
-of boards that a runtime was fitted on, seen on the rows of the fit, and of boards that are new to
-it. Either is that of the board with the widest, since the next board may be as far off as any.
-Coverage on a device is tested on rows outside the fits, with shares found on all other devices.
+Repeats of a configuration count once, with their mean: they err together. The share covers nine of
+ten configurations of a board. There are two: of boards that a runtime was fitted on, seen on the
+rows of the fit, and of boards that are new to it. Either is that of the board with the widest,
+since the next board may be as far off as any.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import comb, isnan, nan
+from math import nan
 from pathlib import Path
 
 import numpy as np
 
-from lab.tables.pass_tables import TABLES
-from lab.tables.whole_passes import Case
-from simulators.composition.bands import Doubts, doubts_of, interval_s, together
+from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.tables.forward_passes import TABLES, Case
+from simulators.composition.bands import CALIBRATION, Doubts, doubts_of, interval_s, together
 from simulators.composition.iteration import part_rows
 from simulators.composition.overhead import Runtime, load_runtime
-from simulators.core.contract import Check
 from simulators.workload.cut import stage_of
+
+FOLDER = CALIBRATION.parent
+SPLIT = "known boards: configurations of the runtimes' fits; new ones: all; test: by device"
 
 COVERED = 0.9
 """Of measurements, by an interval."""
 
-UNLIKELY = 0.025
-"""On either side: a count of hits rarer than this is not consistent with the coverage."""
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the shares of known and of new boards."""
+    known = configurations(reference)
+    share = shares(known)
+    found = {"known_boards": share[True], "new_boards": share[False]}
+    yield calibration(
+        CALIBRATION.stem, hashes(reference, [t.path for t in TABLES]), rows=len(known), split=SPLIT,
+        held_out=np.expm1(np.abs([np.log(one.predicted_s / one.measured_s) for one in known])),
+        lines=table_lines("unexplained", found, ".3f"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,34 +100,6 @@ def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
     return {True: _widest(known), False: _widest(new)}
 
 
-def coverage_checks(reference: Path) -> list[Check]:
-    """Return one line for each device: how many held-out configurations are in their intervals."""
-    known = configurations(reference)
-    tested = [one for one in known if one.case.is_test]
-    checks = []
-    for board in dict.fromkeys(one.board for one in tested):
-        share = shares([one for one in known if one.board != board])
-        here = [one for one in tested if one.board == board]
-        name = f"composition/interval, {board} left out"
-        if any(isnan(share[one.is_known]) for one in here):
-            checks.append(Check(name, None, note="absent: measurements of other boards"))
-            continue
-        hits = sum(one.is_covered(share[one.is_known]) for one in here)
-        width = float(np.mean([one.width(share[one.is_known]) for one in here]))
-        checks.append(
-            Check(
-                name,
-                round(100.0 * hits / len(here), 1),
-                unit="%",
-                limit=100.0 * COVERED,
-                ok=is_consistent(hits, len(here)),
-                rows=len(here),
-                note=f"within a binomial's reach; mean width {100 * width:.0f} %",
-            )
-        )
-    return checks
-
-
 def _widest(configurations: Sequence[Configuration]) -> float:
     """Return the share that covers nine of ten configurations of every board; NaN of none."""
     needed: dict[str, list[float]] = {}
@@ -125,16 +107,6 @@ def _widest(configurations: Sequence[Configuration]) -> float:
         needed.setdefault(one.board, []).append(one.needed_share)
     widest = (float(np.quantile(shares, COVERED)) for shares in needed.values())
     return max(widest, default=nan)
-
-
-def is_consistent(hits: int, trials: int, share: float = COVERED) -> bool:
-    """Say whether so many hits are likely enough, neither too few nor too many.
-
-    >>> is_consistent(90, 100), is_consistent(80, 100), is_consistent(100, 100)
-    (True, False, False)
-    """
-    odds = [comb(trials, k) * share**k * (1.0 - share) ** (trials - k) for k in range(trials + 1)]
-    return sum(odds[: hits + 1]) > UNLIKELY and sum(odds[hits:]) > UNLIKELY
 
 
 def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Configuration:

@@ -7,16 +7,17 @@ of a step is linear in all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.fits.driver import strings, table_lines
+from lab.fits.methods.positive_least_squares import Constant
 from simulators.composition.clocks import slowdown, throttled_s
 from simulators.composition.iteration import part_rows
 from simulators.composition.network import fabric_of
 from simulators.composition.overhead import Runtime
-from simulators.composition.positive_fit import Constant
 from simulators.composition.pricing import Row, family_of
 from simulators.composition.replica import Replica
 from simulators.workload.cut import stage_of
@@ -153,36 +154,6 @@ def constants_of(
         yield Constant(kind, column[kind], *PRIORS[kind])
 
 
-def runtime_text(
-    framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
-) -> str:
-    """Return the numbers of one framework as TOML, all of them or those without a group."""
-    value = {c.name: v for c, v in zip(constants, values, strict=True)}
-    prefix = f'without."{left_out}".' if left_out else ""
-    own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
-    text = f'\n[{prefix}runtime]\nframework = "{KERNELS_OF[framework]}"\n'
-    text += "".join(f"{name} = {number:.4g}\n" for name, number in own.items())
-    paces: dict[str, dict[str, float]] = {}
-    for name, number in value.items():
-        table, _, family = name.rpartition(".")
-        if table.startswith(PACES):
-            paces.setdefault(table, {})[family] = number
-    return text + "".join(paces_text(f"{prefix}{table}", of) for table, of in paces.items())
-
-
-def paces_text(title: str, paces: Mapping[str, float]) -> str:
-    """Return the paces of one device as TOML."""
-    return f"\n[{title}]\n" + "".join(f"{name} = {pace:.4g}\n" for name, pace in paces.items())
-
-
-def kernels_text(framework: str) -> str:
-    """Return whose kernels compete in a framework, as TOML."""
-    text = "\n[kernels]\n"
-    for family, whose in KERNELS[framework].items():
-        text += f"{family} = [{', '.join(map(_quoted, whose))}]\n"
-    return text
-
-
 def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
     """Return a runtime under which everything takes a factor longer on replicas like one."""
     chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
@@ -198,5 +169,26 @@ def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
     )
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+def runtime_lines(
+    framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
+) -> list[str]:
+    """Return the numbers of one framework as TOML, all of them or those without a group."""
+    value = {c.name: v for c, v in zip(constants, values, strict=True)}
+    prefix = f'without."{left_out}".' if left_out else ""
+    own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
+    title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
+    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *numbers]
+    paces: dict[str, dict[str, float]] = {}
+    for name, number in value.items():
+        table, _, family = name.rpartition(".")
+        if table.startswith(PACES):
+            paces.setdefault(table, {})[family] = number
+    for table, of in paces.items():
+        lines += table_lines(f"{prefix}{table}", of, ".4g")
+    return lines
+
+
+def kernels_lines(framework: str) -> list[str]:
+    """Return whose kernels compete in a framework, as TOML."""
+    competing = KERNELS[framework].items()
+    return ["", "[kernels]", *(f"{family} = {strings(whose)}" for family, whose in competing)]
