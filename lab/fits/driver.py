@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
-from simulators.core.errors import Infeasible, UserError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.report import print_checks
 from simulators.kernels.intervals import Band
 
@@ -86,13 +86,13 @@ class Fit(Protocol):
         """Yield calibrations of a user's own measurements of a device."""
 
 
-def fits() -> list[str]:
-    """Return the names of all fits."""
-    return sorted(
-        file.stem
-        for file in HERE.glob("*.py")
+def fits() -> dict[str, str]:
+    """Return the modules of all fits by their names."""
+    return {
+        file.stem: ".".join(file.relative_to(HERE.parents[1]).with_suffix("").parts)
+        for file in sorted(HERE.rglob("*.py"))
         if "\ndef fit_reference(" in file.read_text(encoding="utf-8")
-    )
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,7 +112,7 @@ def run(asked: argparse.Namespace) -> None:
     Raises:
         UserError: there is nothing to fit to; the fit knows no tables of a user's own.
     """
-    fit: Fit = importlib.import_module(f"lab.fits.{asked.fit}")
+    fit: Fit = importlib.import_module(fits()[asked.fit])
     if asked.measured is None:
         folder, found = asked.out or fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
     elif hasattr(fit, "fit_measured"):
@@ -161,9 +161,30 @@ def gpu_of(device: str) -> Gpu:
     return load_gpu(device)
 
 
+def chosen(only: Sequence[str], known: Iterable[str], kind: str = "gpu") -> list[str]:
+    """Return the files to write: all that are known, unless some are asked for.
+
+    Raises:
+        UnknownNameError: one that is asked for is not known.
+    """
+    names = list(dict.fromkeys(known))
+    for name in only:
+        if name not in names:
+            raise UnknownNameError(kind, name, names)
+    return list(only) or names
+
+
 def hashes(reference: Path, tables: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 of those tables that are there, by their names."""
-    return {name: sha256_of(reference / name) for name in tables if (reference / name).is_file()}
+    """Return the sha256 of those tables that are there, by their names.
+
+    Raises:
+        UserError: none of them is there.
+    """
+    names = list(tables)
+    found = {name: sha256_of(reference / name) for name in names if (reference / name).is_file()}
+    if not found:
+        raise UserError(f"{reference} has no {' or '.join(names)}: there is nothing to fit to")
+    return found
 
 
 def strings(items: Iterable[str]) -> str:

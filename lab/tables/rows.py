@@ -109,7 +109,9 @@ def tidy(
     held_out: Range = UPPER_HALF,
     *,
     place: Floats | None = None,
-    **more: Any,
+    watts: Floats | None = None,
+    from_layers: Bools | None = None,
+    **labels: Any,
 ) -> Rows:
     """Return rows with the hold-out rule applied.
 
@@ -119,20 +121,28 @@ def tidy(
         group: a number of each row's shape, as by `group_of`.
         held_out: the part of [0, 1) in which a group's place keeps it from every fit.
         place: of each row, where it is not a hash of the group.
-        more: other fields of `Rows`: labels, `watts`, `from_layers`, `make`.
+        watts: measured, if they were.
+        from_layers: rows with shapes of real models; where there are any, no others are held out.
+        labels: other fields of `Rows`.
 
     >>> rows = tidy({"m": np.arange(4.0)}, np.ones(4), np.arange(4, dtype=np.uint64), gpu="t4")
     >>> rows.held_out.tolist(), rows.place.round(2).tolist()
     ([True, True, True, False], [0.88, 0.57, 0.59, 0.11])
     """
     place = fraction(group) if place is None else place
-    columns = {
-        "watts": np.full(seconds.size, np.nan),
-        "from_layers": np.ones(seconds.size, bool),
-        "held_out": (held_out[0] <= place) & (place < held_out[1]),
-    }
+    if from_layers is None or not from_layers.any():
+        candidates = np.ones(seconds.size, bool)
+    else:
+        candidates = from_layers
     return Rows(
-        **{"sizes": sizes, "seconds": seconds, "group": group, "place": place, **columns, **more}
+        sizes=sizes,
+        seconds=seconds,
+        watts=np.full(seconds.size, np.nan) if watts is None else watts,
+        group=group,
+        place=place,
+        held_out=candidates & (held_out[0] <= place) & (place < held_out[1]),
+        from_layers=np.ones(seconds.size, bool) if from_layers is None else from_layers,
+        **labels,
     )
 
 
@@ -230,6 +240,25 @@ def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
     names = tuple(names)
     require(table, names, "a measured table")
     return {name: table[name].to_numpy().astype(np.float64) for name in names}
+
+
+def column(table: pa.Table, name: str) -> Floats:
+    """Return one column as floats.
+
+    Raises:
+        UserError: it is missing.
+    """
+    return numbers(table, [name])[name]
+
+
+def metered(table: pa.Table) -> dict[str, Floats]:
+    """Return the column of watts as a field of `Rows`, where a table has one."""
+    return {"watts": column(table, "power_w")} if "power_w" in table.column_names else {}
+
+
+def first(table: pa.Table, name: str) -> str:
+    """Return the word in the first row of a column; none without rows or column."""
+    return str(table[name][0].as_py()) if table.num_rows and name in table.column_names else ""
 
 
 def words(table: pa.Table, name: str) -> NDArray[np.str_]:
