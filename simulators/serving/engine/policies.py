@@ -66,8 +66,14 @@ def load_router(name: str) -> Kernel[..., int]:
 
 
 def policy_file(folder: Folder, name: str) -> Path | None:
-    """Return the file behind a policy's name; None for an installed module."""
-    return None if _is_dotted(name) else folder.find(name)
+    """Return the user's file behind a policy's name; None for shipped and installed ones.
+
+    What is shipped is the simulator's own code, whose results its version stands for.
+    """
+    if _is_dotted(name):
+        return None
+    file = folder.find(name)
+    return None if file.is_relative_to(PACKAGE) else file
 
 
 @functools.lru_cache(maxsize=64)
