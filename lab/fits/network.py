@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
-from simulators.composition.network import CALIBRATION, collective_s
+from simulators.collectives.protocols import CALIBRATION, collective_s
 from simulators.workload.operators import Collective
 
 Floats = NDArray[np.float64]

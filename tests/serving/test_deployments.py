@@ -22,7 +22,7 @@ from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 BASE = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", arrivals="closed", clients=24, requests=96, watermark=0.0,

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most
-from simulators.composition.iteration import Replica, stage_iteration
+from simulators.composition.price import stage_iteration
+from simulators.composition.replica import Replica
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
@@ -28,7 +29,7 @@ from simulators.serving.engine.batch import (
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import Hardware, iteration_table
 from simulators.serving.prices.lookup import table_price
-from simulators.workload.step import Step
+from simulators.workload.llm.step import Step
 
 BATCHES, USUAL = 1000, 0.005
 """Batches that are looked at, and what their error may be on average."""

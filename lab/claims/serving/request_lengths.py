@@ -10,8 +10,8 @@ import numpy as np
 from lab.claims.lines import absent, at_most
 from lab.fits.request_lengths import TRACES, held_out, held_out_error
 from simulators.core.contract import Check
-from simulators.serving.demand.lengths import load_workload
 from simulators.serving.demand.traces import load_trace
+from simulators.serving.demand.workloads import load_workload
 
 LIMIT = 0.06
 """The raw rows that were fitted to differ by 4 to 5 % from those held out."""

@@ -12,7 +12,7 @@ from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
 from lab.tables.static_batches import SESSION, STATIC, static_rows
 from simulators.catalog.model import load_model
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 
 NEEDS = (STATIC,)

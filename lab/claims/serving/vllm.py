@@ -32,7 +32,7 @@ from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
 from simulators.serving.engine.service import kv_blocks
 from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
 from simulators.serving.run import run_of
-from simulators.workload.memory import kv_bytes_per_token
+from simulators.workload.llm.memory import kv_bytes_per_token
 
 NEEDS = REQUESTS, RUNS = (
     "serving_modern/vllm_requests.parquet",
