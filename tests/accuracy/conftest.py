@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.composition.passes import checks
+from lab.claims.composition.forward_passes import checks
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 

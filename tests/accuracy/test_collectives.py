@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.collectives.collectives import checks
+from lab.claims.collectives.nccl import checks
 from simulators.core.calibration import reference_folder
 
 # Percent; at 8 ranks of l40s, PCIe boards, the same bytes in another precision differ by 8 % too.

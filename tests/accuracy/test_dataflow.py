@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.dataflow.counts import checks
+from lab.claims.dataflow.timeloop import checks
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 

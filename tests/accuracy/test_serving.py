@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.serving.vidur_runs import engine_checks
+from lab.claims.serving.vidur import engine_checks
 from simulators.core.calibration import reference_folder
 
 
