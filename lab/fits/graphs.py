@@ -17,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.fp32_forms import fit_few
+from lab.fits.methods.fp32_forms import fit_few
 from lab.tables.graph_profiles import TABLE as PROFILES
 from lab.tables.graph_profiles import fit_paces, read_profiles
 from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
-from lab.tables.kernels.fp32_kernels import Rows, read_rows
+from lab.tables.kernels.fp32_kernels import read_rows
+from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
@@ -113,8 +114,8 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
         gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w, among=others
     )
     # Batched products first: the dispatch they show is an upper bound for single ones.
-    for part in sorted(rows, key=lambda part: part.label):
-        if part.gpu == gpu.name and part.label != "conv":
+    for part in sorted(rows, key=lambda part: part.kernel):
+        if part.gpu == gpu.name and part.kernel != "conv":
             draw = np.random.default_rng(np.random.SeedSequence([seed, ROWS]))
             chosen = draw.choice(len(part), size=min(ROWS, len(part) // 2), replace=False)
             profile = fit_few(part.where(chosen), gpu, profile)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lab.claims.kernels.versions import checks
+from lab.claims.kernels.versions import by_version
 from simulators.core.errors import UserError
 from sweeper.commands.validate import rooms_by, run
 
@@ -33,7 +33,7 @@ def test_drift_is_what_the_same_shapes_take_longer(tmp_path: Path) -> None:
     ):
         table = _table(version, slower, metered=metered)
         pa.parquet.write_table(table, tmp_path / "llm_kernels" / f"{name}.parquet")
-    found = {check.name: check for check in checks(tmp_path, "all")}
+    found = {check.name: check for check in by_version(tmp_path, "all")}
     drift = found["h200_sxm vllm gemm bf16 drift 0.1 to 0.2"]
     assert drift.value == pytest.approx(25.0)
     assert drift.rows == 512
@@ -41,7 +41,7 @@ def test_drift_is_what_the_same_shapes_take_longer(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tables_says_so(tmp_path: Path) -> None:
-    (check,) = checks(tmp_path, "test")
+    (check,) = by_version(tmp_path, "test")
     assert check.value is None
     assert "absent" in check.note
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lab.claims.kernels.tensor_cores import product_of
+from lab.fits import driver
 from lab.profiler.__main__ import COLUMNS, designs_of, main
 from lab.profiler.shapes import (
     DTYPES,
@@ -24,8 +24,8 @@ from lab.profiler.shapes import (
     weight_of,
 )
 from lab.profiler.torch_backend import Bench
-from lab.tables.kernels.fp32_kernels import operator_of, rows_of_table
-from lab.tables.kernels.fused_kernels import attention_of, measured_in
+from lab.tables.kernels.fp32_kernels import rows_of_table
+from lab.tables.kernels.fused_kernels import measured_in
 from lab.tables.kernels.tensor_cores import own_products
 from simulators.catalog.gpu import load_gpu
 from simulators.kernels.price import price, price_call
@@ -58,14 +58,14 @@ def foretold(count: int, device: str, name: str = "") -> pa.Table:
         if op == "gemm":
             kinds = np.array(table["gemm_dtype"].to_pylist())
             for product in own_products(mine, device):
-                chosen = (ops == op) & (kinds == formats[product.kind])
-                seconds[chosen] = price(product_of(product), gpu).latency_s
+                chosen = (ops == op) & (kinds == formats[product.dtype])
+                seconds[chosen] = price(product.operator, gpu).latency_s
         elif op in ("prefill", "decode"):
             (measured,) = measured_in(mine, device, str(op), 1)
-            seconds[ops == op] = price(attention_of(measured), gpu).latency_s
+            seconds[ops == op] = price(measured.operator, gpu).latency_s
         else:
             ((part,), _), *_ = rows_of_table(mine, device)
-            seconds[ops == op] = price_call(operator_of(part), gpu).latency_s
+            seconds[ops == op] = price_call(part.operator, gpu).latency_s
     return table.set_column(
         table.schema.get_field_index("latency_us"), "latency_us", pa.array(seconds * 1e6)
     )
@@ -219,12 +219,10 @@ def test_this_machine_is_timed_and_compared(
 def test_a_board_is_fitted_to_its_measured_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lab.fits import tensor_cores as tensor_fit
-
     monkeypatch.chdir(tmp_path)
     table = foretold(1500, "l40s")
     pa.parquet.write_table(table, "mine.parquet")
-    tensor_fit.main(["--device", "l40s", "--measured", "mine.parquet"])
+    driver.main(["tensor_cores", "--device", "l40s", "--measured", "mine.parquet"])
     assert "l40s pytorch bf16 MAPE" in capsys.readouterr().out
     main(["--compare", "mine.parquet"])
     line = next(x for x in capsys.readouterr().out.splitlines() if "bf16 product" in x)

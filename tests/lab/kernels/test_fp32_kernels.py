@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from lab.fits.fp32_kernels import main
+from lab.fits.driver import main
 from lab.fits.methods.least_squares import fit_log
-from lab.tables.kernels.fp32_kernels import catalog_name, fraction, rows_of_table
+from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
+from lab.tables.rows import fraction
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.levels import profile_of
@@ -43,8 +44,8 @@ def test_a_few_rows_find_the_sustained_part_of_the_peak(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pyarrow.csv.write_csv(table(0.35), tmp_path / "mine.csv")
-    main(["--device", "l40s", "--measured", "mine.csv"])
-    assert "level few_shot" in capsys.readouterr().out
+    main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
+    assert "few_shot" in capsys.readouterr().out
     profile = profile_of(load_gpu("l40s"))
     assert profile.level == "few_shot"
     assert profile.gemm["linear"].compute == pytest.approx(0.35, rel=0.02)
@@ -58,11 +59,11 @@ def test_a_table_without_latencies_is_refused(
     monkeypatch.chdir(tmp_path)
     pyarrow.csv.write_csv(table(0.5).drop_columns(["latency_us"]), tmp_path / "mine.csv")
     with pytest.raises(SystemExit, match="lacks the column latency_us"):
-        main(["--device", "l40s", "--measured", "mine.csv"])
+        main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
 
 
 def test_a_missing_size_is_named() -> None:
-    with pytest.raises(UserError, match="linear lack the column k"):
+    with pytest.raises(UserError, match="linear lacks the column k"):
         list(rows_of_table(table(0.5).drop_columns(["k"])))
 
 

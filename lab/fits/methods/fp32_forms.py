@@ -6,25 +6,24 @@ three numbers, held near what other boards suggest by the weight of a row or two
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.fits.methods.boosting import boosted
-from lab.fits.methods.least_squares import fit_log
-from lab.tables.kernels.fp32_kernels import Rows, fraction, operator_of
+from lab.fits.methods.least_squares import fit_log, fit_named
+from lab.fits.methods.monotone_trees import fit_bend
+from lab.tables.rows import Bools, Floats, Rows, fraction, mape
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.families.convolution import Convolution, algorithm_seconds, implicit_sizes
 from simulators.kernels.families.gemm import Sizes, class_seconds, sizes_of
-from simulators.kernels.monotone_correction import Correction, features_of
+from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
 from simulators.kernels.tiling import Tile, four_norm
 from simulators.workload.operators import Gemm
 
-Floats = NDArray[np.float64]
 Rates = GemmRates | VectorRates | ReductionRates
 Fit = Callable[[Rows, Gpu, Profile], Profile]
 Bend = tuple[float, float]
@@ -63,7 +62,7 @@ FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s":
 
 def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     """Return `under` with the rates of this class fitted to all of `rows`, correction included."""
-    if rows.label not in under.gemm:
+    if rows.kernel not in under.gemm:
         return _fit_stream(rows, gpu, under)
     plain = _fit_gemm(rows, gpu, under)
     bend = _best_bend(rows, gpu, under)
@@ -72,7 +71,7 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     """Return `under` with the three numbers of this class fitted to a few rows."""
-    rates = rates_of(under, rows.label)
+    rates = rates_of(under, rows.kernel)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])
     high = np.array([0.0 if name in ("compute", "bandwidth") else np.inf for name in names])
@@ -80,38 +79,45 @@ def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     if "compute" in names:
         high[names.index("dispatch_s")] = _longest_dispatch(rows, under)
     weights = rows.seconds / (rows.seconds + LONG_S)
-
-    def profile(p: Floats) -> Profile:
-        numbers = dict(zip(names, np.exp(p).tolist(), strict=True))
-        return with_rates(under, rows.label, replace(rates, **numbers, calibrated=True))
-
-    fitted = fit_log(
-        lambda p: call_seconds(operator_of(rows), gpu, profile(p)),
+    fitted = fit_named(
+        lambda numbers: _seconds_by(rows, gpu, under, numbers),
+        names,
         np.minimum(start, high),
         rows.seconds,
-        weights=weights / weights.mean(),
+        low=start - 2.0,
+        high=high,
         ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
-        bounds=(start - 2.0, high),
+        weights=weights / weights.mean(),
     )
-    return replace(profile(fitted), level="few_shot")
+    return replace(_with_numbers(under, rows.kernel, fitted), level="few_shot")
+
+
+def _with_numbers(under: Profile, label: str, numbers: dict[str, float]) -> Profile:
+    """Return the profile with fitted numbers of one class."""
+    more: dict[str, Any] = {**numbers, "calibrated": True}
+    return with_rates(under, label, replace(rates_of(under, label), **more))
+
+
+def _seconds_by(rows: Rows, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
+    return call_seconds(rows.operator, gpu, _with_numbers(under, rows.kernel, numbers))
 
 
 def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
     """Return predictions for each row by fits that did not see its shape."""
-    fold = _folds(rows, folds)
     out = np.full(len(rows), np.nan)
-    for number in range(folds):
-        aside = fold == number
-        if aside.all() or not aside.any():
-            continue
+    for aside in _folds(rows, folds):
         profile = fit(rows.where(~aside), gpu, under)
-        out[aside] = call_seconds(operator_of(rows.where(aside)), gpu, profile)
+        out[aside] = call_seconds(rows.where(aside).operator, gpu, profile)
     return out
 
 
-def _folds(rows: Rows, folds: int) -> NDArray[np.int64]:
-    """Return the fold each row's shape falls into."""
-    return np.floor(fraction(rows.group, salt=1) * folds).astype(np.int64)
+def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
+    """Yield the rows that are set aside together: whole shapes, each once."""
+    fold = np.floor(fraction(rows.group, salt=1) * folds)
+    for number in range(folds):
+        aside = fold == number
+        if aside.any() and not aside.all():
+            yield aside
 
 
 def rates_of(profile: Profile, label: str) -> Rates:
@@ -136,20 +142,20 @@ def with_rates(profile: Profile, label: str, rates: Rates) -> Profile:
 def _thinned(rows: Rows) -> tuple[Rows, Floats]:
     """Return the rows a fit looks at, and their weights."""
     keep = np.ones(len(rows), bool)
-    random = np.flatnonzero(~rows.layer_shaped)
+    random = np.flatnonzero(~rows.from_layers)
     if random.size > RANDOM_ROWS:
         drawn = np.random.default_rng(np.random.SeedSequence(0)).permutation(random)
         keep[drawn[RANDOM_ROWS:]] = False
     kept = rows.where(keep)
-    layers = np.count_nonzero(kept.layer_shaped)
-    weights = np.where(kept.layer_shaped, LAYER_WEIGHT / max(int(layers), 1), RANDOM_WEIGHT)
+    layers = np.count_nonzero(kept.from_layers)
+    weights = np.where(kept.from_layers, LAYER_WEIGHT / max(int(layers), 1), RANDOM_WEIGHT)
     return kept, weights if layers else np.ones(len(kept))
 
 
 def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     """Fit the table of tiles, the tail, the prologue, bandwidth and dispatch of one class."""
     kept, weights = _thinned(rows)
-    rates = under.gemm[rows.label]
+    rates = under.gemm[rows.kernel]
     shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
     splits = list(dict.fromkeys(tile.splits for tile in rates.tiles))
 
@@ -193,7 +199,7 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
         bounds=(low, high),
     )
     seen = tuple((float(size.min()), float(size.max())) for size in _sizes(rows))
-    return with_rates(under, rows.label, replace(candidate(fitted), seen=seen))
+    return with_rates(under, rows.kernel, replace(candidate(fitted), seen=seen))
 
 
 def _called_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
@@ -207,14 +213,14 @@ def _longest_dispatch(rows: Rows, under: Profile) -> float:
     batch of them does, where that was measured.
     """
     batched = under.gemm["bmm"]
-    if rows.label == "linear" and batched.calibrated:
+    if rows.kernel == "linear" and batched.calibrated:
         return float(np.log(batched.dispatch_s))
     return float(np.log(LONGEST_DISPATCH_S))
 
 
 def _sizes(rows: Rows) -> Sizes:
     """Return the sizes of the products behind the rows."""
-    operator = operator_of(rows)
+    operator = rows.operator
     if isinstance(operator, Convolution):
         return implicit_sizes(operator)
     assert isinstance(operator, Gemm)
@@ -223,7 +229,7 @@ def _sizes(rows: Rows) -> Sizes:
 
 def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     """Return the uncorrected seconds of products of one class, whatever the other class says."""
-    operator = operator_of(rows)
+    operator = rows.operator
     if isinstance(operator, Convolution):
         return algorithm_seconds(operator, gpu, rates)
     assert isinstance(operator, Gemm)
@@ -233,18 +239,17 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
 def _best_bend(rows: Rows, gpu: Gpu, under: Profile) -> Bend | None:
     """Return the correction that helps most on shapes it has not seen, if any does."""
     rows, _ = _thinned(rows)
-    judged = rows.layer_shaped if rows.layer_shaped.any() else np.ones(len(rows), bool)
-    fold = _folds(rows, FOLDS)
+    judged = rows.from_layers if rows.from_layers.any() else np.ones(len(rows), bool)
     blind: dict[Bend | None, Floats] = {bend: np.full(len(rows), np.nan) for bend in (None, *BENDS)}
-    for number in range(FOLDS):
-        aside = fold == number
-        if aside.all() or not aside.any():
-            continue
+    for aside in _folds(rows, FOLDS):
         plain = _fit_gemm(rows.where(~aside), gpu, under)
         for bend, out in blind.items():
             profile = plain if bend is None else _corrected(rows.where(~aside), gpu, plain, bend)
-            out[aside] = call_seconds(operator_of(rows.where(aside)), gpu, profile)
-    errors = {bend: _mape(out, rows.seconds, judged) for bend, out in blind.items()}
+            out[aside] = call_seconds(rows.where(aside).operator, gpu, profile)
+    errors = {}
+    for bend, out in blind.items():
+        known = judged & np.isfinite(out)
+        errors[bend] = mape(out[known], rows.seconds[known])
     best = min(BENDS, key=lambda bend: errors[bend])
     return best if errors[best] < WORTHWHILE * errors[None] else None
 
@@ -252,62 +257,36 @@ def _best_bend(rows: Rows, gpu: Gpu, under: Profile) -> Bend | None:
 def _corrected(rows: Rows, gpu: Gpu, plain: Profile, bend: Bend) -> Profile:
     """Return the profile with boosted trees on what the tile model misses of this class."""
     kept, weights = _thinned(rows)
-    rates = plain.gemm[rows.label]
+    rates = plain.gemm[rows.kernel]
     alpha, lean = bend
     sizes = _sizes(kept)
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
     running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
-    log_t = np.log(model_s)
-    target = np.log(running_s) - alpha * log_t
-    offset = float(np.median(target))
-    features, thresholds, values = boosted(
-        features_of(tuple(size[clear] for size in sizes), model_s),
-        target - offset,
-        weights[clear],
-        trees=TREES,
-        depth=DEPTH,
-        lean=lean,
-    )
-    # log t - (1 - alpha) clip(log t) = alpha log t inside the range that was seen.
-    correction = Correction(
-        alpha=alpha,
-        offset=offset,
-        log_t_lo=float(log_t.min()),
-        log_t_hi=float(log_t.max()),
-        depth=DEPTH,
-        features=features,
-        thresholds=thresholds,
-        values=values,
-    )
-    return with_rates(plain, rows.label, replace(rates, correction=correction))
+    features = features_of(tuple(size[clear] for size in sizes), model_s).T[:-1]
+    correction = fit_bend(
+        features, model_s, running_s, alpha=alpha, trees=TREES, depth=DEPTH, lean=lean,
+        weights=weights[clear],
+    )  # fmt: skip
+    return with_rates(plain, rows.kernel, replace(rates, correction=correction))
 
 
 def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     """Fit every number of a pointwise or row-reduction class."""
-    rates = rates_of(under, rows.label)
+    rates = rates_of(under, rows.kernel)
     aligned = rows.sizes["cols"] % ALIGNED == 0
     kept, weights = _thinned(rows.where(aligned) if isinstance(rates, ReductionRates) else rows)
     names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
     start = np.log([getattr(rates, name) for name in names])
-    operator = operator_of(kept)
-
-    def profile(p: Floats) -> Profile:
-        numbers = dict(zip(names, np.exp(p).tolist(), strict=True))
-        return with_rates(under, rows.label, replace(rates, **numbers, calibrated=True))
-
     high = np.array([0.0 if name == "bandwidth" else np.inf for name in names])
-    fitted = fit_log(
-        lambda p: call_seconds(operator, gpu, profile(p)),
+    fitted = fit_named(
+        lambda numbers: _seconds_by(kept, gpu, under, numbers),
+        names,
         np.minimum(start, high),
         kept.seconds,
+        low=start - 4.0,
+        high=np.minimum(start + 4.0, high),
+        ridge=0.5,
         weights=weights,
-        ridge=np.full(start.size, 0.5),
-        bounds=(start - 4.0, np.minimum(start + 4.0, high)),
     )
-    return profile(fitted)
-
-
-def _mape(predicted_s: Floats, measured_s: Floats, rows: NDArray[np.bool_]) -> float:
-    known = rows & np.isfinite(predicted_s)
-    return float(np.mean(np.abs(predicted_s[known] / measured_s[known] - 1.0)))
+    return _with_numbers(under, rows.kernel, fitted)
