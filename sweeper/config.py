@@ -11,15 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import (
-    OUTCOME,
     Describes,
     Direction,
     Simulator,
     default_of,
     load_simulator,
     objectives_of,
-    schema_of,
 )
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import FOLDERS

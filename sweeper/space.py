@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from simulators.core.contract import Describes, load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UserError, suggestion
 from sweeper.notation import Scalar
 

@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
-from simulators.core.contract import OUTCOME, load_simulator, schema_of
+from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.files import check_whole, explained, filesystem, metadata, put, read
 from sweeper.keys import Definition

@@ -23,16 +23,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from simulators.core.contract import (
-    OUTCOME,
-    STATUSES,
-    Describes,
-    Hints,
-    Simulator,
-    load_simulator,
-    objectives_of,
-    schema_of,
-)
+from simulators.core.columns import OUTCOME, STATUSES, schema_of
+from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from sweeper.engines import Engine, load_engine
 from sweeper.keys import define
 from sweeper.samplers import Results, Sampler

@@ -17,15 +17,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from simulators.core.contract import (
-    OUTCOME,
-    STATUSES,
-    Direction,
-    Simulator,
-    WarmsUp,
-    load_simulator,
-    schema_of,
-)
+from simulators.core.columns import OUTCOME, STATUSES, schema_of
+from simulators.core.contract import Direction, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.chunks import PART, split
 from sweeper.query import local_front

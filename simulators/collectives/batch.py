@@ -21,7 +21,7 @@ from simulators.collectives.analytic import (
     SPLITS,
 )
 from simulators.collectives.plan import Plan, busbw_factor, op_of, plan_of, whole_ns
-from simulators.core.contract import categories, numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.errors import UnknownNameError, UserError
 
 EVENTFUL = ("event", "flow")

@@ -29,7 +29,8 @@ from simulators.collectives.single import has_event_model, simulate
 from simulators.collectives.topology import file_behind
 from simulators.collectives.traffic import BUSY_NS, COLUMNS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
 from simulators.collectives.world import BUSY_OF, FINISH_NS, LINK_EVENTS, UNFINISHED
-from simulators.core.contract import Contribution, choice, metric, outcome
+from simulators.core.columns import outcome
+from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
 
 Columns = dict[str, NDArray[Any]]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import Contribution, evaluate_pointwise, numbers
+from simulators.core.columns import evaluate_pointwise, numbers
+from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user

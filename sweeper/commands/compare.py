@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Explains, load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Explains, load_simulator
 from simulators.core.errors import UserError
 from sweeper.benchmark_logs import measured
 from sweeper.commands.designs import design

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from simulators.core.columns import schema_of
 from simulators.core.contract import (
     LEVELS,
     Contribution,
@@ -17,7 +18,6 @@ from simulators.core.contract import (
     Simulator,
     default_of,
     load_simulator,
-    schema_of,
 )
 from simulators.core.errors import Infeasible, UserError
 from sweeper.chrome import trace_events

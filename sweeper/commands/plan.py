@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from simulators.core.contract import load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import load_simulator
 from sweeper.chunks import split
 from sweeper.commands.run import Question, question
 from sweeper.engines.auto import hinted, probe

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulators.core.contract import default_of, load_simulator, objectives_of, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import default_of, load_simulator, objectives_of
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper.commands.flags import flags
 from sweeper.commands.written import write_text

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulators.core.contract import Describes, Records, default_of, load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Describes, Records, default_of, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import config, places

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction, Notes, load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Direction, Notes, load_simulator
 from sweeper.keys import SHOWN, Definition, keys
 from sweeper.query import knee, pareto_front, unstated
 from sweeper.space import DesignSpace

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.flags import at_least, flags
 from sweeper.commands.record import latest

@@ -13,7 +13,8 @@ import pytest
 
 from simulators.composition.point import CompositionMetrics, CompositionPoint
 from simulators.composition.simulator import SIMULATOR
-from simulators.core.contract import Describes, Reads, Simulator, WarmsUp, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Describes, Reads, Simulator, WarmsUp
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
 
