@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from lab.tables.kernels.engine_products import MODELS
+from lab.tables.kernels.engine_layers import MODELS
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.arrivals import Requests

@@ -155,6 +155,6 @@ def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
         kernel=label,
         dtype="fp32",
         from_layers=split == "test",
-        make=functools.partial(_operator, label),
+        operator_of=functools.partial(_operator, label),
     )
     return rows.where(np.array([(gpu, label, str(s)) not in FAULTY for s in split], bool))
