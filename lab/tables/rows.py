@@ -85,6 +85,11 @@ class Rows:
         }
         return dataclasses.replace(self, sizes=sizes, **arrays)
 
+    @property
+    def layers(self) -> Rows:
+        """The rows with shapes of real models, where there are any; else all."""
+        return self.where(self.from_layers) if self.from_layers.any() else self
+
     def thinned(self, count: int) -> Rows:
         """Return at most so many rows, evenly spaced."""
         last, kept = len(self) - 1, min(len(self), count)
@@ -130,18 +135,16 @@ def tidy(
     ([True, True, True, False], [0.88, 0.57, 0.59, 0.11])
     """
     bucket = fraction(group) if bucket is None else bucket
-    if from_layers is None or not from_layers.any():
-        candidates = np.ones(seconds.size, bool)
-    else:
-        candidates = from_layers
+    layers = np.ones(seconds.size, bool) if from_layers is None else from_layers
+    aside = (held_out[0] <= bucket) & (bucket < held_out[1])
     return Rows(
         sizes=sizes,
         seconds=seconds,
         watts=np.full(seconds.size, np.nan) if watts is None else watts,
         group=group,
         bucket=bucket,
-        held_out=candidates & (held_out[0] <= bucket) & (bucket < held_out[1]),
-        from_layers=np.ones(seconds.size, bool) if from_layers is None else from_layers,
+        held_out=aside & layers if layers.any() else aside,
+        from_layers=layers,
         **labels,
     )
 
