@@ -85,6 +85,19 @@ def spread(errors: Floats) -> str:
     return f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
 
 
+def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
+    """Return the mean error in percent, given ours over theirs, not a number where ours is absent.
+
+    The bias is that of the median.
+    """
+    known = ratio[~np.isnan(ratio)]
+    if not known.size:
+        return absent(name)
+    error = 100.0 * np.abs(known - 1.0)
+    said = f"median {np.median(error):.1f}, bias {100.0 * (np.median(known) - 1.0):+.1f} %{note}"
+    return at_most(name, float(error.mean()), limit, known.size, said)
+
+
 def compared(
     name: str, predicted: Floats, measured: Floats, groups: Sequence[str], limit: float | None
 ) -> Check:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.catalog.gpu import load_gpu
-from simulators.composition.clocks import CALIBRATION, LINE, OTHER, flops_per_j
+from simulators.composition.throttling import CALIBRATION, LINE, OTHER, flops_per_j
 
 Floats = NDArray[np.float64]
 

@@ -211,7 +211,7 @@ def doublings(
             names.append(np.full(wire.size, gpu))
             weights.append(curves[half].weight(wire))
             ratios.append(measured.log_s[mine] - np.log(curves[half].time_s(wire)))
-    return Doublings(*(np.concatenate(column) for column in (names, weights, ratios)))
+    return Doublings(np.concatenate(names), np.concatenate(weights), np.concatenate(ratios))
 
 
 def smoothed(seen: Doublings, weight: Floats) -> Floats:
@@ -261,6 +261,6 @@ def _growth(table: Libraries, tables: dict[str, str]) -> Calibration:
             ]
     held = np.concatenate(on_nvlink)
     return calibration(
-        GROWTH.stem, tables, rows=held.size, held_out=np.expm1(held), split=GROWTH_SPLIT, lines=lines,
-        digits=4,
+        GROWTH.stem, tables, rows=held.size, held_out=np.expm1(held), split=GROWTH_SPLIT,
+        lines=lines, digits=4,
     )  # fmt: skip

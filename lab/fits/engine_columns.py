@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
-from simulators.composition.clocks import slowdown, throttled_s
-from simulators.composition.iteration import part_rows
-from simulators.composition.network import fabric_of
-from simulators.composition.overhead import Runtime
-from simulators.composition.pricing import Row, family_of
-from simulators.composition.replica import Replica
-from simulators.workload.cut import stage_of
+from simulators.collectives.protocols import fabric_of
+from simulators.composition.operator_prices import Row, family_of
+from simulators.composition.price import part_rows
+from simulators.composition.replica import Replica, Runtime
+from simulators.composition.throttling import slowdown, throttled_s
+from simulators.workload.llm.parallelism import stage_of
+from simulators.workload.llm.step import Step
 from simulators.workload.operators import Collective, Column
-from simulators.workload.step import Step
 
 Floats = NDArray[np.float64]
 

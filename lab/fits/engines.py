@@ -43,17 +43,16 @@ from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
 from lab.tables.rows import read_table
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
-from simulators.composition.iteration import iteration, part_rows
-from simulators.composition.overhead import load_runtime
-from simulators.composition.replica import Replica
+from simulators.composition.price import iteration, part_rows
+from simulators.composition.replica import Replica, load_runtime
 from simulators.core.calibration import sha256_of
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.kernels.price import roofline_s
 from simulators.serving.measured_deployments import DEFAULTS, NEEDED, Deployed, measured_deployment
-from simulators.workload.cut import stage_of
+from simulators.workload.llm.parallelism import stage_of
+from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
-from simulators.workload.step import decode_step, prefill_step
 
 Floats = NDArray[np.float64]
 

@@ -25,14 +25,14 @@ from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.composition.graphs import (
+from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
+from simulators.graphs.timeline import (
     CALIBRATION,
     Framework,
     PricedLaunches,
     Span,
     span,
 )
-from simulators.composition.graphs_kernels import BACKWARD, FORWARD, INFERENCE
 from simulators.kernels.levels import BEST, boards, zero_shot_profile
 from simulators.kernels.profile import Profile
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
-from simulators.composition.network import CALIBRATION, collective_s
+from simulators.collectives.protocols import CALIBRATION, collective_s
 from simulators.workload.operators import Collective
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,8 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     sustained["other"] = float(np.mean([sustained[fabric] for fabric in RINGS]))
     yield calibration(
         CALIBRATION.stem, hashes(reference, [NETWORK]), rows=rows, split=SPLIT,
-        held_out=np.expm1(np.concatenate(held_out)), lines=table_lines("sustained", sustained, ".3f"),
+        held_out=np.expm1(np.concatenate(held_out)),
+        lines=table_lines("sustained", sustained, ".3f"),
     )  # fmt: skip
 
 

@@ -18,10 +18,16 @@ import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.forward_passes import TABLES, Case
-from simulators.composition.bands import CALIBRATION, Doubts, doubts_of, interval_s, together
-from simulators.composition.iteration import part_rows
-from simulators.composition.overhead import Runtime, load_runtime
-from simulators.workload.cut import stage_of
+from simulators.composition.intervals import (
+    CALIBRATION,
+    HalfWidths,
+    half_widths_of,
+    interval_s,
+    summed,
+)
+from simulators.composition.price import part_rows
+from simulators.composition.replica import Runtime, load_runtime
+from simulators.workload.llm.parallelism import stage_of
 
 FOLDER = CALIBRATION.parent
 SPLIT = "known boards: configurations of the runtimes' fits; new ones: all; test: by device"
@@ -50,7 +56,7 @@ class Configuration:
     case: Case
     measured_s: float
     predicted_s: float
-    doubts: Doubts
+    half_widths: HalfWidths
     is_known: bool  # its runtime was fitted on its board
 
     @property
@@ -60,20 +66,20 @@ class Configuration:
 
     def is_covered(self, share: float) -> bool:
         """Say whether it lies in its interval, given the share that no kernel's explains."""
-        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, share)
+        lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, share)
         return bool(lo_s <= self.measured_s <= hi_s)
 
     @property
     def needed_share(self) -> float:
         """Unexplained share that just covers it."""
-        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, 0.0)
+        lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, 0.0)
         end_s = hi_s if self.measured_s > self.predicted_s else lo_s
         off, explained = self.measured_s - self.predicted_s, float(end_s) - self.predicted_s
         return float(np.sqrt(max(0.0, off**2 - explained**2))) / self.predicted_s
 
     def width(self, share: float) -> float:
         """Return the width of its interval over the prediction."""
-        lo_s, hi_s = interval_s(self.predicted_s, self.doubts, share)
+        lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, share)
         return float(hi_s - lo_s) / self.predicted_s
 
 
@@ -116,8 +122,8 @@ def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Config
     part = stage_of(replica.model, replica.cut, 0)
     steps = [
         {
-            family: doubt.times(term.times)
-            for family, doubt in doubts_of(part_rows(replica, term.step, part)).items()
+            family: half_width.times(term.times)
+            for family, half_width in half_widths_of(part_rows(replica, term.step, part)).items()
         }
         for term in case.terms
     ]
@@ -126,6 +132,6 @@ def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Config
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),
-        doubts=together(steps),
+        half_widths=summed(steps),
         is_known=replica.gpu.name in runtime.boards,
     )

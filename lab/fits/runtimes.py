@@ -29,7 +29,7 @@ from lab.tables.forward_passes import (
     splitwise,
     tinychat,
 )
-from simulators.composition.overhead import ANY, Runtime
+from simulators.composition.replica import ANY, Runtime
 from simulators.core.folder import PACKAGE, RUNTIMES
 
 Floats = NDArray[np.float64]

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from lab.tables.catalog_names import replica_of
 from lab.tables.deployments import MEAN
-from simulators.composition.overhead import Runtime
-from simulators.composition.replica import Replica
+from simulators.composition.replica import Replica, Runtime
 from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
-from simulators.workload.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.step import Step
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.step import Step
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from simulators.catalog.accelerator import Accelerator
 from simulators.dataflow.energy import Evaluation, evaluated
 from simulators.dataflow.mapping import encode, read_mapping
 from simulators.dataflow.timeloop import accelerator_from_table, layer_from_table, read_yaml
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6
 ARCHITECTURES, PROBLEMS = "dataflow/architectures.yaml", "dataflow/problems.yaml"

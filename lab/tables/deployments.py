@@ -15,7 +15,7 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_table
 from simulators.catalog.model import load_model
 from simulators.serving.measured_deployments import FRAMEWORKS, SPREAD, Deployed
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
 PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"

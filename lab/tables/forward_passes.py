@@ -16,14 +16,12 @@ import numpy as np
 
 from lab.tables.catalog_names import GPUS, MODELS, gpu_name, replica_of
 from lab.tables.rows import read_table
-from simulators.composition.clocks import slowdown, throttled_s
-from simulators.composition.effects import EVERYTHING, Effects
-from simulators.composition.iteration import part_rows
-from simulators.composition.overhead import Runtime
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism, stage_of
+from simulators.composition.price import part_rows
+from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
+from simulators.composition.throttling import slowdown, throttled_s
+from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Collective
-from simulators.workload.step import Step, decode_step, prefill_step
 
 SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
 TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"

@@ -14,15 +14,15 @@ import numpy as np
 
 from lab.tables.rows import read_table
 from simulators.catalog.gpu import load_gpu
-from simulators.composition.graphs import (
+from simulators.graphs.forward import DEPTHWISE
+from simulators.graphs.timeline import (
     Framework,
     PricedLaunches,
     price_graph,
     slowdown,
 )
-from simulators.composition.graphs_kernels import DEPTHWISE
-from simulators.workload.families import draw
-from simulators.workload.graph import Load
+from simulators.workload.graphs.families import draw
+from simulators.workload.graphs.graph import Load
 
 TABLE = "colocation/orion_v100_kernel_profiles.parquet"
 GPU = "v100_sxm"

@@ -19,13 +19,13 @@ from lab.tables.rows import read_table
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.composition.clocks import throttled_s
-from simulators.composition.effects import Effects
-from simulators.composition.pricing import compute_rows
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism, Stage
+from simulators.composition.operator_prices import compute_rows
+from simulators.composition.replica import Effects, Replica
+from simulators.composition.throttling import throttled_s
+from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
-from simulators.workload.transformer import token_operators
 
 LINEAR = "llm_ops/linear_ops.parquet"
 
@@ -69,9 +69,8 @@ class LayerRows:
     def work_s(self) -> tuple[Floats, Floats]:
         """Return our sum without lowered clocks, and the least time of matrix units."""
         replica = self.replica
-        operators = token_operators(
-            replica.model, replica.cut, ONE_LAYER, self.tokens, replica.dtype
-        )
+        shard = Shard(replica.model, replica.cut, ONE_LAYER, replica.dtype)
+        operators = token_operators(shard, self.tokens)
         rows = compute_rows(operators, replica, "tokens")
         kept = [row for row in rows if row.operator.name not in ABSENT]
         matrix_s = np.zeros_like(self.tokens)

@@ -17,9 +17,8 @@ from typing import Any
 from lab.tables.catalog_names import MODELS, is_gpu, replica_of
 from lab.tables.known import known_rows
 from lab.tables.rows import read_table
-from simulators.composition.overhead import Runtime
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism
+from simulators.composition.replica import Replica, Runtime
+from simulators.workload.llm.parallelism import Parallelism
 
 STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
 SESSION = "trtllm_session"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -21,8 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.errors import Infeasible, UnknownNameError
-from simulators.core.folder import SIMULATORS
+from simulators.core.errors import Infeasible
+from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.modules import load_from
+from simulators.core.rules import Rule
 
 Direction = Literal["min", "max"]
 STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
@@ -32,7 +34,15 @@ P = TypeVar("P")
 M = TypeVar("M")
 
 
-def choice(doc: str, *, unit: str = "", names: str = "", **default: Any) -> Any:
+def choice(
+    doc: str,
+    *,
+    unit: str = "",
+    names: str = "",
+    part: str = "",
+    default: Any = MISSING,
+    **rule: Any,
+) -> Any:
     """Declare a field of a point type: one possible axis.
 
     Args:
@@ -40,14 +50,25 @@ def choice(doc: str, *, unit: str = "", names: str = "", **default: Any) -> Any:
         unit: the unit of the value, if it has one.
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
-        **default: `default=` as in `dataclasses.field`.
+        part: what the field says something about, where fields are told apart by that.
+        default: as in `dataclasses.field`.
+        **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
     """
-    return field(metadata={"doc": doc, "unit": unit, "names": names}, **default)
+    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "rule": Rule(**rule)}
+    return field(metadata=metadata, default=default)
 
 
-def metric(doc: str, *, unit: str = "", better: Direction | None = None) -> Any:
-    """Declare a field of a metrics type: one result column, an objective if `better` is given."""
-    return field(metadata={"doc": doc, "unit": unit, "better": better})
+def fields_of(kind: type, part: str) -> tuple[str, ...]:
+    """Return the names of a point type's fields that say something about a part."""
+    return tuple(f.name for f in fields(kind) if f.metadata.get("part") == part)
+
+
+def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: str = "") -> Any:
+    """Declare a field of a metrics type: one result column, an objective if `better` is given.
+
+    `page` is where it is defined: a page of `docs/` and a heading on it, `serving.md#rates`.
+    """
+    return field(metadata={"doc": doc, "unit": unit, "better": better, "page": page})
 
 
 def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
@@ -171,20 +192,19 @@ class Explains(Protocol):
 
 @runtime_checkable
 class Deploys(Protocol):
-    """A simulator whose designs can be started: it writes the command or the manifest."""
-
-    targets: tuple[str, ...]  # what it can be written for: engines, orchestrators
+    """What writes the command or the manifest that starts a simulator's designs."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the text that deploys a design.
 
         Args:
             point: values of the point's fields; those left out have their defaults.
-            target: one of `targets`, or empty for the one the design itself implies.
+            target: an engine or an orchestrator; empty for the one the design itself implies.
             name: what a comment in the text calls the design.
 
         Raises:
             Infeasible: the design cannot exist.
+            UnknownNameError: nothing answers to the target.
             UserError: it cannot be deployed so; says why.
         """
         ...
@@ -275,24 +295,27 @@ def objectives_of(simulator: Simulator) -> dict[str, Direction]:
 
 
 def load_simulator(name: str) -> Simulator:
-    """Return the simulator of that name: a folder with a `simulator.py`, or a dotted module.
+    """Return the simulator of that name: a folder with a `simulator.py`, or a file of one's own.
 
     Raises:
         UnknownNameError: nothing of that name is here.
+        UserError: what is here is no simulator.
     """
-    if "." in name:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise UnknownNameError("simulator", name, SIMULATORS.names()) from error
-    elif name in SIMULATORS.names():
-        module = importlib.import_module(f"simulators.{name}.simulator")
-    else:
-        raise UnknownNameError(
-            "simulator", name, SIMULATORS.names(), "A dotted module with a SIMULATOR works too"
-        )
-    simulator: Simulator = module.SIMULATOR
+    simulator: Simulator = load_from(SIMULATORS, name, "SIMULATOR")
     return simulator
+
+
+def deploys(simulator: Simulator) -> Deploys | None:
+    """Return what writes the deployments of a simulator's designs, if anything does.
+
+    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
+    knows nothing of engines' command lines.
+    """
+    if isinstance(simulator, Deploys):
+        return simulator
+    if importlib.util.find_spec(f"deploy.{simulator.name}") is None:
+        return None
+    return getattr(importlib.import_module(f"deploy.{simulator.name}"), "DEPLOYMENTS", None)
 
 
 def outcome(
@@ -360,7 +383,7 @@ class Pointwise(Generic[P, M]):
 
     For event-driven models. A model that is a formula implements `evaluate` on columns instead.
     The metrics type may have boolean fields `calibrated` and `extrapolated`; they become the
-    columns of those names.
+    columns of those names. What a field `names` is part of a point's identity.
     """
 
     name: str
@@ -372,6 +395,12 @@ class Pointwise(Generic[P, M]):
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own."""
         return evaluate_pointwise(self.point, self.metrics, self.simulate, batch)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on the files that its fields name."""
+        names = {f.name: f.metadata.get("names", "") for f in fields(self.point)}  # type: ignore[arg-type]
+        folder = FOLDERS.get(names.get(name, ""))
+        return () if folder is None else (folder.find(str(value)),)
 
 
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:

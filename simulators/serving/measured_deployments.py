@@ -1,4 +1,4 @@
-"""A measured deployment, and the point that simulates it: an engine under a fixed number of clients.
+"""A measured deployment and the point that simulates it: an engine under a number of clients.
 
 The public benchmarks (InferenceX, NVIDIA's gap analyses) draw lengths evenly between 0.8 and 1 of
 the stated ones. Each client asks ten times, all of the first wave at once, and again when it is
@@ -17,16 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.point import ServingPoint
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 FRAMEWORKS = ("vllm", "trtllm", "sglang")
-SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-MOST_SEQUENCES = {"vllm": 1024, "sglang": 2048, "trtllm": 2048}
-"""Requests that run at a time."""
-
 PER_CLIENT = 10
 """Requests that each client asks for in a run."""
 
@@ -115,17 +112,18 @@ class Deployed:
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
     """Return a measured deployment as a point, under its framework's runtime or another."""
     framework, cut = deployed.framework, deployed.cut
+    engine = load_engine(framework)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
         tp=cut.tp,
         ep=cut.ep,
         attention_dp=cut.attention_dp,
-        scheduler=SCHEDULERS[framework],
+        scheduler=engine.schedulers[0],
         runtime=runtime or framework,
         chunk_size=deployed.budget,
         poll_interval=deployed.poll_interval,
-        max_batch=deployed.clients if deployed.crowded else MOST_SEQUENCES[framework],
+        max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
         memory_fraction=MEMORY_FRACTION,
         watermark=0.0,
         dtype=deployed.dtype,

@@ -21,20 +21,20 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import Contribution, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.modules import file_of_user
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
-from simulators.serving.answer.seeds import averaged
+from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
 from simulators.serving.demand.requests import beyond_analytic, event_rows
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import DEPLOYED, Facts, describe
 from simulators.serving.engine.frontend import banded
 from simulators.serving.engine.loop import run
-from simulators.serving.engine.policies import load_router, load_scheduler, policy_file
+from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.grouping import evaluate_together
-from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.run import Shelf, logged_run, run_of
@@ -55,7 +55,6 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
-    targets: tuple[str, ...] = TARGETS
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -83,7 +82,7 @@ class Serving:
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
         if name in ("scheduler", "router"):
-            file = policy_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
+            file = file_of_user(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
@@ -115,10 +114,6 @@ class Serving:
         for scheduler in USUAL_SCHEDULERS:
             _ = load_scheduler(scheduler).schedule.compiled
         _ = load_router(USUAL_ROUTER).compiled
-
-    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the command or manifest that deploys a design."""
-        return deployment(ServingPoint(**point), target, name)
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Deploys, load_simulator
+from simulators.core.contract import deploys, load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands import run
 from sweeper.commands.designs import point_of
@@ -237,9 +237,10 @@ def _next_best(
 
 def _deployment(last: Answered, row: Mapping[str, Any], name: str) -> str:
     simulator = load_simulator(last.space.simulator)
-    assert isinstance(simulator, Deploys)
+    writer = deploys(simulator)
+    assert writer is not None
     try:
-        return simulator.deployment(point_of(simulator, row), "", f"{name} {row['key'][:SHOWN]}")
+        return writer.deployment(point_of(simulator, row), "", f"{name} {row['key'][:SHOWN]}")
     except UserError as refusal:
         return f"No command: {refusal}\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.core.contract import Deploys, load_simulator
-from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.contract import deploys, load_simulator
+from simulators.core.errors import Infeasible, UserError
 from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
 from sweeper.commands.record import latest
@@ -25,12 +25,11 @@ def main(words: list[str]) -> int:
     last = latest(chosen.name, chosen.outputs)
     key, row = design(last, chosen.key)
     simulator = load_simulator(last.space.simulator)
-    if not isinstance(simulator, Deploys):
+    writer = deploys(simulator)
+    if writer is None:
         raise UserError(f"designs of the simulator '{simulator.name}' are not deployments")
-    if chosen.target and chosen.target not in simulator.targets:
-        raise UnknownNameError("target", chosen.target, simulator.targets)
     try:
-        text = simulator.deployment(
+        text = writer.deployment(
             point_of(simulator, row), chosen.target, f"{chosen.name} {key[:SHOWN]}"
         )
     except Infeasible as verdict:

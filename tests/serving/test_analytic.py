@@ -17,8 +17,8 @@ from simulators.core.errors import UserError
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
-from simulators.serving.steady.queue import crowd_of
-from simulators.serving.steady.turnover import Engine
+from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.queueing import crowd_of
 
 PLAIN = ServingPoint(
     model="llama3_1_8b",

@@ -1,4 +1,4 @@
-"""How far measured curves, their growth with ranks and their intervals are from NCCL as measured."""
+"""Errors of NCCL's curves, of their growth with ranks and of their intervals, as measured."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit, priced_cases
 from lab.tables.graphs import PEERS, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
 from simulators.catalog.gpu import Gpu
-from simulators.composition.graphs import Framework
 from simulators.core.contract import Check
+from simulators.graphs.timeline import Framework
 from simulators.kernels.levels import BEST
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile

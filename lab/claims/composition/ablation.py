@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 from lab.claims.composition.layers import RANGES
 from lab.tables.forward_passes import TABLES, Case
 from lab.tables.layers import BOARDS, LayerRows, layer_rows
-from simulators.composition.clocks import slowdown
-from simulators.composition.effects import EVERYTHING, NAMES, Effects, effects_without
-from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.replica import (
+    EFFECTS,
+    EVERYTHING,
+    Effects,
+    Runtime,
+    effects_without,
+    load_runtime,
+)
+from simulators.composition.throttling import slowdown
 from simulators.core.calibration import reference_folder
 from simulators.core.errors import UserError
 
@@ -77,8 +83,8 @@ def ablation_table(tables: Sequence[Ablated]) -> str:
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
     | t4 | decode | 3 | 5.0 | 50.0 | = | = | = | = | 50.0 |
     """  # noqa: E501 - a table has wide rows
-    without = {f"- {name}": effects_without(name) for name in NAMES}
-    columns = {"all": EVERYTHING, **without, "kernels alone": effects_without("+".join(NAMES))}
+    without = {f"- {name}": effects_without(name) for name in EFFECTS}
+    columns = {"all": EVERYTHING, **without, "kernels alone": effects_without("+".join(EFFECTS))}
     names = ["device", "phase", "rows", *columns]
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for one in tables:

@@ -8,8 +8,8 @@ import numpy as np
 
 from lab.claims.lines import at_most
 from lab.tables.kernel_profiles import FITTED, GPU, TABLE, depthwise_paces, read_profiles
-from simulators.composition.graphs import Framework
 from simulators.core.contract import Check
+from simulators.graphs.timeline import Framework
 
 NEEDS = (TABLE,)
 

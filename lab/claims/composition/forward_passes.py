@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.claims.lines import absent, compared
 from lab.tables.forward_passes import TABLES
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 
 LIMITS = {

@@ -16,7 +16,7 @@ from lab.claims.composition._fp32_models import Evidence, Judged, error_line, ev
 from lab.fits.graphs import ROWS
 from lab.tables.graphs import TABLE, Case
 from simulators.core.contract import Check
-from simulators.workload.footprint import kept_bytes
+from simulators.workload.graphs.footprint import kept_bytes
 
 NEEDS = (TABLE,)
 SEEN = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")

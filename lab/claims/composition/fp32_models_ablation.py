@@ -14,8 +14,8 @@ from lab.claims.composition.fp32_models import is_slow
 from lab.claims.lines import at_most
 from lab.fits.graphs import Fitted
 from lab.tables.graphs import TABLE
-from simulators.composition.graphs import Framework
 from simulators.core.contract import Check
+from simulators.graphs.timeline import Framework
 
 NEEDS = (TABLE,)
 LEFT_OUT: dict[str, dict[str, Any]] = {

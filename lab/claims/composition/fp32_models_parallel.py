@@ -12,9 +12,9 @@ from lab.claims.lines import at_most
 from lab.fits.graphs import Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
-from simulators.composition.graphs import price_graph
-from simulators.composition.network import price_collective
+from simulators.collectives.protocols import price_collective
 from simulators.core.contract import Check
+from simulators.graphs.timeline import price_graph
 from simulators.workload.operators import BYTES, Collective
 
 NEEDS = (TABLE,)

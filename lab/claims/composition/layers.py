@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.claims.lines import absent, compared
 from lab.tables.layers import BOARDS, LINEAR, layer_rows
-from simulators.composition.clocks import slowdown
+from simulators.composition.throttling import slowdown
 from simulators.core.contract import Check
 
 NEEDS = (LINEAR,)

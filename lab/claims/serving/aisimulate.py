@@ -1,30 +1,42 @@
-"""Another simulator's runs, for its rules and for trends; its times are not the truth.
+"""Runs of AISimulate, for its rules and for trends; its times are not the truth.
 
-AISimulate 0.13 (NVIDIA) under the rules of vLLM 1. One run has iterations of fixed length, so that
-nothing but the scheduler can differ. Others differ from a base in one setting: what a change does
-should point the same way here, and about as far.
+AISimulate 0.13 (NVIDIA) ran under the rules of vLLM 1. One run has iterations of fixed length, so
+that nothing but the scheduler can differ. Others differ from a base in one setting: what a change
+does should point the same way here, and about as far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from lab.claims.lines import at_most
+from lab.tables.rows import read_table
 from simulators.core.contract import Check
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import Requests
+from simulators.serving.engine.batch import (
+    BASE_S,
+    DECODES,
+    LAST_STAGE_S,
+    PREFILLS,
+    PRICE,
+    STAGE_BASE_S,
+    STAGE_S,
+    UNTIL_KV,
+)
+from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
 from simulators.serving.engine.service import Engine, Limits, serve
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.operator_table import part_price
 from simulators.serving.run import run_of
 
-REQUESTS = "serving_peers/aisimulate_requests.parquet"
+NEEDS = (REQUESTS,) = ("serving_peers/aisimulate_requests.parquet",)
 EXACT_S, FAR = 1e-5, 0.30
 
 FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"
@@ -73,15 +85,26 @@ PAIRS = (
 """Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
 
 
-def peer_checks(reference: Path) -> Iterator[Check]:
+@kernel(PRICE)
+def part_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
+    """Return `table[0]` for the prompts of a batch and `table[1]` for its decodes, added.
+
+    The peer's `fixed` timing, which leaves nothing to compare but the scheduler.
+    """
+    price[:] = 0.0
+    spent = table[0] if step[PREFILLS] > 0.0 else 0.0
+    spent += table[1] if step[DECODES] > 0.0 else 0.0
+    price[STAGE_S] = price[STAGE_BASE_S] = spent
+    price[LAST_STAGE_S] = price[BASE_S] = spent
+    price[UNTIL_KV] = inf
+    return spent
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the comparisons with the peer's runs."""
-    file = reference / REQUESTS
-    if not file.is_file():
-        yield Check(name="aisimulate", value=None, note=f"absent: {REQUESTS}")
-        return
-    yield _fixed_check(file)
+    yield _fixed_check(reference / REQUESTS)
     for pair in PAIRS:
-        yield from _pair_checks(pair, _asked(file, pair.run)[0])
+        yield from _pair_checks(pair, _asked(reference / REQUESTS, pair.run)[0])
 
 
 def _fixed_check(file: Path) -> Check:
@@ -105,15 +128,8 @@ def _fixed_check(file: Path) -> Check:
         table=np.array(FIXED_S),
     )
     error_s = float(np.abs(world.times[:, list(TIMES.values())] - theirs_s).max())
-    return Check(
-        name=f"aisimulate {FIXED_RUN}",
-        value=error_s,
-        unit="s",
-        limit=EXACT_S,
-        ok=error_s <= EXACT_S,
-        rows=len(theirs_s),
-        note="times of all requests under vllm_v1",
-    )
+    note = "times of all requests under vllm_v1"
+    return at_most(f"aisimulate {FIXED_RUN}", error_s, EXACT_S, len(theirs_s), note, unit="s")
 
 
 def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
@@ -142,7 +158,7 @@ def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
 
 def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
     """Return the requests of a run, and the peer's times of each in seconds."""
-    rows = pq.read_table(file, filters=[("run", "=", run)]).sort_by("request_id")
+    rows = read_table(file, run=run).sort_by("request_id")
     asked = Requests(
         rows["arrival_ms"].to_numpy() / 1e3,
         rows["input_tokens"].to_numpy().astype(np.int64),

@@ -1,8 +1,7 @@
-"""Runs of VIDUR are replayed event by event; drawn lengths are held against traces nobody fitted.
+"""Runs of VIDUR replayed event by event: who is batched with whom, when, and who is restarted.
 
-The reference runs were made with the exact operator times in `serving/vidur_op_tables.parquet`, so
-they test semantics: who is batched with whom, when, and who is restarted. Its Orca run used
-operator times that are not in the tables, and is compared by its means.
+The reference runs were made with the exact operator times of a table, so they test semantics alone.
+Its Orca run used operator times that are not in the table, and is compared by its means.
 """
 
 from __future__ import annotations
@@ -14,21 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lab.claims.serving.aisimulate import peer_checks
-from lab.claims.serving.deployments import deployment_checks
-from lab.claims.serving.iteration_tables import table_checks
-from lab.claims.serving.offline import offline_checks
-from lab.claims.serving.online import online_checks
-from lab.claims.serving.vllm import measured_checks
-from lab.fits.request_lengths import TRACES, held_out, held_out_error
+from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
+from lab.tables.rows import numbers, read_table, words
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.arrivals import Requests
-from simulators.serving.demand.lengths import load_workload
-from simulators.serving.demand.traces import load_trace
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
     COMPLETED,
@@ -40,15 +30,9 @@ from simulators.serving.engine.replica import (
 )
 from simulators.serving.engine.service import Engine, Limits, serve
 from simulators.serving.engine.state import World
-from simulators.serving.prices.operator_table import (
-    OpTable,
-    by_operator,
-    layers_and_gqa,
-    op_price,
-    op_table,
-)
+from simulators.serving.prices.operator_table import OpTable, by_operator
 
-OUTCOMES, REQUESTS, TABLES = (
+NEEDS = OUTCOMES, REQUESTS, TABLES = (
     "serving/vidur_outcomes.parquet",
     "serving/vidur_requests.parquet",
     "serving/vidur_op_tables.parquet",
@@ -73,9 +57,6 @@ SURVEY = {
 }
 """Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
 times the reference set has."""
-
-DECILE_ERROR = 0.06
-"""The raw rows that were fitted to differ by 4 to 5 % from those held out."""
 
 
 @dataclass(frozen=True)
@@ -112,30 +93,12 @@ class Replay:
         return int(self.outcome["num_iterations"]), int(self.outcome["restarts"])
 
 
-def checks(reference: Path, rows: str) -> list[Check]:
-    """Return every check of this room; what is absent from the reference folder is said to be.
-
-    Args:
-        reference: the folder of measured tables.
-        rows: `test` for rows no calibration was fitted to, `all` for every row.
-    """
-    return [
-        *engine_checks(reference, rows),
-        *deployment_checks(reference, rows),
-        *offline_checks(reference),
-        *online_checks(reference),
-    ]
-
-
-def engine_checks(reference: Path, rows: str) -> list[Check]:
-    """Return the checks of the event loop, its tables and its workloads; arguments as above."""
-    return [
-        *_parity_checks(reference),
-        *peer_checks(reference),
-        *measured_checks(reference),
-        *table_checks(),
-        *_workload_checks(reference, rows),
-    ]
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield a check for each reference run, and for each row of the survey's table."""
+    for replay in replays(reference):
+        yield _run_check(replay)
+        if (name := replay.outcome["config_id"]) in SURVEY:
+            yield _survey_check(name, replay)
 
 
 def replays(reference: Path) -> Iterator[Replay]:
@@ -144,13 +107,12 @@ def replays(reference: Path) -> Iterator[Replay]:
     Raises:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
     """
-    requests, tables = pq.read_table(reference / REQUESTS), pq.read_table(reference / TABLES)
     known: dict[str, OpTable] = {}
-    for outcome in pq.read_table(reference / OUTCOMES).to_pylist():
+    for outcome in read_table(reference / OUTCOMES).to_pylist():
         key = outcome["table_key"]
         if key not in known:
-            known[key] = _op_table(tables.filter(pc.equal(tables["table_key"], key)), outcome)
-        own = requests.filter(pc.equal(requests["config_id"], outcome["config_id"]))
+            known[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
+        own = read_table(reference / REQUESTS, config_id=outcome["config_id"])
         yield _replay(outcome, own.sort_by("request_id"), known[key])
 
 
@@ -171,9 +133,7 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
         reserves=scheduler.reserves,
         parity=True,
     )
-    columns = {
-        name: np.asarray(rows[name].to_numpy(), np.float64) for name in (*TIMES, "arrival_s")
-    }
+    columns = numbers(rows, (*TIMES, "arrival_s"))
     asked = Requests(
         columns["arrival_s"],
         rows["prompt_tokens"].to_numpy().astype(np.int64),
@@ -181,7 +141,7 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
         np.zeros((len(rows), 2)),
     )
     world = serve(
-        Engine(scheduler, load_router(router), op_price),
+        Engine(scheduler, load_router(router), vidur_price),
         limits,
         asked,
         replicas=outcome["replicas"],
@@ -194,29 +154,12 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
     """Return the prices of one model, cut and GPU."""
     layers, grouped = layers_and_gqa(outcome["model"])
-    times = by_operator(
-        np.array(rows["op"].to_pylist()),
-        rows["a"].to_numpy().astype(np.int64),
-        rows["b"].to_numpy().astype(np.int64),
-        rows["ms"].to_numpy().astype(np.float64),
-    )
-    return op_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
+    a, b, ms = numbers(rows, ("a", "b", "ms")).values()
+    times = by_operator(words(rows, "op"), a.astype(np.int64), b.astype(np.int64), ms)
+    return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
 
 
-def _parity_checks(reference: Path) -> Iterator[Check]:
-    """Yield a check for each reference run, and for each row of the survey's table."""
-    if missing := [
-        name for name in (OUTCOMES, REQUESTS, TABLES) if not (reference / name).is_file()
-    ]:
-        yield Check(name="vidur", value=None, note=f"absent: {', '.join(missing)}")
-        return
-    for replay in replays(reference):
-        yield _parity_check(replay)
-        if (name := replay.outcome["config_id"]) in SURVEY:
-            yield _survey_check(name, replay)
-
-
-def _parity_check(replay: Replay) -> Check:
+def _run_check(replay: Replay) -> Check:
     ours, theirs = replay.counts, replay.their_counts
     exact = replay.outcome["scheduler"] not in BY_MEANS
     error, limit = (replay.error_s(), EXACT_S) if exact else (replay.mean_error(), CLOSE)
@@ -245,26 +188,3 @@ def _survey_check(name: str, replay: Replay) -> Check:
         rows=len(times),
         note=f"stalled {waited} of {stalled}, restarts {replay.counts[1]}",
     )
-
-
-def _workload_checks(reference: Path, rows: str) -> Iterator[Check]:
-    """Yield the error of each fitted workload on rows of its trace."""
-    for name, measured in TRACES.items():
-        file = reference / measured
-        if not file.is_file():
-            yield Check(name=f"workload {name}", value=None, note=f"absent: {measured}")
-            continue
-        trace = load_trace(str(file))
-        count = trace.prompt_tokens.size
-        which = held_out(count) if rows == "test" else np.arange(count)
-        error = held_out_error(
-            load_workload(name), trace.prompt_tokens[which], trace.output_tokens[which]
-        )
-        yield Check(
-            name=f"workload {name} deciles",
-            value=error,
-            limit=DECILE_ERROR,
-            ok=error <= DECILE_ERROR,
-            rows=which.size,
-            note="mean relative error of prompt, output and total tokens",
-        )

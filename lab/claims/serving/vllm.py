@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from lab.claims.lines import absent, at_most
+from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
+from lab.tables.rows import read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.arrivals import Requests
@@ -30,27 +32,26 @@ from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
 from simulators.serving.engine.service import kv_blocks
 from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
 from simulators.serving.run import run_of
-from simulators.workload.memory import kv_bytes_per_token
+from simulators.workload.llm.memory import kv_bytes_per_token
 
-REQUESTS, RUNS = "serving_modern/vllm_requests.parquet", "serving_modern/vllm_runs_meta.parquet"
-GPUS = {"RTX4090": "rtx_4090", "RTXPRO6000": "rtx_pro_6000"}
+NEEDS = REQUESTS, RUNS = (
+    "serving_modern/vllm_requests.parquet",
+    "serving_modern/vllm_runs_meta.parquet",
+)
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 LIMIT = 0.08
 """What is asked of dense models: of the mean TTFT, the median TPOT and the throughput."""
 
 
-def measured_checks(reference: Path) -> Iterator[Check]:
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of mean TTFT, median TPOT and throughput of each run of a known model."""
-    if missing := [name for name in (REQUESTS, RUNS) if not (reference / name).is_file()]:
-        yield Check(name="vllm measured", value=None, note=f"absent: {', '.join(missing)}")
-        return
-    for run in pq.read_table(reference / RUNS).to_pylist():
+    for run in read_table(reference / RUNS).to_pylist():
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
-            yield Check(name=f"vllm {run['run']}", value=None, note="not modelled")
+            yield absent(f"vllm {run['run']}", "not modelled")
             continue
-        rows = pq.read_table(reference / REQUESTS, filters=[("run", "=", run["run"])])
+        rows = read_table(reference / REQUESTS, run=run["run"])
         if len(rows) == 0:
-            yield Check(name=f"vllm {run['run']}", value=None, note="absent: its requests")
+            yield absent(f"vllm {run['run']}", "absent: its requests")
             continue
         yield from _run_checks(run, rows.sort_by("queued_s").to_pydict())
 
@@ -73,14 +74,8 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
     note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
     for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
         error = float(abs(ours[name] / theirs[name] - 1.0))
-        yield Check(
-            name=f"vllm {run['run']} {name}",
-            value=error,
-            limit=limit,
-            ok=None if limit is None else error <= limit,
-            rows=queued.size,
-            note=f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}",
-        )
+        said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
+        yield at_most(f"vllm {run['run']} {name}", error, limit, queued.size, said, unit="")
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:

@@ -15,8 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simulators.composition.overhead import runtime_file
-from simulators.core.calibration import read_calibration
+from simulators.composition.replica import runtime_file
+from simulators.core.calibration import read_choice
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
 from simulators.serving.demand.arrivals import CLOSED
@@ -69,7 +69,7 @@ def measured_rows(runtime: str) -> tuple[Deployed, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
-    return tuple(measured_deployment(row) for row in read_calibration(file).get("measured", ()))
+    return tuple(measured_deployment(row) for row in read_choice(file).get("measured", ()))
 
 
 def _is_like(point: ServingPoint, row: Deployed) -> bool:

@@ -1,0 +1,97 @@
+"""VIDUR's own definitions, where ours differ: to compare runs with that simulator event by event.
+
+Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
+microsoft/vidur at 7d47513363ec. Embedding, LM head, sampling and host time are not counted, and a
+mixed batch adds its prefill and decode parts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.catalog.model import load_model
+from simulators.core.jit import Floats, Ints
+from simulators.serving.engine.batch import DECODES, PREFILLS, PRICE, TOKENS
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.prices.operator_table import (
+    CHUNKS,
+    END,
+    KV_SAVE,
+    TOKEN_STEP,
+    OpTable,
+    Times,
+    by_tokens,
+    decode_s,
+    layer_ms,
+    prefill_s,
+    stage_table,
+    with_layers_s,
+)
+
+LAUNCH_MS = 0.02
+"""Host time of one collective, added to each of the two all-reduces of a layer."""
+
+GQA_FACTOR = 1.1
+"""Attention over more than one request costs this much more where heads share keys and values."""
+
+LAYERS_AND_GQA = {
+    "meta-llama/Llama-2-7b-hf": (32, False),
+    "meta-llama/Llama-2-70b-hf": (80, True),
+    "meta-llama/Meta-Llama-3-8B": (32, True),
+    "meta-llama/Meta-Llama-3-70B": (80, True),
+    "codellama/CodeLlama-34b-Instruct-hf": (48, True),
+    "internlm/internlm-20b": (60, False),
+    "internlm/internlm2-20b": (48, True),
+    "microsoft/phi-2": (32, False),
+    "Qwen/Qwen-72B": (80, False),
+}
+"""Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
+
+SAVED, GROUPED = CHUNKS + 1, CHUNKS + 2
+"""Further entries of a table's `shape`: sizes at which keys and values are saved, whether heads
+share them. Their times follow the other tables."""
+
+
+def layers_and_gqa(model: str) -> tuple[int, bool]:
+    """Return the layers of a model by its Hugging Face name, and whether heads share keys.
+
+    Raises:
+        UnknownNameError: neither VIDUR nor the catalog has it.
+    """
+    if model in LAYERS_AND_GQA:
+        return LAYERS_AND_GQA[model]
+    known = load_model(model)
+    return known.layers, known.kv_heads != known.heads
+
+
+def vidur_table(times: Times, *, layers: int, grouped: bool, tp: int) -> OpTable:
+    """Return the price table of a stage of `layers` layers.
+
+    Raises:
+        UserError: an operator is missing.
+    """
+    known = stage_table(times, layer_ms(times, tp=tp, launch_ms=LAUNCH_MS), layers=layers)
+    saves = by_tokens(times, KV_SAVE) * layers
+    return OpTable(
+        np.array([*known.shape, saves.size, grouped], np.int64),
+        np.concatenate([known.table, saves / 1e3]),
+    )
+
+
+@kernel(PRICE)
+def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
+
+    The time to save keys and values is known at multiples of eight tokens, and taken as none
+    elsewhere. What else the table lacks is not a number, and ends the run.
+    """
+    price[:] = 0.0
+    spent, tokens = 0.0, int(step[TOKENS])
+    if tokens % TOKEN_STEP == 0 and tokens // TOKEN_STEP < shape[SAVED]:
+        spent += table[shape[END] + tokens // TOKEN_STEP]
+    grouped = shape[GROUPED] == 1
+    part = decode_s(step, shape, table, price)
+    spent += part * GQA_FACTOR if grouped and step[DECODES] > 1.0 else part
+    part = prefill_s(step, shape, table, price)
+    spent += part * GQA_FACTOR if grouped and step[PREFILLS] > 1.0 else part
+    return with_layers_s(spent, step, shape, table, price)
