@@ -1,13 +1,15 @@
-"""Products of a serving engine's layers, as timed inside it: LLMServingSim's profiles of vllm.
+"""A serving engine's layers, as timed inside it: LLMServingSim's profiles of vllm.
 
 A layer is named, not its sizes: they follow from the model's public configuration and its cut. The
-LM head was timed by sequences, the rest by tokens, both as kernels on the GPU among those of other
-layers. One model has few matrices, fewer than a hash of them would share out: they are put in the
+LM head was timed by sequences, the rest by tokens, all as kernels on the GPU among those of other
+layers. Norms have their residual sum inside, and rotary embeddings leave the write to the cache
+out. One model has few matrices, fewer than a hash of them would share out: they are put in the
 order of their hashes instead, so that there is one to judge by.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from lab.tables.kernels.tensor_cores import products
-from lab.tables.rows import Rows, by_labels, numbers, read_table
+from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
+from simulators.kernels.families.cache_resident import chain_of
+from simulators.workload.operators import Elementwise
 
 LAYERS, HEADS = (
     "serving_modern/lss_profile_dense.parquet",
@@ -32,6 +36,12 @@ MODELS = {
     "Qwen/Qwen3-32B": "qwen3_32b",
 }
 FRAMEWORK, VERSION, KIND = "vllm", "0.19.0", "bf16"
+
+CHAINS = {
+    "layernorm": ("ffn_norm", 2.0, 2.0), "act_fn": ("ffn_activation", 2.0, 1.0),
+    "rotary_emb": ("rotary", 1.0, 1.0),
+}  # fmt: skip
+"""Pointwise layers: the operator each is, and the numbers it reads and writes by element."""
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 
@@ -50,9 +60,9 @@ def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
     m, n, k, seconds = np.concatenate(columns, axis=1)
     labels = {"gpu": gpu, "framework": FRAMEWORK, "dtype": KIND, "version": VERSION}
     hashed = products(m, n, k, np.ones(m.size), seconds, **labels)
-    hashes, order = np.unique(hashed.place, return_inverse=True)
-    place = (order + 0.5) / hashes.size
-    return [products(m, n, k, np.ones(m.size), seconds, place=place, **labels)]
+    hashes, order = np.unique(hashed.bucket, return_inverse=True)
+    bucket = (order + 0.5) / hashes.size
+    return [products(m, n, k, np.ones(m.size), seconds, bucket=bucket, **labels)]
 
 
 def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] | None:
@@ -71,6 +81,40 @@ def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] 
         "down_proj": (hidden, model.ffn / tp),
         "lm_head": (model.vocab / tp, hidden),
     }.get(layer)
+
+
+def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
+    """Return the pointwise layers of one GPU by kernel, all models together."""
+    return joined(_chains(reference, gpu), lambda rows: rows.kernel)
+
+
+def _chains(reference: Path, gpu: str) -> Iterator[Rows]:
+    """Yield the rows of each pointwise layer of each model."""
+    for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
+        if layer in CHAINS:
+            tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
+            elements = tokens * _width(layer, model, tp)
+            yield tidy(
+                {"elements": elements}, time_us * 1e-6, group_of([elements]), gpu=gpu,
+                framework=FRAMEWORK, kernel=chain_of(CHAINS[layer][0]), dtype=KIND,
+                operator_of=functools.partial(_chain, layer),
+            )  # fmt: skip
+
+
+def _chain(layer: str, sizes: Sizes) -> Elementwise:
+    name, reads, writes = CHAINS[layer]
+    return Elementwise(
+        name=name, elements=np.asarray(sizes["elements"]), reads=reads, writes=writes, dtype=KIND
+    )
+
+
+def _width(layer: str, model: LanguageModel, tp: int) -> float:
+    """Return elements per token on one of `tp` GPUs."""
+    if layer == "layernorm":
+        return float(model.hidden)
+    if layer == "act_fn":
+        return model.ffn / tp
+    return (model.heads + model.kv_heads) * model.head_dim / tp
 
 
 def by_layer(file: Path, gpu: str) -> Iterator[tuple[str, LanguageModel, int, pa.Table]]:
