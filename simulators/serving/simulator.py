@@ -21,6 +21,8 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.contract import Contribution, evaluate_pointwise, numbers
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.questions import Question
+from simulators.serving import benchmark_logs
 from simulators.serving.analytic import (
     analytic_rows,
     evaluate_analytic,
@@ -39,6 +41,7 @@ from simulators.serving.order import evaluate_together
 from simulators.serving.own import corrected_by_own, has_own_rows
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
 from simulators.serving.policies import load_router, load_scheduler, policy_file
+from simulators.serving.questions import Flags, question_of
 from simulators.serving.records import batch_table, request_table
 from simulators.serving.report import report_of
 from simulators.serving.run import Shelf, logged_run, run_of
@@ -56,6 +59,10 @@ class Serving:
     metrics: type = ServingMetrics
     facts: type = Facts
     targets: tuple[str, ...] = TARGETS
+    flags: type = Flags
+    load: str = "qps"
+    throughput: str = "tokens_per_s"
+    deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -123,6 +130,18 @@ class Serving:
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
         return explained_request(ServingPoint(**point))
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put."""
+        return question_of(flags)
+
+    def read_log(self, text: str, source: str) -> Mapping[str, float]:
+        """Return what a serving benchmark measured."""
+        return benchmark_logs.measured(text, source)
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return what the errors of predictions teach."""
+        return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""
