@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, SIMULATORS
 
 
 def flag(doc: str, *, least: int | None = None, choices: Sequence[Any] = (), **default: Any) -> Any:
@@ -120,4 +120,4 @@ class CarriesLoad(Protocol):
 
 def askable() -> list[str]:
     """Return the simulators that can be asked by flags: those with a `questions.py`."""
-    return sorted(file.parent.name for file in PACKAGE.glob("*/questions.py"))
+    return [name for name in SIMULATORS.names() if (PACKAGE / name / "questions.py").is_file()]

@@ -90,7 +90,7 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
     store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
         config = hydra_compose(config_name="config", overrides=overrides)
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     for group, choice in _chosen(overrides).items():
         plain[group] = {"name": choice, **plain[group]}
     _check_choices(plain)

@@ -194,10 +194,13 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
     key, row = last.design(chosen.of[0] if chosen.of else KNEE)
-    axis = last.load[0] if last.load else ""
+    if last.load is None:
+        raise UserError(
+            f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
+        )
+    axis = last.load[0]
     if not row.get(axis):
-        what = f" with `{axis}`" if axis else " that say it by an axis; this simulator has none"
-        raise UserError(f"fleet needs designs{what}, the load they carry")
+        raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
     fleet = replicas_for(load, float(row[axis]), spare=chosen.spare)
     return pl.DataFrame(
         {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}

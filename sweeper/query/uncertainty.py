@@ -107,9 +107,10 @@ def chance_within(
     """
     low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
     sigma, middle = math.log1p(band) / Z90, 0.0
-    if stated := bool(low and high):
+    if low and high:
         sigma = math.log(high / low) / (2 * Z90)
         middle = math.log(low * high) / 2 - math.log(row[interval])
+    stated = bool(low and high)
     if not row[metric] or not sigma:
         return 1.0, stated
     return statistics.NormalDist().cdf((math.log(limit / row[metric]) - middle) / sigma), stated

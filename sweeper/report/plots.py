@@ -22,7 +22,6 @@ from sweeper.space.sql import check_columns
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
 _CLOUD = 20_000
 """Designs drawn behind the front; a larger sweep is sampled evenly."""
@@ -59,7 +58,7 @@ def draw(kind: str, answers: Answers, file: Path, columns: Columns | None = None
     plt.close(figure)
 
 
-def front(answers: Answers, asked: Columns) -> Figure:
+def front(answers: Answers, asked: Columns) -> Any:
     """Draw two objectives of a sweep; another one colours the front."""
     if len(answers.objectives) < 2:
         raise UserError("a picture of the front needs two objectives")
@@ -100,7 +99,7 @@ def front(answers: Answers, asked: Columns) -> Figure:
     return figure
 
 
-def parallel(answers: Answers, _asked: Columns) -> Figure:
+def parallel(answers: Answers, _asked: Columns) -> Any:
     """Draw one line per design across all axes and objectives, the front in colour."""
     names = [*answers.space.varied, *answers.objectives]
     cloud = _cloud(answers, names)
@@ -123,7 +122,7 @@ def parallel(answers: Answers, _asked: Columns) -> Figure:
     return figure
 
 
-def heat(answers: Answers, asked: Columns) -> Figure:
+def heat(answers: Answers, asked: Columns) -> Any:
     """Draw the best value of a metric for each pair of values of two axes."""
     longest = sorted(answers.space.varied, key=lambda n: -len(set(answers.space.axes[n])))
     if len(longest) < 2:
@@ -154,7 +153,7 @@ def heat(answers: Answers, asked: Columns) -> Figure:
     return figure
 
 
-def curves(answers: Answers, asked: Columns) -> Figure:
+def curves(answers: Answers, asked: Columns) -> Any:
     """Draw how a metric changes along one axis, for the knee and others of the front.
 
     `of` names the axis that is walked along, `x` and `y` what is drawn; a load by default.
@@ -188,7 +187,7 @@ def curves(answers: Answers, asked: Columns) -> Figure:
     return figure
 
 
-def sensitivity(answers: Answers, asked: Columns) -> Figure:
+def sensitivity(answers: Answers, asked: Columns) -> Any:
     """Draw which share of each objective's variance each axis explains alone."""
     metrics = [asked.of] if asked.of else list(answers.objectives)
     figure, panels = plt.subplots(
@@ -208,7 +207,7 @@ def sensitivity(answers: Answers, asked: Columns) -> Figure:
     return figure
 
 
-def waterfall(answers: Answers, _asked: Columns) -> Figure:
+def waterfall(answers: Answers, _asked: Columns) -> Any:
     """Draw what became of the points, from the whole space to the front."""
     steps: list[tuple[str, int]] = [("points of the space", answers.space.size)]
     steps += [(f"− {text}", count) for text, count in answers.space.removed().items()]
@@ -229,7 +228,7 @@ def waterfall(answers: Answers, _asked: Columns) -> Figure:
     return figure
 
 
-KINDS: dict[str, Callable[[Answers, Columns], Figure]] = {
+KINDS: dict[str, Callable[[Answers, Columns], Any]] = {
     "front": front,
     "parallel": parallel,
     "heat": heat,
@@ -294,7 +293,7 @@ def _ticks(axis: Any, answers: Answers, name: str) -> None:
     axis.set_minor_formatter(mpl.ticker.NullFormatter())
 
 
-def _colorbar(figure: Figure, drawn: Any, answers: Answers, name: str, label: str) -> None:
+def _colorbar(figure: Any, drawn: Any, answers: Answers, name: str, label: str) -> None:
     bar = figure.colorbar(drawn, ax=figure.axes[0], label=label)
     _ticks(bar.ax.yaxis, answers, name)
 

@@ -40,7 +40,13 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
             value = default_of(f)
             if f.name not in axes and f.name not in elsewhere and value is not dataclasses.MISSING:
                 axes[f.name] = value
-        rest = {"derived": {}, "constraints": [], "objectives": {}, "where": None, "slo": None}
+        rest: dict[str, Any] = {
+            "derived": {},
+            "constraints": [],
+            "objectives": {},
+            "where": None,
+            "slo": None,
+        }
         space |= {"axes": axes} | {k: v for k, v in rest.items() if k not in space}
     return space
 

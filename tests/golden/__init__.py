@@ -15,9 +15,11 @@ import numpy as np
 import polars as pl
 
 from simulators.core.contract import WarmsUp, load_simulator
-from sweeper import config, places
-from sweeper.commands.spaces import read_space
-from sweeper.work import evaluate
+from sweeper.engines.task import evaluate
+from sweeper.space import shipped_files
+from sweeper.space.design_space import space_of
+from sweeper.space.objectives import objectives
+from sweeper.space.space_file import read_space
 
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
@@ -27,13 +29,13 @@ _MOST = 4096
 
 def version_of(name: str) -> int:
     """Return the version of the simulator that answers a space."""
-    return load_simulator(read_space(places.spaces()[name])["simulator"]).version
+    return load_simulator(read_space(shipped_files.spaces()[name])["simulator"]).version
 
 
 def rows_of(name: str) -> pl.DataFrame:
     """Evaluate a few points spread over a space: what varies, the verdict and the objectives."""
-    written = read_space(places.spaces()[name])
-    space = config.space_of(written)
+    written = read_space(shipped_files.spaces()[name])
+    space = space_of(written)
     simulator = load_simulator(space.simulator)
     if isinstance(simulator, WarmsUp):
         simulator.warm_up()
@@ -42,7 +44,7 @@ def rows_of(name: str) -> pl.DataFrame:
     where = where if kept is None else where[kept]
     where = where[np.linspace(0, len(where) - 1, POINTS).astype(np.int64)]
     results = pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(where))))
-    wanted = [n for n in config.objectives(written, space) if n in results.columns]
+    wanted = [n for n in objectives(written, space) if n in results.columns]
     outcome = results.select(pl.col("status").cast(pl.String), *wanted)
     return space.points(where).select(space.varied).hstack(outcome.get_columns())
 
