@@ -43,12 +43,13 @@ class Question:
         asks: the question as a sentence.
         space: what a space file would hold.
         cost: the metric that the answer keeps lowest.
+        without_cost: the one it keeps lowest instead where no design states that.
         deadlines: what the answer must meet.
         shown: metrics told of the answer.
         details: axes that, where they vary, are told of a design behind its description.
         alternatives: fields in one of which the next best design differs.
         described: a design in a phrase.
-        costs: amounts in dollars of a design, each with the words behind it.
+        costs: amounts in dollars of a design, each with the words behind it; none without a price.
         too_large: what is said when the constraints leave no point.
         among: which designs there were, as in "on at most 8 of h100_sxm".
         warnings: by column of truths, what is said of a design for which it is true.
@@ -60,6 +61,7 @@ class Question:
     asks: str
     space: Mapping[str, Any]
     cost: str
+    without_cost: str
     deadlines: tuple[Deadline, ...]
     shown: tuple[str, ...]
     details: tuple[str, ...]

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulators.catalog.engine import load_engine
 from simulators.core.errors import UserError
+from simulators.core.folder import ENGINES
 from simulators.core.questions import Deadline, Question, flag
-
-SCHEDULERS = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-"""The engines that can be asked for, and the scheduler of each; runtimes bear the same names."""
 
 COST = "cost_usd_per_mtok"
 USD_PER_HOUR = 0.0036
@@ -37,7 +36,7 @@ class Flags:
     )
     budget: float | None = flag("$ per hour that may be spent", default=None)
     dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
-    engine: str = flag(f"of {', '.join(SCHEDULERS)}", default="vllm")
+    engine: str = flag(f"of {', '.join(ENGINES.names())}", default="vllm")
     requests: int = flag("simulated per design", least=1, default=1000)
 
 
@@ -51,8 +50,8 @@ def question_of(flags: Flags) -> Question:
         if not getattr(flags, what) > 0:
             raise UserError(f"--{what} {getattr(flags, what):g}: write a number above zero")
     for engine in flags.engine.split(","):
-        if engine not in SCHEDULERS:
-            raise UserError(f"--engine {engine}: choose from {', '.join(SCHEDULERS)}")
+        if engine not in ENGINES.names():
+            raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
     deadlines = tuple(
         Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_mean_s")
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
@@ -64,6 +63,7 @@ def question_of(flags: Flags) -> Question:
         asks=f"How is {flags.model} best served at {flags.qps:g} requests per second?",
         space=space,
         cost=COST,
+        without_cost="gpus",
         deadlines=deadlines,
         shown=(
             "ttft_p50_s",
@@ -76,7 +76,7 @@ def question_of(flags: Flags) -> Question:
         details=("dtype", "max_batch", "chunk_size"),
         alternatives=("gpu", "tp", "pp", "replicas", "dtype"),
         described=_described,
-        costs=lambda row: {"per million tokens": row[COST], "an hour": usd_per_hour(row)},
+        costs=_costs,
         too_large=(
             f"{flags.model} in {flags.dtype} does not fit on {flags.gpus} {flags.gpu}; take more "
             "(--gpus), larger ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
@@ -91,9 +91,12 @@ def question_of(flags: Flags) -> Question:
     )
 
 
-def usd_per_hour(row: Mapping[str, Any]) -> float:
-    """Return what a design costs in an hour."""
-    return float(row[COST] * row["tokens_per_s"] * USD_PER_HOUR)
+def _costs(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a design costs; nothing if its GPUs have no price."""
+    if row[COST] is None:
+        return {}
+    per_hour = row[COST] * row["tokens_per_s"] * USD_PER_HOUR
+    return {"per million tokens": row[COST], "an hour": per_hour}
 
 
 def _space(flags: Flags, deadlines: tuple[Deadline, ...]) -> dict[str, Any]:
@@ -120,7 +123,10 @@ def _space(flags: Flags, deadlines: tuple[Deadline, ...]) -> dict[str, Any]:
             "slo_ttft_s": flags.ttft,
             "slo_tpot_s": flags.tpot,
         },
-        "union": [{"scheduler": SCHEDULERS[e], "runtime": e} for e in flags.engine.split(",")],
+        "union": [
+            {"scheduler": engine.schedulers[0], "runtime": engine.runtime or engine.name}
+            for engine in map(load_engine, flags.engine.split(","))
+        ],
         "constraints": [f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes"],
         "where": where,
         "objectives": {COST: "min", **{d.metric: "min" for d in deadlines}},
@@ -131,5 +137,8 @@ def _described(row: Mapping[str, Any]) -> str:
     """Return a design in a phrase: copies, GPUs, how the model is cut over them, the engine."""
     copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
     cut = f"tp {row['tp']}" + (f", pp {row['pp']}" if row["pp"] > 1 else "")
-    engine = next((e for e, s in SCHEDULERS.items() if s == row["scheduler"]), row["scheduler"])
+    engines = (load_engine(name) for name in ENGINES.names())
+    engine = next(
+        (e.name for e in engines if e.schedulers[0] == row["scheduler"]), row["scheduler"]
+    )
     return f"{copies}{row['tp'] * row['pp']} {row['gpu']} ({cut}), {engine}"

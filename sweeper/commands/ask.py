@@ -55,17 +55,20 @@ def main(words: list[str]) -> int:
         raise UserError(question.too_large)
     sweep(asked)
     last = latest(question.name, chosen.outputs)
+    cost = question.cost if question.cost in last.objectives else question.without_cost
     try:
-        best = cheapest(last.results, question.cost, str(last.where), count=_CANDIDATES)
+        best = cheapest(last.results, cost, str(last.where), count=_CANDIDATES)
     except UserError:
         return _nothing(question, last)
     rows = []
     for row in last.named(best).iter_rows(named=True):
         chance, stated = _chance(question, row, chosen.band)
         rows.append(row | {"chance": chance, "stated": stated})
+    if cost != question.cost:  # which many designs share: the surest of them
+        rows.sort(key=lambda row: (row[cost], -row["chance"]))
     sure = [row for row in rows if row["chance"] >= chosen.sure]
     first = sure[0] if sure else max(rows, key=lambda row: row["chance"])
-    answer = _Answer(question, last, first, rows, chosen)
+    answer = _Answer(question, last, first, rows, cost, chosen)
     if chosen.json:
         print(json.dumps(answer.to_dict(), indent=1, default=str))
     else:
@@ -124,6 +127,7 @@ class _Answer:
     last: Answers
     row: Row
     rows: Sequence[Row]
+    cost: str  # the metric that is kept lowest
     chosen: argparse.Namespace
 
     def print(self) -> None:
@@ -133,14 +137,15 @@ class _Answer:
         costs = [f"{human(usd, '$')} {words}" for words, usd in question.costs(row).items()]
         shown = [f"{n} {last.human(n, row[n])}" for n in question.shown if row.get(n)]
         limits = [f"{d.metric} <= {last.human(d.metric, d.limit)}" for d in question.deadlines]
-        print(f"  {', '.join(costs)}\n  {', '.join(shown)}")
+        print(f"  {', '.join(costs) or 'no price'}\n  {', '.join(shown)}")
         print(f"Deadlines: {', '.join(limits)}.")
         print(f"How sure: meets both deadlines with {row['chance']:.0%} ({self.rests_on}).")
         print(f"  {evidence(last.space.simulator).in_short()}")
         if (second := self.next_best) is not None:
-            change = second[question.cost] / row[question.cost] - 1
+            change = second[self.cost] / row[self.cost] - 1
             word = "Cheaper" if change < 0 else "Next best"
-            said = f"{word}, {change:+.0%} in cost, {second['chance']:.0%} sure"
+            of = "cost" if self.cost == question.cost else self.cost
+            said = f"{word}, {change:+.0%} in {of}, {second['chance']:.0%} sure"
             print(f"{said}: {_described(question, last, second)}")
         for note in last.notes:
             print(note)
@@ -211,7 +216,7 @@ def _nothing(question: Question, last: Answers) -> int:
         )
         warned = "".join(f"; {words}" for name, words in question.warnings.items() if row[name])
         print(f"Nearest: {_described(question, last, row)}: {said}{warned}.")
-        print("\n".join(question.advice))
+        print("\n".join((*question.advice, *last.notes)))
     else:
         print("None of them is feasible:")
         for reason, count in last.reasons.items():

@@ -25,7 +25,7 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Direction, Notes, Simulator, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad
-from sweeper.query.pareto import knee, pareto_front
+from sweeper.query.pareto import knee, pareto_front, unstated
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
@@ -44,7 +44,7 @@ class Answers:
         name: of the space.
         space: as it was asked.
         store: where the answers are.
-        objectives: column to direction.
+        wanted: the objectives asked for, column to direction.
         where: the condition designs on the front must meet.
         folder: of the run.
     """
@@ -52,7 +52,7 @@ class Answers:
     name: str
     space: DesignSpace
     store: Store
-    objectives: Mapping[str, Direction]
+    wanted: Mapping[str, Direction]
     where: str | None
     folder: Path
 
@@ -65,6 +65,12 @@ class Answers:
     def results(self) -> pl.LazyFrame:
         """All rows."""
         return self.store.scan()
+
+    @functools.cached_property
+    def objectives(self) -> Mapping[str, Direction]:
+        """The objectives that some design states; of a GPU without a price none states a cost."""
+        silent = unstated(self.results, self.wanted, where=self.where)
+        return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted
 
     @functools.cached_property
     def front(self) -> pl.DataFrame:
@@ -183,7 +189,7 @@ def latest(name: str, outputs: str) -> Answers:
         name=name,
         space=space,
         store=Store(f"{outputs}/{name}", stored),
-        objectives=objectives(written, space),
+        wanted=objectives(written, space),
         where=where(written, space),
         folder=runs[-1].parent,
     )

@@ -86,6 +86,8 @@ def print_ended(ended: Ended) -> None:
             "Not all of it is calibrated: some figure behind every design comes from a data sheet, "
             "not a measurement; `explain` says which."
         )
+    if silent := [n for n in found.wanted if n not in found.objectives]:
+        print(f"No design states {', '.join(silent)}: the front is one of the other objectives.")
     for note in found.notes:
         print(note)
     print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
