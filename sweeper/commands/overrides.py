@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from simulators.core.errors import UnknownNameError, UserError, suggestion
+from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
 from sweeper.space.design_space import KEYS
 from sweeper.space.shipped_files import conf, find_space, spaces
@@ -83,7 +84,7 @@ def map_replacements(overrides: list[str]) -> list[str]:
 
 def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     store = ConfigStore.instance()
-    for sampler in samplers.names():
+    for sampler in {*samplers.names(), *filter(is_dotted, [_chosen(overrides)["sampler"]])}:
         _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))

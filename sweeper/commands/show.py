@@ -166,6 +166,8 @@ def _fields(kind: type) -> None:
         notes = [f.metadata.get("unit", ""), f.metadata.get("better") or ""]
         if default is not dataclasses.MISSING:
             notes.append(f"default {default}")
+        if page := f.metadata.get("page"):
+            notes.append(f"docs/{page}")
         note = ", ".join(n for n in notes if n)
         print(f"  {f.name:24} {f.metadata.get('doc', '')}{f' [{note}]' if note else ''}")
 
