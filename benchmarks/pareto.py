@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from sweeper import skyline
+from sweeper.query import pareto_kernel
 
 _ROWS = 10_000_000
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    skyline.warm_up()
+    pareto_kernel.warm_up()
     checks = [
         *(
             _timed(f"1e7 uniform rows, {width} objectives", 0.3, functools.partial(_uniform, width))
@@ -51,7 +51,7 @@ def _timed(
     spent = []
     for _ in range(3):
         started = time.process_time()
-        front, ties = skyline.distinct_front(values, compiled=compiled)
+        front, ties = pareto_kernel.distinct_front(values, compiled=compiled)
         spent.append(time.process_time() - started)
     used = float(np.median(spent))
     note = f"front of {len(front):,} vectors, {int(ties.sum()):,} rows"

@@ -26,10 +26,11 @@ import pyarrow.compute as pc
 from simulators.core.columns import OUTCOME, STATUSES, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from sweeper.engines import Engine, load_engine
-from sweeper.keys import define
 from sweeper.samplers import Results, Sampler
-from sweeper.space import DesignSpace, Index, Span
-from sweeper.store import Batch, Store
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Span, numbers
+from sweeper.store.keys import define
+from sweeper.store.store import Store, answer_schema
 from sweeper.sweep import Sweep
 
 
@@ -123,9 +124,9 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
     point, metrics = schema_of(simulator.point), schema_of(simulator.metrics)
     both = set(point.names) & {*metrics.names, *OUTCOME.names}
     assert not both, f"columns that are inputs as well as metrics: {sorted(both)}"
-    promised = {f.name: f.type for f in (*metrics, *OUTCOME)}
+    promised = {f.name: f.type for f in answer_schema(simulator)}
     there = {f.name: f.type for f in results.schema}
-    assert list(there) == [*(n for n in metrics.names if n not in OUTCOME.names), *OUTCOME.names], (
+    assert list(there) == list(promised), (
         f"columns promised: {list(promised)}; columns returned: {list(there)}"
     )
     wrong = {n: f"{there[n]}, not {t}" for n, t in promised.items() if there[n] != t}
@@ -254,7 +255,7 @@ class _Noted:
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         for round_ in self.sampler.rounds(space, results):
             batches = list(round_)
-            self.picked.append([int(n) for batch in batches for n in _index(batch)])
+            self.picked.append([int(n) for batch in batches for n in numbers(batch)])
             yield batches
 
     def size(self, space: DesignSpace) -> int:
@@ -311,7 +312,3 @@ def _difference(one: pl.DataFrame, other: pl.DataFrame) -> str:
         return f"{len(one)} rows instead of {len(other)}"
     names = [n for n in other.columns if n not in one.columns or not one[n].equals(other[n])]
     return f"other values than in one process in {', '.join(names) or 'the order of columns'}"
-
-
-def _index(batch: Batch) -> Index:
-    return batch.index() if isinstance(batch, Span) else batch

@@ -9,8 +9,8 @@ import numpy as np
 
 from simulators.core.errors import UserError
 from sweeper.samplers import Results
-from sweeper.space import DesignSpace, Index
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Index
 
 BLOCK = 4096
 """Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""

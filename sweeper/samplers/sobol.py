@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from simulators.core.errors import UserError
 from sweeper.samplers import Results
 from sweeper.samplers.random import allowed, check_options, first_distinct, in_blocks
-from sweeper.space import DesignSpace
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch
 
 _BITS = 31
 
