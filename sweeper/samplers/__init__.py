@@ -40,11 +40,7 @@ def names() -> tuple[str, ...]:
 
 
 def options_of(name: str) -> type:
-    """Return the dataclass of a sampler: its fields are its options.
-
-    Raises:
-        UnknownNameError: there is no such sampler.
-    """
+    """Return the dataclass of a sampler: its fields are its options."""
     if name not in names():
         raise UnknownNameError("sampler", name, names())
     kind: type = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER
