@@ -21,21 +21,13 @@ _ROWS = 20
 
 @dataclass(frozen=True)
 class Ended:
-    """A sweep that has ended: its answers, and how they came about.
+    """A sweep that has ended: its answers, and how they came about."""
 
-    Args:
-        answers: all of them, those of earlier runs included.
-        evaluated: the rows that are new.
-        failed: those of them that ended as error, timeout or crash.
-        seconds: how long it took.
-        said: what the engine said, line by line.
-    """
-
-    answers: Answers
-    evaluated: int
-    failed: int
+    answers: Answers  # those of earlier runs included
+    evaluated: int  # rows that are new
+    failed: int  # those of them that ended as error, timeout or crash
     seconds: float
-    said: tuple[str, ...]
+    said: tuple[str, ...]  # by the engine, line by line
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a program would want to know."""
