@@ -24,15 +24,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from simulators.core.contract import (
-    OUTCOME,
-    Describes,
-    Hints,
-    Simulator,
-    load_simulator,
-    objectives_of,
-    schema_of,
-)
+from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from sweeper.engines import Engine, load_engine
 from sweeper.samplers import Results, Sampler
 from sweeper.space.design_space import DesignSpace

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from simulators.core.errors import UnknownNameError, UserError, unknown
+from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
 from sweeper.space.design_space import KEYS
 from sweeper.space.shipped_files import conf, find_space, spaces

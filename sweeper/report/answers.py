@@ -22,12 +22,12 @@ from typing import Any
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Direction, Notes, Simulator, load_simulator
+from simulators.core.contract import Notes, Simulator, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import knee, pareto_front, unstated
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.objectives import objectives, where
+from sweeper.space.objectives import Objectives, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
 from sweeper.store.store import Store
 from sweeper.units import human
@@ -43,7 +43,7 @@ class Answers:
     name: str
     space: DesignSpace
     store: Store
-    objectives: Mapping[str, Direction]
+    wanted: Objectives
     where: str | None  # the condition designs on the front must meet
     folder: Path  # of the run
 
@@ -58,7 +58,7 @@ class Answers:
         return self.store.scan()
 
     @functools.cached_property
-    def objectives(self) -> Mapping[str, Direction]:
+    def objectives(self) -> Objectives:
         """The objectives that some design states; of a GPU without a price none states a cost."""
         silent = unstated(self.results, self.wanted, where=self.where)
         return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted

@@ -40,10 +40,13 @@ def names() -> tuple[str, ...]:
 
 
 def options_of(name: str) -> type:
-    """Return the dataclass of a sampler: its fields are its options."""
-    if name not in names():
-        raise UnknownNameError("sampler", name, names())
-    kind: type = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER
+    """Return the dataclass of a sampler: its fields are its options.
+
+    Raises:
+        UnknownNameError: there is no such sampler.
+        UserError: its file defines no `SAMPLER`.
+    """
+    kind: type = load_from(SAMPLERS, name, "SAMPLER")
     return kind
 
 

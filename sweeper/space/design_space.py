@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.contract import Describes, Simulator, load_simulator, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Describes, Simulator, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.factors import defaults, factors_of, mapping
 from sweeper.space.product import Product

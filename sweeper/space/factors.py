@@ -13,7 +13,8 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import Simulator, default_of, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Simulator, default_of
 from simulators.core.errors import UserError, suggestion, unknown
 from simulators.core.folder import FOLDERS
 from sweeper.space.notation import Scalar, values_of

@@ -7,12 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulators.core.contract import OUTCOME, Direction, load_simulator, objectives_of, schema_of
+from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.contract import Direction, load_simulator, objectives_of
 from simulators.core.errors import UserError, unknown
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import mapping
 from sweeper.space.sql import condition, joined
 
+Objectives = Mapping[str, Direction]
+"""What is wanted: a column to `min` or `max`."""
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
