@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
-from simulators.collectives.topologies.plan import Plan, plan_for
+from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
@@ -21,6 +21,7 @@ BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch
 NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_binary_tree"}
 GIB = 2.0**30
 """A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
+HGX_LATENCY_S, HGX_MEMORY_BYTES_PER_S = 936.25e-9, 3.35e12
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ def event_ns(runs: Runs) -> NDArray[np.int64]:
         memory = float(runs.memory_bytes_per_s[i])
         out[i] = simulate(runs.plans[i], runs.requests[i], memory).finish_ns
     return out
+
+
+def hgx(ranks: int, gbytes_per_s: float) -> Plan:
+    """Return the network of the peer's HGX-H100 configuration, of some NPUs and GB/s."""
+    return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
+
+
+def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
+    """Return what the event loop says of one collective under that configuration."""
+    return simulate(plan, request(collective, size_bytes), HGX_MEMORY_BYTES_PER_S).finish_ns
 
 
 def plan_of_row(row: dict[str, Any]) -> Plan:

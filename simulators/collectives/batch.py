@@ -14,7 +14,7 @@ from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, SEND_RECV
 from simulators.collectives.closed import phases as at
 from simulators.collectives.measured import busbw_factor
 from simulators.collectives.topologies.plan import NS, Plan, plan_of
-from simulators.core.contract import categories, numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.errors import UnknownNameError, UserError
 
 EVENTFUL = ("event", "flow")

@@ -36,7 +36,8 @@ from simulators.collectives.measured import GROWTH, NETWORKS
 from simulators.collectives.topologies.blocks import MAX_DIMENSIONS, RANKS
 from simulators.collectives.topologies.plan import NS, Plan
 from simulators.collectives.topologies.topology import file_behind
-from simulators.core.contract import Contribution, choice, metric, outcome
+from simulators.core.columns import outcome
+from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
 
 Columns = dict[str, NDArray[Any]]

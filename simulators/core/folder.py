@@ -10,16 +10,21 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from simulators.core.errors import UnknownNameError, UserError
+
+T = TypeVar("T")
 
 READ_BY_PATH = (".json", ".onnx")
 """Files of other tools that may stand for a name."""
 
 PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGES = PACKAGE.parent
+"""The folder that `simulators/`, `sweeper/` and `deploy/` stand in."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +33,22 @@ class Folder:
 
     Args:
         kind: what one of them is called, as in "unknown gpu".
-        path: where the package keeps them, relative to `simulators/`.
+        path: where the package keeps them, relative to itself.
         suffix: of the files.
         besides: where names are looked for that are not found here.
+        package: which one keeps them.
     """
 
     kind: str
     path: str
     suffix: str = ".toml"
     besides: Folder | None = None
+    package: str = "simulators"
+
+    @property
+    def shipped(self) -> Path:
+        """The folder in which the package keeps them."""
+        return PACKAGES / self.package / self.path
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -45,7 +57,7 @@ class Folder:
         own = [Path("catalog") / last]
         if home := os.environ.get("SWEEPER_HOME"):
             own.append(Path(home) / last)
-        return (*own, PACKAGE / self.path)
+        return (*own, self.shipped)
 
     @property
     def plural(self) -> str:
@@ -95,6 +107,11 @@ class Folder:
             f"To add one, write catalog/{Path(self.path).name}/{name}{self.suffix}",
         )
 
+    def load(self, name: str, read: Callable[[Path], T]) -> T:
+        """Return what `read` makes of the file behind a name, once per version of the file."""
+        path = self.find(name)
+        return cast(T, _once(read, path, path.stat().st_mtime_ns))
+
     def has(self, name: str) -> bool:
         """Say whether a name or an alias resolves here."""
         return name in self.names() or name in self._aliases()
@@ -113,10 +130,15 @@ class _Simulators(Folder):
     """A folder of `simulators/` is a simulator when it holds a `simulator.py`."""
 
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(file.parent.name for file in PACKAGE.glob("*/simulator.py")))
+        shipped = (file.parent.name for file in self.shipped.glob("*/simulator.py"))
+        return tuple(sorted({*super().names(), *shipped}))
+
+    def find(self, name: str) -> Path:
+        file = self.shipped / name / "simulator.py"
+        return file if file.is_file() and name not in super().names() else super().find(name)
 
 
-SIMULATORS = _Simulators("simulator", ".", ".py")
+SIMULATORS = _Simulators("simulator", "simulators", ".py", package=".")
 GPUS = Folder("gpu", "catalog/gpus")
 GRAPHS = Folder("graph", "catalog/graphs")
 MODELS = Folder("model", "catalog/models", besides=GRAPHS)
@@ -128,12 +150,13 @@ WORKLOADS = Folder("workload", "serving/calibration/workloads")
 RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
 SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
 ROUTERS = Folder("router", "serving/routers", ".py")
+ENGINES = Folder("serving engine", "engines", package="deploy")
 
 FOLDERS = {
     folder.kind: folder
     for folder in (
         GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, WORKLOADS, RUNTIMES,
-        SCHEDULERS, ROUTERS, SIMULATORS,
+        SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
     )
 }  # fmt: skip
 
@@ -149,6 +172,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     return _read_toml(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _once(read: Callable[[Path], Any], path: Path, _mtime_ns: int) -> Any:
+    return read(path)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
-from simulators.core.contract import Contribution, choice, evaluate_pointwise, metric
+from simulators.core.columns import evaluate_pointwise
+from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy.extrapolated import COUNTINGS, extrapolated
@@ -36,7 +37,7 @@ from simulators.dataflow.search.named_dataflows import constraints_of, dataflows
 from simulators.dataflow.search.objective import NAMED, QUANTITIES
 from simulators.dataflow.sparsity.densities import FORMATS, density_named
 from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
 MOST_EVALUATIONS = 100_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.effects import NAMES as EFFECTS
-from simulators.composition.effects import NOTHING
+from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice
 from simulators.serving.demand.arrivals import KNOWN
 

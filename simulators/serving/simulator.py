@@ -18,25 +18,29 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import Contribution, evaluate_pointwise, numbers
+from simulators.core.columns import evaluate_pointwise, numbers
+from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.modules import file_of_user
+from simulators.core.questions import Question
+from simulators.serving import benchmark_logs
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
-from simulators.serving.answer.seeds import averaged
+from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
 from simulators.serving.demand.requests import beyond_analytic, event_rows
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import DEPLOYED, Facts, describe
 from simulators.serving.engine.frontend import banded
 from simulators.serving.engine.loop import run
-from simulators.serving.engine.policies import load_router, load_scheduler, policy_file
+from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.grouping import evaluate_together
-from simulators.serving.launch import TARGETS, deployment
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
 from simulators.serving.prices.lookup import table_price
+from simulators.serving.questions import Flags, question_of
 from simulators.serving.run import Shelf, logged_run, run_of
 from simulators.serving.steady.steady_state import (
     analytic_rows,
@@ -55,7 +59,10 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
-    targets: tuple[str, ...] = TARGETS
+    flags: type = Flags
+    load: str = "qps"
+    throughput: str = "tokens_per_s"
+    deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -83,7 +90,7 @@ class Serving:
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
         if name in ("scheduler", "router"):
-            file = policy_file(SCHEDULERS if name == "scheduler" else ROUTERS, text)
+            file = file_of_user(SCHEDULERS if name == "scheduler" else ROUTERS, text)
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
@@ -116,13 +123,21 @@ class Serving:
             _ = load_scheduler(scheduler).schedule.compiled
         _ = load_router(USUAL_ROUTER).compiled
 
-    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the command or manifest that deploys a design."""
-        return deployment(ServingPoint(**point), target, name)
-
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
         return explained_request(ServingPoint(**point))
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put."""
+        return question_of(flags)
+
+    def read_log(self, text: str, source: str) -> Mapping[str, float]:
+        """Return what a serving benchmark measured."""
+        return benchmark_logs.measured(text, source)
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return what the errors of predictions teach."""
+        return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""

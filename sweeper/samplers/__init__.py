@@ -1,21 +1,23 @@
-"""A sampler picks points in rounds. It reads results from the store, which is the only memory.
+"""Samplers pick points in rounds; they read results from the store, which is the only memory.
 
 A grid is one endless lazy round; a search is one round per generation. A sampler's name is the name
-of its file, and its fields are its options on the command line.
+of its file, and its fields are its options on the command line: `grid`, `random`, `sobol`. The
+bisection in `_capacity` is not chosen by name but by an axis that asks for a capacity.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
 
-from simulators.core.errors import UnknownNameError
-from sweeper.space import DesignSpace
-from sweeper.store import Batch
+from simulators.core.folder import Folder
+from simulators.core.modules import load_from
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch
+
+SAMPLERS = Folder("sampler", "samplers", ".py", package="sweeper")
 
 Results = Callable[[], pl.LazyFrame]
 
@@ -34,8 +36,7 @@ class Sampler(Protocol):
 
 def names() -> tuple[str, ...]:
     """Return the samplers there are."""
-    folder = Path(__file__).parent
-    return tuple(sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_")))
+    return SAMPLERS.names()
 
 
 def options_of(name: str) -> type:
@@ -43,10 +44,9 @@ def options_of(name: str) -> type:
 
     Raises:
         UnknownNameError: there is no such sampler.
+        UserError: its file defines no `SAMPLER`.
     """
-    if name not in names():
-        raise UnknownNameError("sampler", name, names())
-    kind: type = importlib.import_module(f"sweeper.samplers.{name}").SAMPLER
+    kind: type = load_from(SAMPLERS, name, "SAMPLER")
     return kind
 
 

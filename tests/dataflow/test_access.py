@@ -17,7 +17,7 @@ from simulators.dataflow.energy.charges import evaluate
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
 from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, decode, encode
 from simulators.dataflow.search.map_space import primes_of
-from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.walker import cycles, walk
 

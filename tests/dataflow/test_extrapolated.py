@@ -10,7 +10,7 @@ from simulators.dataflow.energy.evaluation import Evaluation, evaluated
 from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
 from simulators.dataflow.simulator import DataflowPoint, simulate
-from simulators.workload.convolution import Layer, conv, dwconv, matmul
+from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 
 

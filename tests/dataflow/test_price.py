@@ -12,7 +12,7 @@ from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
 from simulators.dataflow.price import price
 from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from simulators.workload.convolution import matmul
+from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 
 

@@ -22,7 +22,7 @@ from simulators.dataflow.search.map_space import primes_of
 from simulators.dataflow.search.mapper import bounds, find
 from simulators.dataflow.search.named_dataflows import SPREAD, hints_for
 from simulators.dataflow.search.objective import objective
-from simulators.workload.convolution import Layer, conv, dwconv, matmul
+from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")
 

@@ -9,42 +9,72 @@ request says why not.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from simulators.core.contract import WarmsUp, load_simulator
-from sweeper import config, places
-from sweeper.commands.spaces import read_space
-from sweeper.work import evaluate
+from sweeper.engines.task import evaluate
+from sweeper.space import shipped_files
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.objectives import objectives
+from sweeper.space.space_file import read_space
+from sweeper.store.keys import define, keys
 
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
+DIGESTED, SEARCHED = 240, 40
+"""Points of a space whose columns are kept as digests; fewer where each is a search."""
+DIGESTS = FOLDER / "digests.json"
 _MOST = 4096
 """Numbers looked at to find points that constraints allow."""
 
 
 def version_of(name: str) -> int:
     """Return the version of the simulator that answers a space."""
-    return load_simulator(read_space(places.spaces()[name])["simulator"]).version
+    return load_simulator(read_space(shipped_files.spaces()[name])["simulator"]).version
 
 
 def rows_of(name: str) -> pl.DataFrame:
     """Evaluate a few points spread over a space: what varies, the verdict and the objectives."""
-    written = read_space(places.spaces()[name])
-    space = config.space_of(written)
+    written = read_space(shipped_files.spaces()[name])
+    space = space_of(written)
+    where, results = _evaluated(space, POINTS)
+    wanted = [n for n in objectives(written, space) if n in results.columns]
+    outcome = results.select(pl.col("status").cast(pl.String), *wanted)
+    return space.points(where).select(space.varied).hstack(outcome.get_columns())
+
+
+def digests_of(name: str) -> dict[str, str]:
+    """Return a digest of each column of many points of a space, and of the points' keys.
+
+    Numbers count by seven digits: other processors round otherwise in the last ones.
+    """
+    space = space_of(read_space(shipped_files.spaces()[name]))
+    where, results = _evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
+    columns = {"key": keys(define(space), space.points(where)), **results.to_dict()}
+    return {column: _digest(values) for column, values in sorted(columns.items())}
+
+
+def _digest(values: pl.Series) -> str:
+    words = (f"{v:.6e}" if isinstance(v, float) else str(v) for v in values.to_list())
+    return hashlib.blake2b("\n".join(words).encode(), digest_size=6).hexdigest()
+
+
+def _evaluated(space: DesignSpace, points: int) -> tuple[NDArray[np.int64], pl.DataFrame]:
+    """Return evenly spread points that constraints allow, and what the simulator says of them."""
     simulator = load_simulator(space.simulator)
     if isinstance(simulator, WarmsUp):
         simulator.warm_up()
     where = np.unique(np.linspace(0, len(space) - 1, _MOST).astype(np.int64))
     kept = space.kept(where)
     where = where if kept is None else where[kept]
-    where = where[np.linspace(0, len(where) - 1, POINTS).astype(np.int64)]
-    results = pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(where))))
-    wanted = [n for n in config.objectives(written, space) if n in results.columns]
-    outcome = results.select(pl.col("status").cast(pl.String), *wanted)
-    return space.points(where).select(space.varied).hstack(outcome.get_columns())
+    where = where[np.unique(np.linspace(0, len(where) - 1, points).astype(np.int64))]
+    return where, pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(where))))
 
 
 def file_of(name: str) -> Path:
@@ -56,6 +86,9 @@ def write(name: str) -> None:
     """Keep the numbers of a space as they are now."""
     head = f"# {name}, version {version_of(name)}; written by `python -m tests.golden {name}`\n"
     file_of(name).write_text(head + rows_of(name).write_csv())
+    kept = json.loads(DIGESTS.read_text()) if DIGESTS.is_file() else {}
+    kept[name] = digests_of(name)
+    DIGESTS.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
 
 
 def read(name: str) -> tuple[int, pl.DataFrame]:

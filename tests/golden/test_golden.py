@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from sweeper import places
-from tests.golden import file_of, read, rows_of, version_of
+from sweeper.space import shipped_files
+from tests.golden import DIGESTS, digests_of, file_of, read, rows_of, version_of
 
-NAMES = [name for name in places.spaces() if file_of(name).exists()]
+NAMES = [name for name in shipped_files.spaces() if file_of(name).exists()]
 
 
 @pytest.mark.slow
@@ -23,3 +25,11 @@ def test_the_numbers_of_a_space_are_those_last_looked_at(name: str) -> None:
     kept = kept.with_columns(pl.col(c).cast(now.schema[c], strict=False) for c in now.columns)
     # Other processors and libraries round otherwise, in the last digits only.
     assert_frame_equal(now, kept, rel_tol=1e-9, abs_tol=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_column_and_key_of_many_points_is_what_it_was(name: str) -> None:
+    kept, now = json.loads(DIGESTS.read_text())[name], digests_of(name)
+    moved = sorted(column for column in {*kept, *now} if kept.get(column) != now.get(column))
+    assert not moved, f"{', '.join(moved)} moved; if that is meant: python -m tests.golden {name}"

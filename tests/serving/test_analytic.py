@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
-from simulators.core.contract import schema_of
+from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
-from simulators.serving.steady.queue import crowd_of
-from simulators.serving.steady.turnover import Engine
+from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.queueing import crowd_of
 
 PLAIN = ServingPoint(
     model="llama3_1_8b",

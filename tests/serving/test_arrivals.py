@@ -11,9 +11,9 @@ import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.demand.arrivals import Requests, requests_of
-from simulators.serving.demand.lengths import load_workload
 from simulators.serving.demand.rate_modulation import Pattern
 from simulators.serving.demand.traces import load_trace
+from simulators.serving.demand.workloads import load_workload
 
 
 def drawn(**changes: object) -> Requests:

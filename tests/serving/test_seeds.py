@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.serving.answer.seeds import half_width, student
+from simulators.serving.answer.seed_average import half_width, student
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 

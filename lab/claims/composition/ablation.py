@@ -17,13 +17,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.claims.composition.passes import LAYERS
+from lab.claims.composition.layers import RANGES
+from lab.tables.forward_passes import TABLES, Case
 from lab.tables.layers import BOARDS, LayerRows, layer_rows
-from lab.tables.pass_tables import TABLES
-from lab.tables.whole_passes import Case
-from simulators.composition.clocks import slowdown
-from simulators.composition.effects import EVERYTHING, NAMES, Effects, effects_without
-from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.replica import (
+    EFFECTS,
+    EVERYTHING,
+    Effects,
+    Runtime,
+    effects_without,
+    load_runtime,
+)
+from simulators.composition.throttling import slowdown
 from simulators.core.calibration import reference_folder
 from simulators.core.errors import UserError
 
@@ -78,8 +83,8 @@ def ablation_table(tables: Sequence[Ablated]) -> str:
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
     | t4 | decode | 3 | 5.0 | 50.0 | = | = | = | = | 50.0 |
     """  # noqa: E501 - a table has wide rows
-    without = {f"- {name}": effects_without(name) for name in NAMES}
-    columns = {"all": EVERYTHING, **without, "kernels alone": effects_without("+".join(NAMES))}
+    without = {f"- {name}": effects_without(name) for name in EFFECTS}
+    columns = {"all": EVERYTHING, **without, "kernels alone": effects_without("+".join(EFFECTS))}
     names = ["device", "phase", "rows", *columns]
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for one in tables:
@@ -111,7 +116,7 @@ def _passes(reference: Path) -> Iterator[Ablated]:
 def _layers(reference: Path) -> Iterator[Ablated]:
     """Yield the sums of layers of held-out models, by range of tokens."""
     layers = [one for one in layer_rows(reference) if one.is_test]
-    for name, least, most, _ in LAYERS:
+    for name, (least, most, _) in RANGES.items():
         for board in BOARDS.values():
             mine = [one for one in layers if one.replica.gpu.name == board]
             parts = [(one, (one.tokens >= least) & (one.tokens <= most)) for one in mine]

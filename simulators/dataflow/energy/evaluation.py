@@ -25,7 +25,7 @@ from simulators.dataflow.energy.charges import (
 )
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.mapping.loop_nest import Mapping, encode
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from simulators.dataflow.access import sampled_walk as sampled
 from simulators.dataflow.energy.evaluation import Evaluation, Traffic, totalled
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.mapping.loop_nest import Mapping
-from simulators.workload.convolution import Layer, Tensor
+from simulators.workload.loop_nest import Layer, Tensor
 
 COUNTINGS = ("exact", "extrapolated")
 FOUND = 7

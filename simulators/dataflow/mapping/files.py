@@ -22,7 +22,7 @@ from simulators.dataflow.mapping.timeloop_files import (
     mapping_of_directives,
     table_of,
 )
-from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 
 KINDS: dict[str, Callable[..., Layer]] = {
     "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,

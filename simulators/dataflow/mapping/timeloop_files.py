@@ -17,7 +17,7 @@ from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
 from simulators.dataflow.mapping.loop_nest import LevelLoops, Loop
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
-from simulators.workload.convolution import Layer, Tensor
+from simulators.workload.loop_nest import Layer, Tensor
 
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")
 _LEVEL_KEYS = {

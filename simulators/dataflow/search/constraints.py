@@ -8,7 +8,7 @@ from typing import Any
 
 from simulators.core.errors import UserError, suggestion
 from simulators.dataflow.mapping.loop_nest import ROWS
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 _KEYS = (*ROWS, "order", "keep")
 

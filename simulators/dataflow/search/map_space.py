@@ -16,7 +16,7 @@ from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS, ordered
 from simulators.dataflow.search.annealing import Space
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.objective import DEPTH, Objective
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 SMOOTH = 5
 """The largest prime factor of a dimension that was rounded up."""

@@ -26,7 +26,7 @@ from simulators.dataflow.search.annealing import DRAWS, Space, anneal
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import rounded_up, space_of
 from simulators.dataflow.search.objective import Objective, objective
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 WALK = 10_000
 """Steps of one walk."""

@@ -13,7 +13,7 @@ import dataclasses
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import UnknownNameError
 from simulators.dataflow.search.constraints import Constraints
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 ANY = "any"
 SPREAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

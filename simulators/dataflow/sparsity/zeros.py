@@ -25,7 +25,7 @@ from simulators.dataflow.energy.evaluation import (
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
 from simulators.dataflow.search.mapper import Found
 from simulators.dataflow.sparsity.densities import Density, empty_chance, metadata_bits
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 OPERANDS = TENSORS[:2]
 ACTIONS = ("none", "gating", "skipping")

@@ -24,7 +24,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.state import World
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import logged_run
-from simulators.workload.step import Step
+from simulators.workload.llm.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.lengths import load_workload
 from simulators.serving.demand.rate_modulation import MODULATED, Pattern, modulated
 from simulators.serving.demand.traces import is_trace, load_trace
+from simulators.serving.demand.workloads import load_workload
 
 CLOSED = "closed"
 PROCESSES = ("poisson", "gamma", "even", CLOSED)

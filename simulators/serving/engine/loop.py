@@ -18,7 +18,7 @@ import numpy as np
 
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine.batch import DECODE_KV, PRICE, TOKENS, measure
-from simulators.serving.engine.departures import dismiss, release_successor
+from simulators.serving.engine.cancellation import dismiss, release_successor
 from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.replica import (

@@ -10,19 +10,15 @@ looks at the queue again unless told otherwise (`POLL_INTERVAL`).
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from simulators.core.errors import UserError
-from simulators.core.folder import PACKAGE, ROUTERS, SCHEDULERS, Folder
+from simulators.core.folder import ROUTERS, SCHEDULERS
 from simulators.core.jit import Kernel
+from simulators.core.modules import load_module
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,7 @@ def load_scheduler(name: str) -> Scheduler:
     >>> load_scheduler("sarathi").chunked
     True
     """
-    module, version = _module(SCHEDULERS, name)
-    return _scheduler(module, version)
+    return _scheduler(load_module(SCHEDULERS, name))
 
 
 def load_router(name: str) -> Kernel[..., int]:
@@ -62,16 +57,11 @@ def load_router(name: str) -> Kernel[..., int]:
     >>> load_router("round_robin").__name__
     'route'
     """
-    return _kernel(_module(ROUTERS, name)[0], "route")
-
-
-def policy_file(folder: Folder, name: str) -> Path | None:
-    """Return the file behind a policy's name; None for an installed module."""
-    return None if _is_dotted(name) else folder.find(name)
+    return _kernel(load_module(ROUTERS, name), "route")
 
 
 @functools.lru_cache(maxsize=64)
-def _scheduler(module: ModuleType, _version: int) -> Scheduler:
+def _scheduler(module: ModuleType) -> Scheduler:
     return Scheduler(
         schedule=_kernel(module, "schedule"),
         chunked=bool(getattr(module, "CHUNKED", False)),
@@ -81,43 +71,6 @@ def _scheduler(module: ModuleType, _version: int) -> Scheduler:
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )
-
-
-def _is_dotted(name: str) -> bool:
-    return "." in name and not name.endswith(".py")
-
-
-def _module(folder: Folder, name: str) -> tuple[ModuleType, int]:
-    """Return the module behind a name, and a number that changes with its file."""
-    if _is_dotted(name):
-        try:
-            return importlib.import_module(name), 0
-        except ModuleNotFoundError as error:
-            raise UserError(f"{folder.kind} '{name}': there is no such module") from error
-    file = folder.find(name)
-    version = file.stat().st_mtime_ns
-    return _imported(file, version), version
-
-
-@functools.lru_cache(maxsize=64)
-def _imported(file: Path, _mtime_ns: int) -> ModuleType:
-    """Import a policy; those of this room under their own names.
-
-    Others are known by their path, so that another process finds the module of what it loads
-    compiled.
-    """
-    home = file.resolve()
-    if home.is_relative_to(PACKAGE):
-        dotted = ".".join(home.relative_to(PACKAGE.parent).with_suffix("").parts)
-        return importlib.import_module(dotted)
-    name = f"policy_{hashlib.sha256(str(home).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, home)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules[name] = module
-    return module
 
 
 def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:

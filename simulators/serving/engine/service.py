@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.arrivals import Requests
@@ -34,7 +34,7 @@ from simulators.serving.engine.replica import (
     WATERMARK,
 )
 from simulators.serving.engine.state import World, new_world
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GB = 1e9
 

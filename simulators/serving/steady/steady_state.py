@@ -25,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
-from simulators.core.contract import OUTCOME, STATUSES, categories, schema_of
+from simulators.composition.replica import Replica
+from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ANALYTIC, FIDELITIES, ServingPoint
-from simulators.serving.steady.capacity import Design, Verdicts, design_of
-from simulators.serving.steady.prices import Prices, families_of, no_prices, put_prices
-from simulators.serving.steady.queue import (
+from simulators.serving.steady.batch_cycle import Turn, turn_of
+from simulators.serving.steady.batch_limits import Design, Verdicts, design_of
+from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
+from simulators.serving.steady.queueing import (
     Crowd,
     State,
     crowd_of,
@@ -43,7 +44,6 @@ from simulators.serving.steady.queue import (
     seats_of,
     state_of,
 )
-from simulators.serving.steady.turnover import Turn, turn_of
 
 Living = list[list[tuple[Replica, Ints]]]
 """For each family its replicas, and the rows of each that can be."""

@@ -1,0 +1,35 @@
+"""SGLang: `sglang.launch_server`, which mixes prompts into batches of decodes only when told."""
+
+from __future__ import annotations
+
+from deploy.launch import pairs
+from simulators.catalog.model import LanguageModel
+from simulators.serving.point import ServingPoint
+
+
+def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
+    """Return the words after the model; no file belongs to them."""
+    words = [
+        *pairs({"--tp-size": point.tp * point.attention_dp, "--pp-size": point.pp}, least=2),
+        *pairs({"--ep-size": point.ep, "--dp-size": point.attention_dp}, least=2),
+        *pairs(
+            {
+                "--max-running-requests": point.max_batch,
+                "--chunked-prefill-size": point.chunk_size,
+                "--context-length": point.max_context or model.max_context,
+                "--page-size": point.block_size,
+                "--mem-fraction-static": point.memory_fraction,
+                "--schedule-policy": "fcfs",
+            }
+        ),
+        *pairs({"--scheduler-recv-interval": point.poll_interval}, least=2),
+    ]
+    if point.attention_dp > 1:
+        words.append("--enable-dp-attention")
+    if point.scheduler == "sarathi":
+        words.append("--enable-mixed-chunk")
+    if point.turns == 1:
+        words.append("--disable-radix-cache")
+    if point.runtime.startswith("eager"):
+        words.append("--disable-cuda-graph")
+    return words, ""

@@ -1,0 +1,39 @@
+"""TensorRT-LLM: `trtllm-serve`, which reads what it has no options for from a YAML file."""
+
+from __future__ import annotations
+
+from deploy.launch import pairs
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import LanguageModel
+from simulators.serving.deployment import deployment_of
+from simulators.serving.point import ServingPoint
+from simulators.workload.llm.memory import weight_bytes
+
+
+def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
+    """Return the words after the model, and the text of the file they name."""
+    hbm = load_gpu(point.gpu).hbm_bytes
+    weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
+    # The engine is told the share of what the weights leave, not of the whole memory.
+    free = (point.memory_fraction * hbm - weights) / (hbm - weights)
+    words = [
+        "--backend", "pytorch",
+        *pairs({"--tp_size": point.tp * point.attention_dp, "--pp_size": point.pp}, least=2),
+        *pairs({"--ep_size": point.ep}, least=2),
+        *pairs(
+            {
+                "--max_batch_size": point.max_batch,
+                "--max_num_tokens": point.chunk_size,
+                "--max_seq_len": point.max_context or model.max_context,
+                "--kv_cache_free_gpu_memory_fraction": f"{free:.3f}",
+                "--extra_llm_api_options": "engine.yaml",
+            }
+        ),
+    ]  # fmt: skip
+    lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
+    if point.kv_dtype == "fp8":
+        lines.append("  dtype: fp8")
+    lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
+    if not point.runtime.startswith("eager"):
+        lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
+    return words, "\n".join(lines) + "\n"

@@ -1,0 +1,52 @@
+"""vLLM: `vllm serve`, whose one token budget holds prompts whole or in chunks."""
+
+from __future__ import annotations
+
+from deploy.launch import pairs
+from simulators.catalog.model import LanguageModel
+from simulators.core.errors import UserError
+from simulators.serving.point import CACHED, SWAP, ServingPoint
+
+
+def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
+    """Return the words after the model; no file belongs to them."""
+    whole = point.scheduler == "vllm"
+    budget = point.max_batch_tokens if whole else point.chunk_size
+    context = point.max_context or model.max_context
+    if budget < point.max_batch:
+        raise UserError(
+            f"vLLM wants a token budget of at least max_batch: {budget} tokens for "
+            f"{point.max_batch} requests"
+        )
+    if whole and budget < context:
+        context = budget  # a whole prompt must fit in one batch
+    words = [
+        *pairs(
+            {
+                "--tensor-parallel-size": point.tp,
+                "--pipeline-parallel-size": point.pp,
+                "--data-parallel-size": point.attention_dp,
+            },
+            least=2,
+        ),
+        *pairs(
+            {
+                "--max-num-seqs": point.max_batch,
+                "--max-num-batched-tokens": budget,
+                "--max-model-len": context,
+                "--block-size": point.block_size,
+                "--gpu-memory-utilization": point.memory_fraction,
+            }
+        ),
+        "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill",
+        "--enable-prefix-caching"
+        if point.turns > 1 or point.preemption == CACHED
+        else "--no-enable-prefix-caching",
+    ]
+    if point.ep > 1:
+        words.append("--enable-expert-parallel")
+    if point.runtime.startswith("eager"):
+        words.append("--enforce-eager")
+    if point.preemption == SWAP:
+        words += ["--preemption-mode", "swap", "--swap-space", f"{point.swap_bytes / 2**30:.3g}"]
+    return words, ""

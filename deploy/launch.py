@@ -1,0 +1,79 @@
+"""One replica's command line, and the shell script that runs it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulators.catalog.engine import ServingEngine
+from simulators.serving.point import ServingPoint
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What starts one replica.
+
+    `options` are the words after the model; `file` is the text of a YAML file that the command
+    names, `engine.yaml`, or empty.
+    """
+
+    engine: ServingEngine
+    repository: str
+    options: tuple[str, ...]
+    nodes: int
+    gpus: int
+    file: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """All the words of the command."""
+        return [*self.engine.command, self.repository, *self.options]
+
+
+def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:
+    """Return options with their values; numbers below `least` are the engine's default.
+
+    >>> pairs({"--tp-size": 4, "--pp-size": 1}, least=2)
+    ['--tp-size', '4']
+    """
+    found: list[str] = []
+    for name, value in options.items():
+        if not (isinstance(value, int) and value < least):
+            found += [name, str(value)]
+    return found
+
+
+def script(launch: Launch, point: ServingPoint) -> str:
+    """Return the command as lines of a shell, an option each."""
+    words, port = launch.command, launch.engine.port
+    lines, line = [], shlex.quote(words[0])
+    for word in words[1:]:
+        if word.startswith("--"):
+            lines.append(line)
+            line = f"    {word}"
+        else:
+            line += f" {shlex.quote(word)}"
+    text = " \\\n".join([*lines, line]) + "\n"
+    if launch.file:
+        text = f"cat > engine.yaml <<'YAML'\n{launch.file}YAML\n{text}"
+    if launch.nodes > 1:
+        text = f"# one replica spans {launch.nodes} nodes: join them first (Ray or MPI)\n{text}"
+    if point.replicas > 1:
+        text += (
+            f"# {point.replicas} replicas: run it once per replica with --port {port}, "
+            f"{port + 1} ..., behind a router that sends requests by {point.router}\n"
+        )
+    return text
+
+
+def label(name: str) -> str:
+    """Return a name as Kubernetes allows it.
+
+    >>> label("llama3_1_70b")
+    'llama3-1-70b'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", Path(name).stem.lower()).strip("-")

@@ -1,0 +1,1 @@
+"""Orchestrators, one file each: a function `manifest` writes what starts all replicas."""

@@ -1,0 +1,172 @@
+"""A design of the simulator `serving` becomes the text that starts it on an engine.
+
+What an engine can be told stands in its sheet, with its source; every option that is written is
+looked up there. A design that no engine can run says why.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from deploy.launch import Launch, script
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.engine import ServingEngine, load_engine
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import ENGINES, Folder
+from simulators.core.modules import is_dotted, load_from, load_module
+from simulators.serving.deployment import deployment_of
+from simulators.serving.point import ServingPoint
+
+ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
+OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
+"""What tells each engine a design, beside the sheets of `ENGINES`."""
+
+Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
+Manifest = Callable[[Launch, ServingPoint], str]
+
+
+class Deployments:
+    """Writes deployments for `sweeper export`."""
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the text that deploys a design; what a comment in it calls the design is `name`.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UnknownNameError: no engine or orchestrator answers to the target.
+            UserError: no engine runs such a design, or this one does not; says why.
+        """
+        return deployment(ServingPoint(**point), target, name)
+
+
+DEPLOYMENTS = Deployments()
+
+
+def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
+    """Return the text that deploys a design on a target, or on the engine its scheduler models."""
+    known = (*ENGINES.names(), *ORCHESTRATORS.names())
+    if target.isidentifier() and target not in known:
+        raise UnknownNameError("target", target, known)
+    manifest = _manifest(target)
+    launch = launch_of(point, target if target and not manifest else engine_of(point))
+    header = f"# {name or 'design'}: {point.model} on {point.gpu}, {point.replicas} replica(s) of "
+    header += f"{launch.gpus} GPU(s)\n"
+    header += "".join(f"# {line}\n" for line in _remarks(point, launch.engine))
+    return header + (manifest or script)(launch, point)
+
+
+def engine_of(point: ServingPoint) -> str:
+    """Return the engine that forms batches as the design's scheduler does.
+
+    Raises:
+        UserError: none does.
+    """
+    return _engines_of(point.scheduler)[0]
+
+
+def launch_of(point: ServingPoint, engine: str) -> Launch:
+    """Return the command of one replica on an engine, given by name, path or dotted module.
+
+    Raises:
+        UserError: the engine cannot be told what the design asks.
+        Infeasible: the design cannot exist.
+    """
+    sheet, options = _engine(engine)
+    if point.scheduler not in (*sheet.schedulers, *sheet.optional_schedulers):
+        raise UserError(
+            f"{sheet.name} does not batch as '{point.scheduler}' does; that is "
+            f"{', '.join(_engines_of(point.scheduler))}"
+        )
+    deployment_of(point)  # raises where the design cannot exist
+    _check_what_if(point)
+    if point.block_size not in sheet.block_sizes:
+        raise UserError(
+            f"{sheet.name} has no KV blocks of {point.block_size} tokens; "
+            f"it has {', '.join(map(str, sheet.block_sizes))}"
+        )
+    model = load_model(point.model)
+    told, file = options(point, model)
+    words = [
+        *_spelt(sheet, "weights", sheet.dtypes, point.dtype),
+        *told,
+        *_spelt(sheet, "a KV cache", sheet.kv_dtypes, point.kv_dtype),
+    ]
+    for word in words:
+        if word.startswith("--") and word not in sheet.options:
+            raise AssertionError(f"{sheet.name} documents no option {word}")
+    gpus = point.tp * point.pp * point.attention_dp
+    per_node = cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
+    return Launch(sheet, _repository(model), tuple(words), math.ceil(gpus / per_node), gpus, file)
+
+
+def _manifest(target: str) -> Manifest | None:
+    """Return what writes an orchestrator's manifest; None where the target is none."""
+    if is_dotted(target):
+        return getattr(load_module(ORCHESTRATORS, target), "manifest", None)
+    if target in ORCHESTRATORS.names() or target.endswith(".py"):
+        return cast(Manifest, load_from(ORCHESTRATORS, target, "manifest"))
+    return None
+
+
+def _engine(name: str) -> tuple[ServingEngine, Options]:
+    """Return an engine's sheet, and what tells it a design: two files of one name."""
+    if is_dotted(name):
+        name = str(Path(str(load_module(OPTIONS, name).__file__)).with_suffix(".toml"))
+    beside = f"{name.removesuffix('.toml')}.py" if name.endswith(".toml") else name
+    return load_engine(name), load_from(OPTIONS, beside, "options")
+
+
+def _engines_of(scheduler: str) -> list[str]:
+    """Return the engines that form batches as a scheduler does, those of their own accord first."""
+    sheets = [load_engine(name) for name in ENGINES.names()]
+    found = [sheet.name for sheet in sheets if scheduler in sheet.schedulers]
+    found += [sheet.name for sheet in sheets if scheduler in sheet.optional_schedulers]
+    if not found:
+        known = dict.fromkeys(scheduler for sheet in sheets for scheduler in sheet.schedulers)
+        raise UserError(
+            f"no engine of today batches as '{scheduler}' does, so there is nothing to deploy; "
+            f"sweep scheduler over {', '.join(known)}"
+        )
+    return found
+
+
+def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
+    """Yield what no option of the command says about the precision."""
+    if point.dtype not in ("fp16", "bf16") and not engine.dtypes[point.dtype]:
+        yield f"the precision is that of the checkpoint: name one in {point.dtype}"
+    if point.dtype in engine.remarks:
+        yield engine.remarks[point.dtype]
+
+
+def _check_what_if(point: ServingPoint) -> None:
+    scales = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+    if changed := [n for n in scales if getattr(point, n) != 1.0]:
+        raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
+
+
+def _spelt(
+    engine: ServingEngine, what: str, known: Mapping[str, tuple[str, ...]], precision: str
+) -> tuple[str, ...]:
+    """Return the words by which an engine is told a precision."""
+    if precision not in known:
+        raise UserError(
+            f"{engine.name} documents no {what} in {precision}; it has {', '.join(known)}"
+        )
+    return known[precision]
+
+
+def _repository(model: LanguageModel) -> str:
+    """Return the Hugging Face repository that the model's sheet names as its source."""
+    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
+    if not found:
+        raise UserError(
+            f"the sheet of '{model.name}' names no repository; write one into its `source`, as in "
+            '"meta-llama/Llama-2-70b-hf config.json"'
+        )
+    return found[1]

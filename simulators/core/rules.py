@@ -1,0 +1,93 @@
+"""Which values a field of a point type may have, checked for all fields at once.
+
+A rule stands on its field: `tp: int = choice("tensor parallel degree", at_least=1, default=1)`. A
+point, or a batch of points, that breaks some is answered with one error that names them all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from math import inf, isfinite
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from simulators.core.errors import UnknownNameError, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """The range of a finite number, or the words a text is one of; null breaks neither."""
+
+    at_least: float = -inf
+    above: float = -inf
+    at_most: float = inf
+    below: float = inf
+    known: tuple[str, ...] = ()
+
+    def allows(self, value: Any) -> bool:
+        """Say whether a value means something.
+
+        >>> [Rule(above=0.0, at_most=1.0).allows(value) for value in (0.0, 0.5, 1.0, None)]
+        [False, True, True, True]
+        """
+        if value is None:
+            return True
+        if self.known:
+            return value in self.known
+        return bool(self.at_least <= value <= self.at_most and self.above < value < self.below)
+
+    def broken_by(self, name: str, value: Any) -> str:
+        """Return what is wrong with a value of the field `name`, or nothing.
+
+        >>> Rule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
+        'watermark is 1.5; it must be at least 0 and below 1'
+        """
+        if self.allows(value):
+            return ""
+        if self.known:
+            return str(UnknownNameError(name, str(value), self.known))
+        ends = {"at least": self.at_least, "above": self.above}
+        ends |= {"at most": self.at_most, "below": self.below}
+        wanted = " and ".join(f"{word} {end:g}" for word, end in ends.items() if isfinite(end))
+        wanted = "positive" if wanted == "above 0" else wanted
+        return f"{name} is {value:g}; it must be {wanted if isfinite(value) else 'finite'}"
+
+
+def check_point(point: Any) -> None:
+    """Raise `UserError` if fields of a point break their rules, with a line for each."""
+    kind: Any = type(point)
+    _tell(rule.broken_by(name, getattr(point, name)) for name, rule in rules_of(kind))
+
+
+def check_batch(kind: type, batch: pa.RecordBatch) -> None:
+    """Raise `UserError` if columns of points of a type break rules, with a line for each value."""
+    _tell(
+        rule.broken_by(name, value)
+        for name, rule in rules_of(kind)
+        for value in _telling(batch.column(name))
+    )
+
+
+@functools.cache
+def rules_of(kind: Any) -> tuple[tuple[str, Rule], ...]:
+    """Return the fields of a point type that have a rule."""
+    rules = ((f.name, f.metadata.get("rule", Rule())) for f in fields(kind))
+    return tuple((name, rule) for name, rule in rules if rule != Rule())
+
+
+def _telling(column: pa.Array) -> list[Any]:
+    """Return values that tell whether all of a column are allowed: the extremes, or each word."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        ends = pc.min_max(column).as_py()
+        return sorted(set(ends.values()) - {None})
+    distinct: list[Any] = pc.unique(column).to_pylist()
+    return distinct
+
+
+def _tell(lines: Iterable[str]) -> None:
+    if broken := [line for line in lines if line]:
+        raise UserError("\n".join(broken))

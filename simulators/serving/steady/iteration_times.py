@@ -1,0 +1,241 @@
+"""Rows of one model on one kind of GPU are priced together, every distinct batch in one call.
+
+A steady state needs two iterations of each row: one of decodes, and one with prompts in it. Linear
+layers see the batch alone and attention of decodes sees batch and context, so rows that combine
+both are priced as a table with a row per batch and a column per context. A pipeline is made of the
+same layers whatever its length. As in the event simulation it has two kinds of stage: the last one,
+and of those that send on the slowest, which is the first of those with most expert layers, then
+with most layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.model import LanguageModel
+from simulators.composition.price import Layers, layers_of
+from simulators.composition.replica import Replica
+from simulators.core.columns import categories
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats, Ints
+from simulators.serving.deployment import Deployment, deployment_of
+from simulators.serving.point import ServingPoint
+from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.step import Step
+
+SHARED = (
+    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices", "tp", "sm_scale",
+    "clock_scale", "bandwidth_scale", "l2_scale",
+)  # fmt: skip
+"""The fields that rows priced together have in common."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The rows of a family that have as many stages."""
+
+    replica: Replica | None
+    verdict: str  # why there is none
+    rows: Ints
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that differ in stages, load and limits only."""
+
+    deployment: Deployment | None
+    pipelines: tuple[Pipeline, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iterations:
+    """The two iterations of each row: `decodes` single tokens alone, and one with prompts."""
+
+    decodes: Floats
+    keys: Floats  # that each decode reads
+    prompt_decodes: Floats  # decodes beside the prompts
+    prompts: Floats
+    prompt_tokens: Floats
+    prompt_pairs: Floats
+    prompt_keys: Floats
+    kind: Ints  # equal where lengths are
+
+    def at(self, rows: Ints) -> Iterations:
+        """Return the iterations of some rows."""
+        return Iterations(**{name: column[rows] for name, column in vars(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Of each row: seconds of the slowest stage and of all stages, joules of all GPUs."""
+
+    decode_pace_s: Floats
+    decode_pass_s: Floats
+    decode_j: Floats
+    prompt_pace_s: Floats
+    prompt_pass_s: Floats
+    prompt_j: Floats
+    waiting_w: Floats  # of the GPUs of one stage without work
+    calibrated: NDArray[np.bool_]
+    extrapolated: NDArray[np.bool_]
+
+
+Members = Sequence[tuple[int, Ints]]
+"""Numbers of stages, and the rows that have them."""
+
+
+def families_of(batch: pa.RecordBatch) -> list[Family]:
+    """Return the rows of each family, in the order of their first rows."""
+    coded = [categories(batch, name) for name in (*SHARED, "pp")]
+    code = np.zeros(batch.num_rows, np.int64)
+    for codes, values in coded:
+        code = code * len(values) + codes
+    # Neighbours mostly share a replica: runs are sorted, not rows.
+    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+    lengths = np.diff(np.append(starts, code.size))
+    runs: dict[int, list[Ints]] = {}
+    for key, start, length in zip(code[starts].tolist(), starts, lengths, strict=True):
+        runs.setdefault(key, []).append(np.arange(start, start + length))
+    stages = coded[-1][1]
+    by_family: dict[int, list[tuple[int, Ints]]] = {}
+    for key, parts in runs.items():
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        by_family.setdefault(key // len(stages), []).append((stages[key % len(stages)], rows))
+    families = []
+    for members in by_family.values():
+        row = members[0][1][0]
+        named = {n: values[codes[row]] for n, (codes, values) in zip(SHARED, coded, strict=False)}
+        families.append(_family(named, members))
+    return families
+
+
+def _family(named: dict[str, Any], members: Members) -> Family:
+    try:
+        deployment = deployment_of(ServingPoint(**named))
+    except Infeasible as verdict:
+        return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
+    whole = deployment.hardware.replica
+    pipelines = []
+    for pp, rows in members:
+        cut = Parallelism(tp=whole.cut.tp, pp=pp)
+        try:
+            check_cut(whole.model, cut)
+        except Infeasible as verdict:
+            pipelines.append(Pipeline(None, str(verdict), rows))
+        else:
+            pipelines.append(Pipeline(replace(whole, cut=cut), "", rows))
+    return Family(deployment, tuple(pipelines))
+
+
+def no_prices(rows: int) -> Prices:
+    """Return room for the prices of so many rows."""
+    columns: dict[str, Any] = {f.name: np.empty(rows) for f in fields(Prices)}
+    columns |= {name: np.empty(rows, bool) for name in ("calibrated", "extrapolated")}
+    return Prices(**columns)
+
+
+def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Members) -> None:
+    """Write the prices of the rows of one family.
+
+    Args:
+        prices: of all rows.
+        replica: the family's, with any number of stages.
+        asked: the iterations of all rows.
+        members: the rows of this family.
+    """
+    rows = np.concatenate([rows for _, rows in members])
+    step, shape, decode, prompt = _table(asked.at(rows))
+    layers = layers_of(replica, step)
+    start = 0
+    for pp, where in members:
+        mine = slice(start, start + where.size)
+        start += where.size
+        columns, calibrated, outside = _stages(layers, pp, shape)
+        decodes, prompts = [tuple(i[mine] for i in place) for place in (decode, prompt)]
+        for name, column in zip(("pace_s", "pass_s", "j"), columns, strict=True):
+            getattr(prices, f"decode_{name}")[where] = column[decodes]
+            getattr(prices, f"prompt_{name}")[where] = column[prompts]
+        prices.waiting_w[where] = layers.waiting_w
+        prices.calibrated[where] = calibrated
+        prices.extrapolated[where] = outside[decodes] | outside[prompts] if outside.any() else False
+
+
+Place = tuple[Ints, ...]
+
+
+def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
+    """Return a step for all rows, its shape, and where the two iterations of each row stand."""
+    rows = asked.decodes.size
+    batches, batch = np.unique(asked.decodes, return_inverse=True)
+    kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
+    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any():
+        places = np.arange(2 * rows)
+        return _rows_step(asked), (2 * rows,), (places[:rows],), (places[rows:],)
+    # Prompts differ by their number and lengths; each such batch has a row of its own.
+    most = int(asked.prompts.max()) + 1
+    _, alone, prompt = np.unique(
+        kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
+    )
+    nothing, none = np.zeros(batches.size), np.zeros(alone.size)
+    decodes = np.concatenate([batches, none])[:, None]
+    step = Step(
+        decodes=decodes,
+        decode_kv_tokens=decodes * asked.keys[first],
+        prefills=np.concatenate([nothing, asked.prompts[alone]])[:, None],
+        prefill_tokens=np.concatenate([nothing, asked.prompt_tokens[alone]])[:, None],
+        prefill_pairs=np.concatenate([nothing, asked.prompt_pairs[alone]])[:, None],
+        prefill_kv_tokens=np.concatenate([nothing, asked.prompt_keys[alone]])[:, None],
+        logits_rows=np.concatenate([batches, asked.prompts[alone]])[:, None],
+    )
+    return step, (decodes.size, kinds.size), (batch, kind), (batches.size + prompt, kind)
+
+
+def _rows_step(asked: Iterations) -> Step:
+    """Return a step with the decodes of every row, and behind them its prompts."""
+    none = np.zeros(asked.decodes.size)
+    decodes = np.concatenate([asked.decodes, asked.prompt_decodes])
+    return Step(
+        decodes=decodes,
+        decode_kv_tokens=decodes * np.concatenate([asked.keys, asked.keys]),
+        prefills=np.concatenate([none, asked.prompts]),
+        prefill_tokens=np.concatenate([none, asked.prompt_tokens]),
+        prefill_pairs=np.concatenate([none, asked.prompt_pairs]),
+        prefill_kv_tokens=np.concatenate([none, asked.prompt_keys]),
+        logits_rows=np.concatenate([asked.decodes, asked.prompt_decodes + asked.prompts]),
+    )
+
+
+def _stages(
+    layers: Layers, pp: int, shape: tuple[int, ...]
+) -> tuple[list[Floats], bool, NDArray[np.bool_]]:
+    """Return seconds of the slowest stage, of all stages, joules of all; and what they rest on."""
+    last = layers.stage(pp, pp - 1)
+    pace_s = pass_s = last.latency_s
+    joules, calibrated, outside = last.energy_j, last.calibrated, last.extrapolated
+    if pp > 1:
+        sender = layers.stage(pp, slowest_sender(layers.replica.model, pp))
+        pace_s = np.maximum(sender.latency_s, pace_s)
+        pass_s = (pp - 1) * sender.latency_s + pass_s
+        joules = (pp - 1) * sender.energy_j + joules
+        calibrated &= sender.calibrated
+        outside = np.logical_or(sender.extrapolated, outside)
+    columns = [np.broadcast_to(np.asarray(c), shape) for c in (pace_s, pass_s, joules)]
+    return columns, calibrated, np.broadcast_to(outside, shape)
+
+
+def slowest_sender(model: LanguageModel, pp: int) -> int:
+    """Return the stage that takes longest of those that send on.
+
+    >>> from simulators.catalog.model import load_model
+    >>> slowest_sender(load_model("llama2_70b"), 4), slowest_sender(load_model("deepseek_v3"), 8)
+    (0, 1)
+    """
+    cut = Parallelism(pp=pp)
+    stages = [stage_of(model, cut, stage) for stage in range(pp - 1)]
+    return max(range(pp - 1), key=lambda s: (stages[s].expert_layers, stages[s].layers, -s))

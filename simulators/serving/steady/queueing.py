@@ -1,0 +1,213 @@
+"""Requests that arrive by themselves share a replica whose pace depends on how many there are.
+
+A replica with `n` running requests completes `X(n)` per second, all of them at the same pace. That
+is processor sharing with state-dependent rates, in which for Poisson arrivals of rate `r` the
+number of requests is distributed as
+
+    p(n) ~ product over k = 1 .. n of r / X(min(k, seats))
+
+whatever their lengths (Cohen, "The multiple phase service network with generalized processor
+sharing", 1979; with limited seats Zhang and Zwart, 2008). Little's law makes times of numbers. The
+wait for a seat is scaled by the variation of gaps and lengths, as in a GI/G/m queue (Allen and
+Cunneen). Prompts wait for one another as in an M/G/1 queue whose server goes on vacation for one
+decode iteration whenever no prompt is left (Doshi, "Queueing systems with vacations", 1986).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.prices.iteration_table import octaves
+from simulators.serving.steady.batch_cycle import Engine, Turn
+from simulators.serving.steady.iteration_times import Prices
+from simulators.serving.steady.mean_lengths import Lengths
+
+SEAT_STEPS = 4
+"""Numbers of seats priced per octave; throughput is interpolated between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """Of each row: how many requests a replica has."""
+
+    busy: Floats  # share of the time with any; of closed clients, of their batches in flight
+    running: Floats  # mean number in seats
+    waiting: Floats  # mean number without; infinite where more arrive than can be served
+
+    def put(self, rows: Ints, part: Crowd) -> None:
+        """Write some rows."""
+        for name, column in vars(self).items():
+            column[rows] = getattr(part, name)
+
+
+def is_known(engine: Engine) -> NDArray[np.bool_]:
+    """Return for which rows the number of requests does not depend on the replica's pace."""
+    known: NDArray[np.bool_] = np.isnan(engine.rate) & (engine.think_s == 0.0)
+    return known
+
+
+def known_crowd(engine: Engine) -> Crowd:
+    """Return how many requests there are where that is known, and room for the other rows."""
+    seats = engine.stages * engine.seats
+    clients = np.where(np.isinf(engine.clients), seats, engine.clients)
+    running = np.minimum(clients, seats)
+    return Crowd(
+        busy=np.minimum(1.0, running / engine.stages), running=running, waiting=clients - running
+    )
+
+
+def seats_looked_at(most: float) -> Floats:
+    """Return the numbers of seats between which throughput is interpolated, 0 first.
+
+    >>> seats_looked_at(10.0)
+    array([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8., 10.])
+    """
+    grid = octaves(SEAT_STEPS, max(1, int(np.ceil(most))))
+    return grid[: int(np.searchsorted(grid, most)) + 1]
+
+
+def crowd_of(engine: Engine, seats: Floats, per_s: Floats) -> Crowd:
+    """Return how many requests there are on average, in rows of equally many stages.
+
+    Args:
+        engine: what each replica may do.
+        seats: per row the numbers of seats priced, rising from 0; the last is all of them.
+        per_s: requests per second with each of them taken, in every stage's batch.
+    """
+    numbers = seats * engine.stages[:, None]
+    closed = np.isnan(engine.rate)
+    answered = _returning(engine, numbers, per_s)
+    arriving = _arriving(np.where(closed, per_s[:, 1], engine.rate), numbers, per_s)
+    return Crowd(
+        **{
+            name: np.where(closed, getattr(answered, name), getattr(arriving, name))
+            for name in Crowd.__dataclass_fields__
+        }
+    )
+
+
+def _returning(engine: Engine, numbers: Floats, per_s: Floats) -> Crowd:
+    """Return the crowd of clients who think between an answer and the next request."""
+    clients = np.where(np.isinf(engine.clients), numbers[:, -1], engine.clients)
+    all_told = numbers + engine.think_s[:, None] * per_s  # in seats and thinking
+    rows = np.arange(clients.size)
+    above = np.minimum((all_told < clients[:, None]).sum(axis=1), numbers.shape[1] - 1)
+    low, high = all_told[rows, above - 1], all_told[rows, above]
+    along = np.clip((clients - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    low_n, high_n = numbers[rows, above - 1], numbers[rows, above]
+    running = low_n + along * (high_n - low_n)
+    return Crowd(
+        busy=np.minimum(1.0, running / engine.stages),
+        running=running,
+        waiting=np.maximum(0.0, clients - all_told[:, -1]),
+    )
+
+
+def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> Crowd:
+    """Return the crowd of requests that arrive at a rate."""
+    most = numbers[:, -1]
+    number = np.arange(1.0, most.max() + 1.0)
+    high = np.searchsorted(numbers.max(axis=0), number)
+    low_n, high_n = numbers[:, high - 1], numbers[:, high]
+    there = number <= most[:, None]
+    along = np.where(there, (number - low_n) / np.where(there, high_n - low_n, 1.0), 1.0)
+    able = per_s[:, high - 1] + along * (per_s[:, high] - per_s[:, high - 1])
+    log_p = np.cumsum(np.log(rate[:, None] / able), axis=1)
+    top = np.maximum(0.0, np.where(there, log_p, -np.inf).max(axis=1))
+    weight = np.where(there, np.exp(np.minimum(0.0, log_p - top[:, None])), 0.0)
+    rows, last = np.arange(rate.size), most.astype(np.int64) - 1
+    none, full = np.exp(-top), weight[rows, last]
+    used = rate / per_s[:, -1]
+    stable = used < 1.0
+    more = full * used / np.where(stable, 1.0 - used, 1.0)
+    # Sums run along the numbers of requests, one after another: the same in every batch.
+    total = none + np.cumsum(weight, axis=1)[rows, last] + more
+    running = np.cumsum(weight * number, axis=1)[rows, last] + more * most
+    waiting = more / np.where(stable, 1.0 - used, 1.0)
+    return Crowd(
+        busy=np.where(stable, 1.0 - none / total, 1.0),
+        running=np.where(stable, running / total, most),
+        waiting=np.where(stable, waiting / total, np.inf),
+    )
+
+
+def seats_of(engine: Engine, crowd: Crowd) -> Floats:
+    """Return the seats taken in each batch in flight while there is any work."""
+    return np.clip(crowd.running / crowd.busy / engine.stages, 1.0, engine.seats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The steady state of each row; NaN where latencies have none."""
+
+    requests_per_s: Floats  # of one replica
+    running: Floats  # requests in seats
+    busy: Floats  # share of the time with any
+    ttft_s: Floats
+    tpot_s: Floats
+    queue_s: Floats
+    saturated: NDArray[np.bool_]
+
+
+def state_of(
+    engine: Engine, lengths: Lengths, turn: Turn, prices: Prices, seats: Floats, crowd: Crowd
+) -> State:
+    """Return the steady state.
+
+    Args:
+        engine: what each replica may do.
+        lengths: of its requests.
+        turn: with the seats that are taken on average while there is work.
+        prices: of its iterations.
+        seats: how many those are, in each batch in flight.
+        crowd: how many requests there are.
+    """
+    turn_s = engine.stages * turn.pace_s(prices)
+    closed = np.isnan(engine.rate)
+    saturated = np.isinf(crowd.waiting)
+    full = closed | saturated
+    busy = np.where(saturated, 1.0, crowd.busy)
+    actual = np.where(full, busy * engine.stages * seats / turn_s, engine.rate)
+    first_s = turn.chunks * prices.prompt_pass_s
+    backlog_s = turn.backlog * engine.stages * prices.prompt_pace_s
+    decode_s = engine.stages * prices.decode_pace_s
+    open_s = _prompt_wait_s(engine, lengths, turn, prices, crowd.busy, actual)
+    seated_s = np.where(full, turn_s, crowd.running / actual)
+    # Of the time in a seat, what the own prompt and the least a decode takes leave.
+    spare_s = np.maximum(0.0, seated_s - first_s - turn.later * decode_s)
+    at_once = saturated | (closed & (engine.think_s == 0.0))
+    prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
+    varied = (engine.arrival_scv + lengths.output_scv) / 2.0
+    seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, crowd.waiting) / actual
+    later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(turn.later, 1.0)
+    # Where prompts are cut, a decode waits for nothing but iterations, and gets a token in each.
+    later_s = np.where(engine.chunked & ~at_once, turn_s / turn.rounds, later_s)
+    queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
+    return State(
+        requests_per_s=actual,
+        running=crowd.running,
+        busy=busy,
+        ttft_s=queue_s + first_s,
+        tpot_s=np.where(turn.later > 0.0, later_s, np.nan),
+        queue_s=queue_s,
+        saturated=saturated,
+    )
+
+
+def _prompt_wait_s(
+    engine: Engine, lengths: Lengths, turn: Turn, prices: Prices, busy: Floats, rate: Floats
+) -> Floats:
+    """Return how long a prompt waits for those before it and for the iteration under way."""
+    varied = (engine.arrival_scv + lengths.prompt_scv) / 2.0
+    one_s = turn.iterations_per_prompt * prices.prompt_pace_s
+    share = np.minimum(busy, rate * one_s)
+    left = np.maximum(1.0 - share, 1.0 / (1.0 + engine.stages * engine.seats))
+    behind_s = varied * share * one_s / left
+    # The iteration under way: one of decodes, or where prompts are cut also one with a chunk.
+    under_way_s = np.where(engine.chunked, turn.pace_s(prices) / turn.rounds, prices.decode_pace_s)
+    rest = np.where(engine.chunked, busy, (busy - share) / left)
+    return behind_s + np.minimum(1.0, rest) * under_way_s / 2.0

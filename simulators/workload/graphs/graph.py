@@ -1,0 +1,330 @@
+"""A model as a graph of the operators its author wrote, each with what it reads.
+
+One list of nodes answers for every phase: which kernels a forward pass runs, what the backward pass
+adds, what has to be kept for it in between, and how many weights there are. Layers that repeat are
+drawn once and counted. Sizes are whole numbers: a graph belongs to one batch and one length.
+
+`Sketch` draws a graph; `Graph` is what was drawn. Kernels are chosen a floor above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from simulators.core.errors import UserError
+
+Shape = tuple[int, ...]
+
+PRODUCTS = ("linear", "matmul", "conv", "attention", "grouped_linear")
+"""Kinds that multiply matrices; between two of them everything is bound by memory."""
+
+POINTWISE = (
+    "add", "mul", "scale", "shift", "pow", "rsqrt", "maximum", "mask", "relu", "gelu", "tanh",
+    "silu", "sigmoid", "dropout",
+)  # fmt: skip
+NORMS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm")
+TABLES = ("embedding", "embedding_bag", "gather", "scatter")
+MOVES = ("copy", "mean", "sum", "pool")
+VIEWS = ("input", "weight", "view", "part")
+"""Kinds no kernel runs for: what is there beforehand, a weight, another shape, a slice."""
+
+KINDS = (*VIEWS, *PRODUCTS, *POINTWISE, *NORMS, *TABLES, *MOVES)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a model is run on: how many inputs, how long each is, and whether it is trained."""
+
+    batch: int
+    length: int = 0  # tokens, pixels a side, rows a lookup ...; 0: the model's usual
+    training: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One operator: what it reads, the shape of its result, its own weights."""
+
+    name: str
+    kind: str  # one of KINDS
+    inputs: tuple[int, ...]  # positions of the nodes it reads
+    shape: Shape  # of the result; the last rank is contiguous
+    weights: tuple[Shape, ...] = ()  # none where they are another node's (tied)
+    repeat: int = 1  # how often it runs: layers it stands for, times steps
+    copies: int = 1  # of its weights: layers it stands for
+    stride: int = 1  # of a convolution or pool
+    groups: int = 1  # of a convolution; routed copies per row of a grouped linear
+    causal: bool = False  # attention that sees only what came before
+    waits: bool = False  # the host reads the result before it goes on
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of the result.
+
+        >>> Node(name="x", kind="input", inputs=(), shape=(2, 3)).numbers
+        6
+        """
+        return math.prod(self.shape)
+
+    @property
+    def parameters(self) -> int:
+        """Weights of one of its repetitions."""
+        return sum(math.prod(shape) for shape in self.weights)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether it is a convolution with filters of one channel each."""
+        return self.kind == "conv" and self.groups > 1 and self.weights[0][1] == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """The operators of one model for one batch, inputs before those who read them."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the model; tied ones count once."""
+        return sum(node.copies * node.parameters for node in self.nodes)
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions of all matrix products of one forward pass."""
+        return sum(node.repeat * product_flops(self, node) for node in self.nodes)
+
+    def shape(self, node: Node, place: int = 0) -> Shape:
+        """Return the shape of one of a node's inputs."""
+        return self.nodes[node.inputs[place]].shape
+
+    def base(self, position: int, *, through_dropout: bool = False) -> int:
+        """Return the node whose memory is seen at a position, behind views and slices."""
+        seen_through = ("view", "part", "dropout") if through_dropout else ("view", "part")
+        while self.nodes[position].kind in seen_through:
+            position = self.nodes[position].inputs[0]
+        return position
+
+    def users(self, *, through_dropout: bool = False) -> tuple[frozenset[int], ...]:
+        """Return for every node the operators that read its memory, directly or behind views."""
+        found: list[set[int]] = [set() for _ in self.nodes]
+        skipped = (*VIEWS, "dropout") if through_dropout else VIEWS
+        for position, node in enumerate(self.nodes):
+            if node.kind not in skipped:
+                for source in node.inputs:
+                    found[self.base(source, through_dropout=through_dropout)].add(position)
+        return tuple(map(frozenset, found))
+
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Return for every node the positions of those that read it, views among them."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for position, node in enumerate(self.nodes):
+            for source in node.inputs:
+                found[source].append(position)
+        return tuple(map(tuple, found))
+
+
+def product_flops(graph: Graph, node: Node) -> float:
+    """Return the FLOPs of one repetition of a matrix product, 0 for any other node.
+
+    >>> sketch = Sketch("mlp")
+    >>> _ = sketch.linear(sketch.input((4, 8)), 16, bias=False)
+    >>> sketch.graph().flops
+    1024.0
+    """
+    if node.kind in ("linear", "matmul", "grouped_linear"):
+        return 2.0 * node.numbers * graph.shape(node)[-1]
+    if node.kind == "conv":
+        return 2.0 * node.numbers * math.prod(node.weights[0][1:])
+    if node.kind == "attention":
+        batch, length, heads, width = graph.shape(node)
+        seen = graph.shape(node, 1)[1]
+        pairs = length * seen / 2 if node.causal else length * seen
+        return 2.0 * batch * heads * pairs * (width + node.shape[-1])
+    return 0.0
+
+
+@dataclass
+class Sketch:
+    """A graph while it is drawn: every method adds a node and returns its position.
+
+    >>> sketch = Sketch("mlp")
+    >>> x = sketch.input((4, 8))
+    >>> with sketch.layers(3):
+    ...     x = sketch.add(x, sketch.relu(sketch.linear(x, 8)))
+    >>> sketch.graph().parameters
+    216
+    """
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    scope: str = ""
+    _repeat: int = 1
+    _copies: int = 1
+
+    def graph(self) -> Graph:
+        """Return what was drawn."""
+        return Graph(name=self.name, nodes=tuple(self.nodes))
+
+    @contextmanager
+    def layers(self, count: int, scope: str = "layer") -> Iterator[None]:
+        """Draw one layer for `count` alike, each with weights of its own."""
+        outer, self._copies = self._copies, self._copies * count
+        with self.steps(count, scope):
+            yield
+        self._copies = outer
+
+    @contextmanager
+    def steps(self, count: int, scope: str = "step") -> Iterator[None]:
+        """Draw one of `count` runs of the same weights."""
+        outer, self._repeat = self._repeat, self._repeat * count
+        named, self.scope = self.scope, f"{self.scope}{scope}."
+        yield
+        self._repeat, self.scope = outer, named
+
+    def shape(self, position: int) -> Shape:
+        """Return the shape of a node's result."""
+        return self.nodes[position].shape
+
+    def node(
+        self,
+        kind: str,
+        inputs: Sequence[int],
+        shape: Shape,
+        *,
+        weights: tuple[Shape, ...] = (),
+        name: str = "",
+        stride: int = 1,
+        groups: int = 1,
+        causal: bool = False,
+        waits: bool = False,
+    ) -> int:
+        """Add an operator.
+
+        Raises:
+            UserError: a size is not positive.
+        """
+        assert kind in KINDS, kind
+        if min((1, *shape)) < 1:
+            raise UserError(f"{self.name}: {self.scope}{name or kind} has the shape {shape}")
+        self.nodes.append(
+            Node(
+                name=f"{self.scope}{name or kind}",
+                kind=kind,
+                inputs=tuple(inputs),
+                shape=shape,
+                weights=weights,
+                repeat=self._repeat,
+                copies=self._copies,
+                stride=stride,
+                groups=groups,
+                causal=causal,
+                waits=waits,
+            )
+        )
+        return len(self.nodes) - 1
+
+    def input(self, shape: Shape, name: str = "input") -> int:
+        """Add something that is there before the model runs."""
+        return self.node("input", (), shape, name=name)
+
+    def linear(
+        self, x: int, n: int, *, bias: bool = True, tied: bool = False, name: str = ""
+    ) -> int:
+        """Multiply by a matrix, which is another node's if it is tied."""
+        *rows, k = self.shape(x)
+        own = ((n, k), (n,)) if bias else ((n, k),)
+        weights = () if tied else own
+        return self.node("linear", (x,), (*rows, n), weights=weights, name=name)
+
+    def matmul(self, a: int, b: int, *, name: str = "") -> int:
+        """Multiply `a[..., m, k]` by `b[..., k, n]`, one product per leading index."""
+        return self.node("matmul", (a, b), (*self.shape(a)[:-1], self.shape(b)[-1]), name=name)
+
+    def attention(self, q: int, k: int, v: int, *, causal: bool, name: str = "") -> int:
+        """Attend in one kernel; all are [batch, length, heads, width]."""
+        shape = (*self.shape(q)[:-1], self.shape(v)[-1])
+        return self.node("attention", (q, k, v), shape, causal=causal, name=name)
+
+    def view(self, x: int, shape: Shape) -> int:
+        """Look at a result under another shape; the node itself is free."""
+        assert math.prod(shape) == self.nodes[x].numbers, (self.shape(x), shape)
+        return self.node("view", (x,), shape)
+
+    def part(self, x: int, shape: Shape, *, name: str = "") -> int:
+        """Take a slice of a wider result, or its heads; free until gradients are put together."""
+        return self.node("part", (x,), shape, name=name)
+
+    def copy(self, inputs: Sequence[int], shape: Shape, *, name: str = "") -> int:
+        """Write one or several results anew: transposed, joined, upsampled."""
+        return self.node("copy", inputs, shape, name=name)
+
+    def embedding(self, ids: int, table: Shape, *, name: str = "") -> int:
+        """Gather rows of a table, one per index."""
+        shape = (*self.shape(ids), table[1])
+        return self.node("embedding", (ids,), shape, weights=(table,), name=name)
+
+    def norm(self, x: int, kind: str = "layer_norm", *, name: str = "") -> int:
+        """Normalise rows (layer, RMS), channels (batch) or groups of channels (group)."""
+        shape = self.shape(x)
+        width = shape[1] if kind in ("batch_norm", "group_norm") else shape[-1]
+        weights = ((width,),) if kind == "rms_norm" else ((width,), (width,))
+        return self.node(kind, (x,), shape, weights=weights, name=name)
+
+    def softmax(self, x: int) -> int:
+        """Normalise exponentials along the last rank."""
+        return self.node("softmax", (x,), self.shape(x))
+
+    def conv(
+        self,
+        x: int,
+        filters: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        padding: int | None = None,
+        bias: bool = False,
+        name: str = "",
+    ) -> int:
+        """Convolve images [batch, channels, height, width]; padded to keep their size if unsaid."""
+        batch, channels, *sides = self.shape(x)
+        pad = kernel // 2 if padding is None else padding
+        out = tuple((side + 2 * pad - kernel) // stride + 1 for side in sides)
+        weights: tuple[Shape, ...] = ((filters, channels // groups, kernel, kernel),)
+        weights += ((filters,),) if bias else ()
+        return self.node(
+            "conv", (x,), (batch, filters, *out), weights=weights, stride=stride, groups=groups,
+            name=name,
+        )  # fmt: skip
+
+    def pool(self, x: int, kernel: int, *, stride: int, padding: int = 0) -> int:
+        """Take the largest or mean number of each window."""
+        batch, channels, *sides = self.shape(x)
+        out = tuple((side + 2 * padding - kernel) // stride + 1 for side in sides)
+        return self.node("pool", (x,), (batch, channels, *out), stride=stride)
+
+    def mean(self, x: int, shape: Shape) -> int:
+        """Average over whatever `shape` leaves out."""
+        return self.node("mean", (x,), shape)
+
+    def add(self, a: int, b: int, *, name: str = "") -> int:
+        """Add two results; the smaller is broadcast."""
+        return self.node("add", (a, b), self._wider(a, b), name=name)
+
+    def mul(self, a: int, b: int, *, name: str = "") -> int:
+        """Multiply two results number by number; the smaller is broadcast."""
+        return self.node("mul", (a, b), self._wider(a, b), name=name)
+
+    def pointwise(self, kind: str, x: int, *others: int, weights: tuple[Shape, ...] = ()) -> int:
+        """Apply a function to every number."""
+        return self.node(kind, (x, *others), self.shape(x), weights=weights)
+
+    def relu(self, x: int) -> int:
+        """Cut off what is negative."""
+        return self.pointwise("relu", x)
+
+    def _wider(self, a: int, b: int) -> Shape:
+        return max(self.shape(a), self.shape(b), key=math.prod)

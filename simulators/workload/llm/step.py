@@ -1,0 +1,50 @@
+"""One iteration as a few sums over its requests, so that unequal requests add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.workload.operators import Column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one iteration processes, as sums over its requests; each may be a column.
+
+    A prefill chunk of `c` tokens after `past` earlier ones scores `c * past + c * (c + 1) / 2`
+    pairs and reads `past + c` keys; a decode reads every key of its request, the new one included.
+    """
+
+    prefills: Column = 0.0  # requests with a chunk of prompt
+    prefill_tokens: Column = 0.0
+    prefill_pairs: Column = 0.0
+    prefill_kv_tokens: Column = 0.0
+    decodes: Column = 0.0  # requests with one new token
+    decode_kv_tokens: Column = 0.0
+    logits_rows: Column = 0.0  # rows the LM head answers: decodes and finished prompts
+
+    @property
+    def tokens(self) -> Column:
+        """Rows that flow through the linear layers."""
+        return self.prefill_tokens + self.decodes
+
+
+def prefill_step(batch: Column, prompt: Column) -> Step:
+    """Return the step in which `batch` whole prompts of `prompt` tokens are processed.
+
+    >>> prefill_step(2.0, 3.0).prefill_pairs
+    12.0
+    """
+    tokens = batch * prompt
+    return Step(
+        prefills=batch,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * (prompt + 1.0) / 2.0,
+        prefill_kv_tokens=tokens,
+        logits_rows=batch,
+    )
+
+
+def decode_step(batch: Column, context: Column) -> Step:
+    """Return the step in which each of `batch` requests reads `context` keys for one new token."""
+    return Step(decodes=batch, decode_kv_tokens=batch * context, logits_rows=batch)

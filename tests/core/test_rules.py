@@ -1,0 +1,62 @@
+"""A rule stands on its field, and everything that breaks one is told at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import choice, fields_of
+from simulators.core.errors import UserError
+from simulators.core.rules import check_batch, check_point
+
+
+@dataclass(frozen=True)
+class Point:
+    name: str = choice("anything", default="x")
+    tp: int = choice("degree", at_least=1, part="cut", default=1)
+    share: float = choice("of memory", above=0.0, at_most=1.0, default=0.5)
+    qps: float | None = choice("rate", above=0.0, default=None)
+    preemption: str = choice("how", known=("recompute", "swap"), default="swap")
+
+
+GOOD, BAD = Point(), Point(tp=0, share=1.5, qps=float("inf"), preemption="swop")
+
+
+def batch(*points: Point) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([asdict(p) for p in points], schema=schema_of(Point))
+
+
+def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
+    check_point(GOOD)
+    with pytest.raises(UserError) as error:
+        check_point(BAD)
+    assert str(error.value).splitlines() == [
+        "tp is 0; it must be at least 1",
+        "share is 1.5; it must be above 0 and at most 1",
+        "qps is inf; it must be finite",
+        "unknown preemption 'swop'; did you mean 'swap'?",
+        "Known: recompute, swap",
+    ]
+
+
+def test_a_batch_is_told_what_its_points_would_be() -> None:
+    check_batch(Point, batch(GOOD, replace(GOOD, qps=3.0), GOOD))
+    with pytest.raises(UserError) as one:
+        check_point(BAD)
+    with pytest.raises(UserError) as many:
+        check_batch(Point, batch(GOOD, BAD, GOOD))
+    assert str(many.value) == str(one.value)
+
+
+def test_encoded_values_that_no_row_has_break_no_rule() -> None:
+    words = pa.array(["swap", "swop"]).dictionary_encode()
+    columns = {n: batch(GOOD).column(n) for n in Point.__dataclass_fields__}
+    columns["preemption"] = words[:1]
+    check_batch(Point, pa.RecordBatch.from_pydict(columns))
+
+
+def test_fields_are_told_apart_by_their_part() -> None:
+    assert fields_of(Point, "cut") == ("tp",)

@@ -1,0 +1,131 @@
+"""Designs become commands that their engines document, or say why they cannot."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.serving import deployment, launch_of
+from simulators.catalog.engine import load_engine
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import ENGINES
+from simulators.serving.point import ServingPoint
+
+LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
+DESIGNS = {
+    "vllm": replace(LLAMA, chunk_size=2048, replicas=3),
+    "vllm, prompts whole": replace(LLAMA, scheduler="vllm", max_batch_tokens=8192, dtype="fp8"),
+    "sglang": replace(
+        LLAMA, scheduler="sglang", chunk_size=8192, kv_dtype="fp8", runtime="eager",
+        poll_interval=10,
+    ),
+    "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
+    "sarathi on two stages": replace(LLAMA, scheduler="sarathi", pp=2, dtype="w4a16"),
+    "experts": ServingPoint(
+        model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
+        scheduler="sglang", chunk_size=4096,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES.names())
+@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+def test_options_are_documented_and_say_what_the_design_says(
+    design: ServingPoint, engine: str
+) -> None:
+    known = load_engine(engine)
+    if design.scheduler not in (*known.schedulers, *known.optional_schedulers):
+        with pytest.raises(UserError, match="does not batch as"):
+            launch_of(design, engine)
+        return
+    launch = launch_of(design, engine)
+    flags = [w for w in launch.command if w.startswith("--")]
+    assert set(flags) <= set(known.options)
+    assert len(flags) == len(set(flags))
+    assert launch.gpus == design.tp * design.pp * design.attention_dp
+    told = dict(zip(launch.command, launch.command[1:], strict=False))
+    batch = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}
+    assert told[batch.get(engine, "--max_batch_size")] == str(design.max_batch)
+    for key in (yaml.safe_load(launch.file) or {}) if launch.file else {}:
+        assert key in known.keys
+
+
+MIXTURES = {
+    "fp8_block": ("deepseek_v3", "h200_sxm"),
+    "bf16+fp4": ("deepseek_v3", "b200_sxm"),
+    "bf16+w4a8": ("gpt_oss_120b", "b200_sxm"),
+    "bf16+w4a16": ("gpt_oss_120b", "h100_sxm"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES.names())
+@pytest.mark.parametrize("dtype", MIXTURES)
+def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
+    model, gpu = MIXTURES[dtype]
+    design = ServingPoint(
+        model=model,
+        gpu=gpu,
+        tp=8,
+        dtype=dtype,
+        scheduler=load_engine(engine).schedulers[0],
+        chunk_size=2048,
+    )
+    text = deployment(design, engine)
+    assert f"# the precision is that of the checkpoint: name one in {dtype}\n" in text
+    assert "--quantization" not in text
+    needs_more = (dtype, engine) == ("bf16+w4a8", "vllm")
+    assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
+
+
+@pytest.mark.parametrize("engine", ENGINES.names())
+def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None:
+    design = replace(
+        LLAMA,
+        gpu="b200_sxm",
+        dtype="w4a8",
+        scheduler=load_engine(engine).schedulers[0],
+        chunk_size=2048,
+    )
+    assert f"{engine} documents no weights in w4a8; it has fp16" in refused(design)
+
+
+def test_five_designs_deploy_and_keep_their_names() -> None:
+    for name, design in list(DESIGNS.items())[:5]:
+        text = deployment(design, "", f"space {name}")
+        assert text.startswith(f"# space {name}: llama3_1_70b on h100_sxm")
+        command = text.split("\n", 1)[1]
+        words = shlex.split(command.split("YAML\n")[-1].replace("\\\n", " "), comments=True)
+        assert "meta-llama/Llama-3.1-70B" in " ".join(words)
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "dynamo"])
+def test_manifests_are_yaml_that_asks_for_the_gpus(target: str) -> None:
+    documents = list(yaml.safe_load_all(deployment(DESIGNS["vllm"], target)))
+    text = str(documents)
+    assert "'nvidia.com/gpu': 4" in text or "'nvidia.com/gpu': '4'" in text
+    assert "'replicas': 3" in text
+
+
+def refused(design: ServingPoint, target: str = "") -> str:
+    with pytest.raises((UserError, Infeasible)) as caught:
+        deployment(design, target)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "said"),
+    [
+        ({"scheduler": "orca"}, "", "no engine of today batches as 'orca' does"),
+        ({"scheduler": "sglang"}, "vllm", "vllm does not batch as 'sglang' does; that is sglang"),
+        ({"block_size": 7}, "", "vllm has no KV blocks of 7 tokens; it has 8, 16, 32"),
+        ({"chunk_size": 100}, "", "a token budget of at least max_batch: 100 tokens for 256"),
+        ({"bandwidth_scale": 2.0}, "", "a what-if device cannot be deployed: bandwidth_scale"),
+        ({"tp": 8, "pp": 2}, "kubernetes", "one replica spans 2 nodes"),
+    ],
+)
+def test_what_cannot_be_deployed_says_why(change: dict[str, Any], target: str, said: str) -> None:
+    assert said in refused(replace(LLAMA, **{"chunk_size": 2048} | change), target)
