@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pyarrow as pa
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
 from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
-from simulators.dataflow.energy.extrapolated import COUNTINGS, extrapolated
+from simulators.core.rules import check_point
+from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.fusion import in_pairs
@@ -40,7 +42,6 @@ from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
-MOST_EVALUATIONS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -74,30 +75,39 @@ class DataflowPoint:
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     counting: str = choice(
-        "exact, or extrapolated from a few iterations, as Timeloop counts", default="exact"
+        "exact, or extrapolated from a few iterations, as Timeloop counts",
+        default="exact",
+        known=("exact", "extrapolated"),
     )
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
-    evaluations: int = choice("mappings tried per distinct layer", default=40_000)
-    seed: int = choice("of the mapper", default=0)
+    evaluations: int = choice(
+        "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
+    )
+    seed: int = choice("of the mapper", default=0, at_least=0)
+
+
+_cost = partial(metric, page="dataflow.md#energy-time-and-area")
+_share = partial(metric, page="dataflow.md#where-energy-goes")
+_bound = partial(metric, page="dataflow.md#bounds")
 
 
 @dataclass(frozen=True)
 class DataflowMetrics:
     """What the architect of an accelerator would tabulate."""
 
-    energy_j: float = metric("energy of one inference", unit="J", better="min")
-    latency_s: float = metric("time of one inference", unit="s", better="min")
-    area_mm2: float = metric("buffers, registers, multipliers", unit="mm2", better="min")
-    edp_js: float = metric("energy times time", unit="J s")
-    cycles: int = metric("clock cycles")
-    macs: int = metric("multiply-accumulates")
-    utilization: float = metric("multiplies per cycle over multipliers")
-    dram_bytes: float = metric("bytes moved to and from the outermost level", unit="B")
-    dram_energy_share: float = metric("share of the outermost level in energy")
-    array_energy_share: float = metric("share of multipliers and of storage inside the array")
-    energy_bound_j: float = metric("energy no mapping can beat", unit="J")
-    latency_bound_s: float = metric("time no mapping can beat", unit="s")
-    gap: float = metric("how much of the energy-delay product a better mapping could at most save")
+    energy_j: float = _cost("energy of one inference", unit="J", better="min")
+    latency_s: float = _cost("time of one inference", unit="s", better="min")
+    area_mm2: float = _cost("buffers, registers, multipliers", unit="mm2", better="min")
+    edp_js: float = _cost("energy times time", unit="J s")
+    cycles: int = _cost("clock cycles")
+    macs: int = _share("multiply-accumulates")
+    utilization: float = _share("multiplies per cycle over multipliers")
+    dram_bytes: float = _share("bytes moved to and from the outermost level", unit="B")
+    dram_energy_share: float = _share("share of the outermost level in energy")
+    array_energy_share: float = _share("share of multipliers and of storage inside the array")
+    energy_bound_j: float = _bound("energy no mapping can beat", unit="J")
+    latency_bound_s: float = _bound("time no mapping can beat", unit="s")
+    gap: float = _bound("how much of the energy-delay product a better mapping could at most save")
 
 
 @dataclass(frozen=True)
@@ -152,12 +162,7 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
         Infeasible: a buffer holds fewer words than the tensors it must keep.
         UserError: a name or a number that means nothing.
     """
-    if not 1 <= point.evaluations <= MOST_EVALUATIONS:
-        raise UserError(
-            f"evaluations is {point.evaluations}; 1 to {MOST_EVALUATIONS:,} are possible"
-        )
-    if point.seed < 0:
-        raise UserError(f"seed is {point.seed}; it must not be negative")
+    check_point(point)
     accelerator = machine_for(point)
     return _totals([(n, f) for _, n, f in _found(point, accelerator)], accelerator)
 
@@ -177,8 +182,6 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
     """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
-    if point.counting not in COUNTINGS:
-        raise UnknownNameError("counting", point.counting, COUNTINGS)
     is_exact = point.counting == "exact"
     if is_exact and point.links:
         raise UserError("links are counted only with counting: extrapolated")
