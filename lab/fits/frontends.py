@@ -25,8 +25,9 @@ from simulators.composition.positive_fit import group_weights, non_negative
 from simulators.core.calibration import reference_folder, sha256_of, write_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import CALIBRATION, NONE, NUMBERS
+from simulators.serving.engine.frontend import CALIBRATION, NUMBERS
 from simulators.serving.measured_deployments import point_of
+from simulators.serving.point import NONE
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 

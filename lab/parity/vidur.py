@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
-from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.operator_table import part_price
 from simulators.serving.run import run_of

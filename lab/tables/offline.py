@@ -22,8 +22,8 @@ from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.deployments import four_bit_experts
 from simulators.core.errors import Infeasible
 from simulators.core.folder import GPUS
-from simulators.serving.engine.frontend import NONE, is_left_out
-from simulators.serving.point import ServingPoint
+from simulators.serving.engine.frontend import is_left_out
+from simulators.serving.point import NONE, ServingPoint
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import precision

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
 from simulators.serving.engine.batch import (
     BASE_S,
     DECODE_KV,
@@ -23,10 +23,10 @@ from simulators.serving.engine.batch import (
     TOKENS,
     UNTIL_KV,
 )
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.replica import SCHEDULE
-from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.replica import SCHEDULE, View, kernel
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.engine.state import World
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
@@ -105,11 +105,8 @@ def asked_each_time(scheduler: str) -> Scheduler:
     decide = known.schedule
 
     @kernel(SCHEDULE)
-    def schedule(
-        now: float, limits: Ints, pool: Ints, request: Ints, times: Floats, waiting: Ints,
-        idle: Ints, batch: Ints, tokens: Ints,
-    ) -> int:  # fmt: skip
-        decide(now, limits, pool, request, times, waiting, idle, batch, tokens)
+    def schedule(now: float, view: View) -> int:
+        decide(now, view)
         return 1
 
     return Scheduler(schedule, chunked=known.chunked, reserves=known.reserves)

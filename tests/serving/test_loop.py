@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.loop import run as loop
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
@@ -39,7 +40,6 @@ from simulators.serving.engine.replica import (
     TOTAL,
     WAITING,
 )
-from simulators.serving.engine.service import Limits
 from simulators.serving.engine.state import BLOCK_SECONDS, BUSY_S, GAPS_S, INSIDE_SECONDS, new_world
 from tests.serving.cases import (
     ASKED_EACH_TIME,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.demand.sessions import in_sessions
+from simulators.serving.demand.requests import in_sessions
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE, TOTAL
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of

@@ -9,7 +9,7 @@ import numpy as np
 from simulators.composition.iteration import Replica, stage_iteration
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine.batch import (
     DECODE_KV,
     DECODES,
@@ -24,7 +24,7 @@ from simulators.serving.engine.batch import (
     TOKENS,
 )
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import Hardware, iteration_table
+from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
 from simulators.workload.step import Step
 

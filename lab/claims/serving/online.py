@@ -20,8 +20,7 @@ from lab.tables.known import known_rows
 from lab.tables.offline import MEMORY_FRACTION, MOST_SEQUENCES, MOST_TOKENS
 from simulators.core.contract import Check
 from simulators.core.folder import GPUS
-from simulators.serving.engine.frontend import NONE
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import NONE, ServingPoint
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 

@@ -26,9 +26,10 @@ from lab.fits.request_lengths import TRACES, held_out, held_out_error
 from lab.parity.vidur import peer_checks
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import load_workload
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
     COMPLETED,
@@ -38,7 +39,7 @@ from simulators.serving.engine.replica import (
     SCHEDULED,
     STALLED,
 )
-from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.engine.state import World
 from simulators.serving.prices.operator_table import (
     OpTable,

@@ -23,12 +23,11 @@ import pyarrow.parquet as pq
 from lab.tables.kernels.engine_products import MODELS
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.frontend import NONE
+from simulators.serving.engine.limits import kv_blocks
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.engine.service import kv_blocks
-from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
+from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.memory import kv_bytes_per_token
 

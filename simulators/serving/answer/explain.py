@@ -20,31 +20,33 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
-from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.state import World
-from simulators.serving.point import ServingPoint
-from simulators.serving.run import logged_run
 from simulators.workload.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
 
-def explained_request(point: ServingPoint) -> list[Contribution]:
+def explained_request(
+    metrics: ServingMetrics, world: World, replica: Replica, block_size: int
+) -> list[Contribution]:
     """Return what the mean completed request's time and energy went into.
 
-    Times add up to `e2e_mean_s` of the point's first seed, energies to `energy_j_per_token` times
-    the mean output; `memory_bytes` is what one GPU keeps.
+    Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
+    `memory_bytes` is what one GPU keeps.
+
+    Args:
+        metrics: of a run.
+        world: after it, with all its batches logged.
+        replica: on which it ran.
+        block_size: tokens of a KV block.
 
     Raises:
-        Infeasible: the design cannot exist.
-        UserError: a choice means nothing, or the point asks for a steady state.
+        Infeasible: no request was answered to its end.
     """
-    run = logged_run(point)
-    metrics, replica = run.metrics(), deployment_of(point).hardware.replica
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
-    steps = _mean_steps(run.world, point.block_size)
+    steps = _mean_steps(world, block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
     parts = [

@@ -1,14 +1,12 @@
-"""A batch is priced by a few sums over its requests, whatever its length.
+"""The sums of a batch that its price depends on, and what a price says: columns of two arrays.
 
-The sums are those that attention and the linear layers depend on; the last two are only for VIDUR's
-tables, which are keyed by rounded quantities.
+The sums are those that attention and the linear layers depend on; the last two are only for tables
+of operator times keyed as VIDUR's are, by rounded quantities.
 """
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import DONE, PROMPT
+from simulators.core.jit import arrays, f8, i8
 
 # One `step`: the sums of a batch.
 (
@@ -53,27 +51,3 @@ numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each whi
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""
-
-
-@kernel(f8(matrix(i8), *arrays(i8, 2), i8, *arrays(f8, 1)))
-def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -> float:
-    """Write the sums of a batch and return its tokens."""
-    step[:] = 0.0
-    for i in range(size):
-        who, granted = batch[i], tokens[i]
-        done, prompt = request[who, DONE], request[who, PROMPT]
-        if done > prompt:
-            step[DECODES] += 1.0
-            step[DECODE_KV] += done
-            step[LOGITS_ROWS] += 1.0
-            continue
-        step[PREFILLS] += 1.0
-        step[PREFILL_TOKENS] += granted
-        step[PREFILL_PAIRS] += granted * done + granted * (granted + 1) // 2
-        step[PREFILL_KV] += done + granted
-        step[PREFILL_SQUARES] += granted * granted
-        step[PREFILL_PAST] += (done + PAST_STEP - 1) // PAST_STEP * PAST_STEP
-        if done + granted == prompt:
-            step[LOGITS_ROWS] += 1.0
-    step[TOKENS] = step[PREFILL_TOKENS] + step[DECODES]
-    return step[TOKENS]  # type: ignore[no-any-return]

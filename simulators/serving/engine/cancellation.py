@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import inf
 
 from simulators.core.jit import f8, i8
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.kv_cache import drop_swapped, release
 from simulators.serving.engine.replica import (
     ARRIVAL,
@@ -26,6 +25,7 @@ from simulators.serving.engine.replica import (
     SWAPPED,
     TOP,
     WAITING,
+    kernel,
     pop_waiting,
     push_waiting,
 )

@@ -1,4 +1,4 @@
-"""The KV cache is paged: a request holds whole blocks, takes one more when it outgrows them.
+"""The paged KV cache: requests hold whole blocks, take one more when they outgrow them, lose them.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the
@@ -9,7 +9,6 @@ or, where the host has room, they are moved there, and back before anybody else 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.replica import (
     BATCH,
     BATCH_SEATS,
@@ -36,7 +35,11 @@ from simulators.serving.engine.replica import (
     TAKEN,
     TOP,
     UNTIL,
+    VIEW,
     WATERMARK,
+    View,
+    keep_idle,
+    kernel,
     return_waiting,
     seat,
 )
@@ -64,6 +67,15 @@ def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     return pool[FREE]  # type: ignore[no-any-return]
 
 
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
+def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
+    """Give a request more blocks, if any, and return how many are free."""
+    request[who, BLOCKS] += max(blocks, 0)
+    pool[FREE] -= max(blocks, 0)
+    pool[TAKEN] += max(blocks, 0)
+    return pool[FREE]  # type: ignore[no-any-return]
+
+
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def release(pool: Ints, request: Ints, who: int) -> int:
     """Take all blocks of a request back and return how many are free."""
@@ -73,32 +85,34 @@ def release(pool: Ints, request: Ints, who: int) -> int:
     return pool[FREE]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
-def restart(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+@kernel(i8(VIEW, i8))
+def restart(view: View, who: int) -> int:
     """Send a request back to the front of the queue; what it has generated joins its prompt.
 
     VIDUR also shortens the prompt of a request restarted in the middle of its prefill.
     """
+    pool, request = view.pool, view.request
     release(pool, request, who)
     done = request[who, DONE]
-    if done > request[who, PROMPT] or limits[PARITY] == 1:
+    if done > request[who, PROMPT] or view.limits[PARITY] == 1:
         request[who, OUTPUT] += request[who, PROMPT] - done
         request[who, PROMPT] = done
     request[who, DONE] = 0
     request[who, RESTARTS] += 1
     pool[RESTARTED] += 1
-    return return_waiting(pool, waiting, who)
+    return return_waiting(pool, view.waiting, who)
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
-def preempt(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+@kernel(i8(VIEW, i8))
+def preempt(view: View, who: int) -> int:
     """Take the blocks of a running request: to the host if it has room, else to be recomputed.
 
     Returns how often requests of the replica have been preempted.
     """
+    pool, request = view.pool, view.request
     blocks = request[who, BLOCKS]
-    if limits[HOST] - pool[HOSTED] < blocks:
-        restart(limits, pool, request, waiting, who)
+    if view.limits[HOST] - pool[HOSTED] < blocks:
+        restart(view, who)
         return preemptions(pool)
     pool[FREE] += blocks
     pool[HOLDERS] -= 1
@@ -147,10 +161,11 @@ def may_return(limits: Ints, pool: Ints, request: Ints) -> bool:
     )
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
-def swap_in(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> int:
+@kernel(i8(VIEW))
+def swap_in(view: View) -> int:
     """Bring requests back from the host while they fit; return how many are still there."""
-    while may_return(limits, pool, request):
+    pool, request = view.pool, view.request
+    while may_return(view.limits, pool, request):
         who = pool[TOP]
         blocks = request[who, BLOCKS]
         pool[TOP] = request[who, BELOW]
@@ -158,7 +173,7 @@ def swap_in(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> int:
         pool[HOSTED] -= blocks
         pool[MOVED] += blocks
         allocate(pool, request, who, blocks)
-        idle[pool[IDLE]] = who
+        view.idle[pool[IDLE]] = who
         pool[IDLE] += 1
     return pool[SWAPPED]  # type: ignore[no-any-return]
 
@@ -177,16 +192,15 @@ def drop_swapped(pool: Ints, request: Ints, who: int, above: int) -> int:
     return blocks  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 4)))
-def seat_decodes(
-    limits: Ints, pool: Ints, request: Ints, waiting: Ints, idle: Ints, batch: Ints, tokens: Ints
-) -> int:
+@kernel(i8(VIEW))
+def seat_decodes(view: View) -> int:
     """Give one token to each idle request that decodes, in the order of `idle`.
 
     Without a free block the last of those still idle is preempted, and if that is the request
     itself, itself. Returns how many partly prefilled requests now lead `idle`; those that found no
     seat follow them.
     """
+    limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
     head, count, partial = 0, pool[IDLE], 0
     while head < count and pool[BATCH] < limits[BATCH_SEATS]:
         who = idle[head]
@@ -197,16 +211,12 @@ def seat_decodes(
             continue
         while pool[FREE] < 1 and head < count:
             count -= 1
-            preempt(limits, pool, request, waiting, idle[count])
+            preempt(view, idle[count])
         if pool[FREE] < 1:
-            preempt(limits, pool, request, waiting, who)
+            preempt(view, who)
             continue
         if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
-            request[who, BLOCKS] += 1
-            pool[FREE] -= 1
-            pool[TAKEN] += 1
-        seat(pool, batch, tokens, who, 1)
-    for i in range(head, count):
-        idle[partial + i - head] = idle[i]
-    pool[IDLE] = partial + count - head
+            extend(pool, request, who, 1)
+        seat(view, who, 1)
+    keep_idle(view, partial, head, count)
     return partial

@@ -16,10 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from simulators.core.jit import boolean, f8, i8, pointer
-from simulators.serving.engine.batch import DECODE_KV, PRICE, TOKENS, measure
+from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer
+from simulators.serving.engine.batch import (
+    DECODE_KV,
+    DECODES,
+    LOGITS_ROWS,
+    PAST_STEP,
+    PREFILL_KV,
+    PREFILL_PAIRS,
+    PREFILL_PAST,
+    PREFILL_SQUARES,
+    PREFILL_TOKENS,
+    PREFILLS,
+    PRICE,
+    TOKENS,
+)
 from simulators.serving.engine.cancellation import dismiss, release_successor
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.replica import (
     ARRIVAL,
@@ -56,6 +68,8 @@ from simulators.serving.engine.replica import (
     TOTAL,
     UNROUTED,
     WAITING,
+    View,
+    kernel,
     push_waiting,
     sort_by_arrival,
 )
@@ -181,13 +195,14 @@ def form(schedule: Any, price: Any, world: World, replica: int, now: float) -> i
         place = world.places[replica, (pool[OLDEST] + pool[FLIGHT]) % stages]
         slot = replica * stages + place
         pool[BATCH] = 0
-        if pool[SWAPPED] > 0:
-            swap_in(world.limits, pool, world.request, world.idle[replica])
-            sort_by_arrival(world.request, world.idle[replica], pool[IDLE])
-        holds = schedule(
-            now, world.limits, pool, world.request, world.times, world.waiting[replica],
+        view = View(
+            world.limits, pool, world.request, world.times, world.waiting[replica],
             world.idle[replica], world.batch[slot], world.tokens[slot],
         )  # fmt: skip
+        if pool[SWAPPED] > 0:
+            swap_in(view)
+            sort_by_arrival(world.request, view.idle, pool[IDLE])
+        holds = schedule(now, view)
         pool[ELAPSED] = 0
         if pool[BATCH] == 0:
             break
@@ -236,6 +251,30 @@ def launch(price: Any, world: World, replica: int, slot: int, now: float) -> flo
     if world.clock[LOGGED] < world.log.shape[0]:
         log_batch(world, replica, slot, now, end)
     return end
+
+
+@kernel(f8(matrix(i8), *arrays(i8, 2), i8, *arrays(f8, 1)))
+def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -> float:
+    """Write the sums of a batch and return its tokens."""
+    step[:] = 0.0
+    for i in range(size):
+        who, granted = batch[i], tokens[i]
+        done, prompt = request[who, DONE], request[who, PROMPT]
+        if done > prompt:
+            step[DECODES] += 1.0
+            step[DECODE_KV] += done
+            step[LOGITS_ROWS] += 1.0
+            continue
+        step[PREFILLS] += 1.0
+        step[PREFILL_TOKENS] += granted
+        step[PREFILL_PAIRS] += granted * done + granted * (granted + 1) // 2
+        step[PREFILL_KV] += done + granted
+        step[PREFILL_SQUARES] += granted * granted
+        step[PREFILL_PAST] += (done + PAST_STEP - 1) // PAST_STEP * PAST_STEP
+        if done + granted == prompt:
+            step[LOGITS_ROWS] += 1.0
+    step[TOKENS] = step[PREFILL_TOKENS] + step[DECODES]
+    return step[TOKENS]  # type: ignore[no-any-return]
 
 
 @kernel(f8(pointer(SCHEDULE), pointer(PRICE), WORLD, i8, f8, boolean))

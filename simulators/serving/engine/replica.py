@@ -1,13 +1,31 @@
-"""A replica is a queue, the requests that run and a pool of KV blocks, kept in a few named arrays.
+"""The state of a replica as schedulers and routers see it: the columns of its arrays, its queue.
 
-The arrays and the names of their columns are the language between the event loop and the policies:
-a scheduler or a router is a kernel of the signature given here, in a file of its own.
+A replica is a queue, the requests that run and a pool of KV blocks. The names of the columns are
+the language between the event loop and the policies: a scheduler or a router is a kernel of the
+signature given here, in a file of its own.
 """
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
-from simulators.serving.engine.kernel import kernel
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from simulators.core import jit
+from simulators.core.jit import (
+    Floats,
+    Ints,
+    Kernel,
+    Signature,
+    array,
+    arrays,
+    f8,
+    i8,
+    matrix,
+    named_tuple,
+)
+
+A = ParamSpec("A")
+R = TypeVar("R")
 
 # One row of `request`: what a request still asks for and what it holds.
 (
@@ -83,8 +101,24 @@ POOL_COLUMNS = 22
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""
 
-SCHEDULE = i8(f8, *arrays(i8, 2), matrix(i8), matrix(f8), *arrays(i8, 4))
-"""now, limits, pool, request, times, waiting, idle, batch, tokens -> iterations the decision holds.
+
+class View(NamedTuple):
+    """What a scheduler sees of its replica, and where it writes the batch it forms."""
+
+    limits: Ints
+    pool: Ints
+    request: Ints
+    times: Floats
+    waiting: Ints  # a ring, read by `pop_waiting`
+    idle: Ints
+    batch: Ints  # requests, and
+    tokens: Ints  # what each is granted
+
+
+VIEW: Any = named_tuple((array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4)), View)
+
+SCHEDULE = i8(f8, VIEW)
+"""now, view -> iterations the decision holds.
 
 The kernel moves requests from `waiting` and `idle` to `batch`, writes how many tokens each gets and
 counts them in `pool[BATCH]`. Returning more than 1 says that it would decide the same again while
@@ -93,6 +127,17 @@ nothing but context lengths changes; the loop may then repeat the batch without 
 
 ROUTE = i8(i8, *arrays(i8, 2), *arrays(f8, 1))
 """arrivals so far, waiting and running requests of each replica, two uniform draws -> replica."""
+
+
+def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
+    """Compile the decorated function for `signature` when it is first called.
+
+    A loop over events passes some twenty arrays from function to function. Counting who holds them,
+    and handing them over at each call, costs ten times the simulation itself (0.28 against 0.026 us
+    per iteration, measured on a 7B model with 10,000 requests). It protects nothing: the arrays
+    belong to the caller for the whole run. So kernels borrow them, and dissolve in their callers.
+    """
+    return jit.kernel(signature, borrows=True)
 
 
 @kernel(i8(*arrays(i8, 2)))
@@ -123,14 +168,23 @@ def return_waiting(pool: Ints, waiting: Ints, request: int) -> int:
     return pool[WAITING]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 3), i8, i8))
-def seat(pool: Ints, batch: Ints, tokens: Ints, request: int, granted: int) -> int:
+@kernel(i8(VIEW, i8, i8))
+def seat(view: View, who: int, granted: int) -> int:
     """Add a request to the batch being formed and return the batch's size."""
-    size = pool[BATCH]
-    batch[size] = request
-    tokens[size] = granted
-    pool[BATCH] = size + 1
+    size = view.pool[BATCH]
+    view.batch[size] = who
+    view.tokens[size] = granted
+    view.pool[BATCH] = size + 1
     return size + 1  # type: ignore[no-any-return]
+
+
+@kernel(i8(VIEW, i8, i8, i8))
+def keep_idle(view: View, count: int, start: int, end: int) -> int:
+    """Keep the first `count` idle requests and those from `start` to `end`; return how many."""
+    for i in range(start, end):
+        view.idle[count + i - start] = view.idle[i]
+    view.pool[IDLE] = count + end - start
+    return count + end - start
 
 
 @kernel(i8(matrix(i8), *arrays(i8, 1), i8))
@@ -151,9 +205,3 @@ def sort_by_arrival(request: Ints, members: Ints, count: int) -> int:
             members[j + 1] = member
             moved += 1
     return moved
-
-
-@kernel(f8(f8, matrix(f8), i8))
-def waited_s(now: float, times: Floats, request: int) -> float:
-    """Return how long ago a request arrived."""
-    return now - times[request, ARRIVAL]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A service is replicas of one engine, the memory each has for KV blocks, and two policies."""
+"""Serves requests: sets the state of all replicas up, runs the loop and says what stopped it."""
 
 from __future__ import annotations
 
@@ -7,85 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
-from simulators.core.errors import Infeasible, UserError
+from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.demand.sessions import successors
+from simulators.serving.demand.requests import Requests
 from simulators.serving.engine.batch import DECODE_KV, DECODES, PREFILL_TOKENS, PREFILLS, TOKENS
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.replica import (
-    BATCH_SEATS,
-    BATCH_TOKENS,
-    BLOCK,
-    CHUNK,
-    HOST,
-    KEEPS,
-    LIMITS,
-    MOVE_NS,
-    NEXT,
-    NOBODY,
-    PARITY,
-    PATIENCE,
-    RESERVED,
-    SEATS,
-    STAGES,
-    WATERMARK,
-)
+from simulators.serving.engine.replica import NEXT, NOBODY
 from simulators.serving.engine.state import World, new_world
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
-
-GB = 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the operator of the service sets; equal for all replicas."""
-
-    blocks: int
-    block_size: int
-    watermark: float  # share of the blocks kept free when a request is admitted
-    seats: int  # requests that run at a time, over all stages
-    batch_tokens: int  # prompt tokens in a batch of whole prompts
-    chunk: int  # tokens in a batch of chunks
-    most_tokens: int  # a request's longest possible life
-    stages: int = 1
-    reserves: bool = False
-    parity: bool = False
-    host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
-    move_s: float = 0.0  # to move a block there or back
-    keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
-    patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
-
-    def vector(self) -> Ints:
-        """Return the limits as the kernels read them.
-
-        A policy that reserves fills its batch with as many requests as memory holds.
-        """
-        limits = np.zeros(LIMITS, np.int64)
-        limits[BLOCK] = self.block_size
-        limits[WATERMARK] = self.kept_free
-        limits[SEATS] = self.seats
-        limits[BATCH_SEATS] = max(1, self.seats // self.stages)
-        limits[RESERVED] = self.most_tokens // self.block_size
-        if self.reserves:
-            limits[BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[RESERVED]))
-        limits[BATCH_TOKENS], limits[CHUNK] = self.batch_tokens, self.chunk
-        limits[HOST], limits[MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
-        limits[STAGES], limits[PARITY], limits[PATIENCE] = self.stages, self.parity, self.patience
-        limits[KEEPS] = self.keeps
-        return limits
-
-    @property
-    def kept_free(self) -> int:
-        """Blocks kept free when a request is admitted."""
-        return int(self.watermark * self.blocks)
-
-    def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """Return which requests could ever run to their end, alone on a replica."""
-        room = (self.blocks - max(1, self.kept_free)) * self.block_size
-        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.most_tokens, room))
 
 
 @dataclass(frozen=True)
@@ -95,59 +25,6 @@ class Engine:
     scheduler: Scheduler
     route: Kernel[..., int]
     price: Kernel[..., float]
-
-
-def kv_blocks(
-    replica: Replica,
-    *,
-    memory_fraction: float,
-    block_size: int,
-    tokens: int,
-    rows: int,
-    of_rest: bool = False,
-) -> int:
-    """Return the KV blocks that fit beside weights and activations on the fullest GPU.
-
-    Args:
-        replica: the model on its GPUs.
-        memory_fraction: share of the memory the engine may use.
-        block_size: tokens per block.
-        tokens: most tokens of an iteration.
-        rows: most rows of logits.
-        of_rest: the share is one of what the weights leave.
-
-    Raises:
-        Infeasible: the weights do not fit, or nothing is left.
-    """
-    usable = replica.gpu.hbm_bytes * memory_fraction
-    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
-    if of_rest:
-        usable += (1.0 - memory_fraction) * weights
-    if weights > usable:
-        raise Infeasible(
-            "weights_exceed_hbm", f"needs {weights / GB:.1f} GB, has {usable / GB:.1f} GB"
-        )
-    working = activation_bytes(
-        replica.model, replica.cut, replica.dtype, float(tokens), float(rows)
-    )
-    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
-    blocks = int((usable - weights - float(working)) // block_bytes)
-    if blocks < 1:
-        needed = weights + float(working) + block_bytes
-        raise Infeasible("no_kv_memory", f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB")
-    return blocks
-
-
-def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple[int, float]:
-    """Return the blocks that the host holds for a GPU, and the seconds to move one there or back.
-
-    Raises:
-        UserError: nobody has said how fast the GPU's link to its host is.
-    """
-    if replica.gpu.pcie_bytes_per_s <= 0.0:
-        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
-    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
-    return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s
 
 
 def serve(
@@ -174,7 +51,6 @@ def serve(
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    count = requests.arrival_s.size
     follower, unborn = _followers(requests)
     world = new_world(
         limits=limits.vector(),
@@ -194,6 +70,7 @@ def serve(
     schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
     left = run(schedule.compiled, route.compiled, price.compiled, world)
     if left:
+        count = requests.arrival_s.size
         raise UserError(f"{left} of {count} requests never end: {_why(world, engine)}")
     return world
 
@@ -203,7 +80,8 @@ def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
     count = requests.arrival_s.size
     if requests.session is not None:
         session = requests.session
-        return successors(session), np.diff(session, prepend=-1) == 0
+        same = np.diff(session, prepend=-1) == 0
+        return np.where(np.append(same[1:], False), np.arange(1, count + 1), NOBODY), same
     unborn = np.arange(count) >= (requests.clients or count)
     return np.full(count, NEXT if requests.clients else NOBODY), unborn
 

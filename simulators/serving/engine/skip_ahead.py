@@ -26,7 +26,6 @@ from simulators.serving.engine.batch import (
     UNTIL_KV,
     WAITING_W,
 )
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.replica import (
     BLOCK,
     BLOCKS,
@@ -40,6 +39,7 @@ from simulators.serving.engine.replica import (
     STAGES,
     TAKEN,
     TOTAL,
+    kernel,
 )
 from simulators.serving.engine.state import (
     BIN,

@@ -18,7 +18,6 @@ from simulators.serving.engine.batch import (
     STEP_COLUMNS,
     TOKENS,
 )
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.replica import (
     ARRIVAL,
     BATCHED,
@@ -44,6 +43,7 @@ from simulators.serving.engine.replica import (
     UNBORN,
     UNROUTED,
     WAITING,
+    kernel,
 )
 
 # One row of `gauge`: a replica's sums over time.

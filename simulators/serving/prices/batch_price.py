@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from simulators.core.jit import Kernel
+from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import (
-    Hardware,
     IterationTable,
     additive_table,
     iteration_table,

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulators.composition.iteration import Iteration, Replica, launch_s, stage_iteration
 from simulators.core.jit import Floats, Ints
+from simulators.serving.deployment import Hardware
 from simulators.serving.prices.lookup import (
     ADDITIVE,
     CHUNK_STEPS,
@@ -54,14 +55,6 @@ LONG_S = 60.0
 
 PROBE = decode_step(64.0, 1024.0)
 """An everyday batch: says whether a design's figures are measured or extrapolated."""
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """A replica, known by its description: equal descriptions share their tables."""
-
-    description: str
-    replica: Replica = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)

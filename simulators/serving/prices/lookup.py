@@ -30,7 +30,7 @@ from simulators.serving.engine.batch import (
     UNTIL_KV,
     WAITING_W,
 )
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import kernel
 
 TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 8
 PREFILL_STEPS, CHUNK_STEPS, PAST_STEPS = 1, 4, 2

@@ -33,7 +33,7 @@ from simulators.serving.engine.batch import (
     TOKENS,
     UNTIL_KV,
 )
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import kernel
 
 LAUNCH_MS = 0.02
 """Host time of one collective, added to each of the two all-reduces of a layer."""

@@ -6,7 +6,7 @@ fit, the row is infeasible; where the rate of arrivals decides, memory limits th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,32 +15,29 @@ from numpy.typing import NDArray
 
 from simulators.composition.iteration import Replica
 from simulators.core.contract import categories, numbers
-from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import CLOSED, PROCESSES
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
 from simulators.serving.steady.batch_cycle import Engine
 from simulators.serving.steady.iteration_times import Family
 from simulators.serving.steady.mean_lengths import Lengths, lengths_of
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
-WHOLE_PROMPTS = ("vllm",)
-"""Schedulers that process whole prompts before any decode; those with chunks say so themselves."""
-
-GAP_SCV = {"poisson": 1.0, "even": 0.0}
+GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
 
-AT_LEAST_ONE = (
-    "tp",
-    "pp",
-    "replicas",
-    "chunk_size",
-    "max_batch",
-    "max_batch_tokens",
-    "block_size",
-    "clients",
-)
+EVENT_ONLY = {
+    f.name: f.default
+    for f in fields(ServingPoint)
+    if f.name
+    in (
+        "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s",
+        "patience_s", "preemption", "iteration_table", "warmup", "cooldown", "without",
+        "poll_interval",
+    )
+}  # fmt: skip
+"""Fields, and their only values, of which a steady state knows."""
 
 
 class Verdicts:
@@ -96,7 +93,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
         UserError: a choice means nothing.
     """
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
-    _check(column)
+    _need_events(batch, verdicts)
     chunked = _schedulers(batch, column, verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
     verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
@@ -145,27 +142,22 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
 
 
 _NUMBERS = (
-    *AT_LEAST_ONE, "qps", "burstiness", "think_s", "memory_fraction", "watermark", "max_context",
-    "prompt_tokens", "output_tokens", "usd_per_gpu_hour",
+    "tp", "pp", "replicas", "chunk_size", "max_batch", "max_batch_tokens", "block_size", "clients",
+    "qps", "burstiness", "think_s", "memory_fraction", "watermark", "max_context",
+    "usd_per_gpu_hour",
 )  # fmt: skip
 
 
-def _check(column: dict[str, Floats]) -> None:
-    """Raise `UserError` for a choice that no engine could be given."""
-    for name in AT_LEAST_ONE:
-        if column[name].min() < 1.0:
-            raise UserError(f"{name} is {column[name].min():g}; it must be at least 1")
-    for name in ("max_context", "prompt_tokens", "output_tokens", "think_s"):
-        if column[name].min() < 0.0:
-            raise UserError(f"{name} is {column[name].min():g}; it must not be negative")
-    fraction, watermark = column["memory_fraction"], column["watermark"]
-    if fraction.min() <= 0.0 or fraction.max() > 1.0:
-        raise UserError("memory_fraction must be within 0..1")
-    if watermark.min() < 0.0 or watermark.max() >= 1.0:
-        raise UserError("watermark must be within 0..1")
-    for name in ("qps", "burstiness"):
-        if (column[name] <= 0.0).any() or np.isinf(column[name]).any():
-            raise UserError(f"{name} must be positive")
+def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
+    """Condemn rows that ask for what only events can answer."""
+    codes, names = categories(batch, "arrivals")
+    for name in MODULATED:
+        wrong = np.array([found == name for found in names], bool)[codes]
+        verdicts.add(wrong, f"{name}_needs_fidelity_event")
+    for name, only in EVENT_ONLY.items():
+        codes, values = categories(batch, name)
+        wrong = np.array([value != only for value in values], bool)[codes]
+        verdicts.add(wrong, f"{name}_needs_fidelity_event")
 
 
 def _schedulers(
@@ -177,7 +169,7 @@ def _schedulers(
     for code, name in enumerate(names):
         policy = load_scheduler(str(name))
         chunked[code] = policy.chunked
-        if not policy.chunked and name not in WHOLE_PROMPTS:
+        if not policy.chunked and not policy.whole_first:
             verdicts.add(codes == code, f"{name}_needs_fidelity_event")
         for field, needed in policy.requires.items():
             wrong = (codes == code) & (column[field] != needed)
@@ -188,12 +180,6 @@ def _schedulers(
 def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.bool_], Floats]:
     """Return which rows have closed clients, and the variation of the gaps of the others."""
     codes, names = categories(batch, "arrivals")
-    for name in names:
-        if name not in PROCESSES:
-            raise UserError(
-                f"arrivals are '{name}'{suggestion(str(name), PROCESSES)}\n"
-                f"Known: {', '.join(PROCESSES)}"
-            )
     closed = np.array([name == CLOSED for name in names], bool)[codes]
     known = np.array([GAP_SCV.get(str(name), np.nan) for name in names])[codes]
     return closed, np.where(np.isnan(known), burstiness * burstiness, known)

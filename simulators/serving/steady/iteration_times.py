@@ -25,14 +25,14 @@ from simulators.core.contract import categories
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.workload.cut import Parallelism, check_cut, stage_of
 from simulators.workload.step import Step
 
-SHARED = (
-    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices", "tp", "sm_scale",
-    "clock_scale", "bandwidth_scale", "l2_scale",
-)  # fmt: skip
+OWN = ("pp", "ep", "attention_dp", "replicas", "without", "usd_per_gpu_hour")
+"""Fields of a deployment that rows priced together may differ in, or that only events know of."""
+
+SHARED = tuple(name for name in DEPLOYED if name not in OWN)
 """The fields that rows priced together have in common."""
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import categories, numbers
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import requests_of
+from simulators.serving.demand.requests import token_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +99,9 @@ def _means(
     workload: str, context: float, requests: int, seed: int, prompt: int, output: int
 ) -> NDArray[np.float64]:
     """Return the means of the requests of a workload, in the order of `NAMES`."""
-    # Lengths do not depend on the rate, which only has to be there.
-    asked = requests_of(workload=workload, qps=1.0, requests=requests, seed=seed)
-    prompts = np.full(asked.prompt_tokens.size, prompt) if prompt else asked.prompt_tokens
-    outputs = np.full(prompts.size, output) if output else asked.output_tokens
+    prompts, outputs = token_counts(workload, seed, requests)
+    prompts = np.full(prompts.size, prompt) if prompt else prompts
+    outputs = np.full(prompts.size, output) if output else outputs
     fits = prompts + outputs <= context
     if not fits.any():
         return np.full(len(NAMES), np.nan)

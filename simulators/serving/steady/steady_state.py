@@ -17,20 +17,19 @@ requests of one run, are null.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.composition.iteration import Replica
-from simulators.core.contract import OUTCOME, STATUSES, categories, schema_of
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.contract import OUTCOME, STATUSES, schema_of
+from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.point import ANALYTIC, FIDELITIES, ServingPoint
+from simulators.serving.point import ServingPoint
 from simulators.serving.steady.batch_cycle import Turn, turn_of
 from simulators.serving.steady.batch_limits import Design, Verdicts, design_of
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
@@ -58,6 +57,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         UserError: a choice means nothing.
     """
+    check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
     everything = design_of(batch, families, verdicts)
@@ -79,31 +79,6 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     state = state_of(design.engine, design.lengths, turn, prices, seats, crowd)
     columns = _columns(design, turn, prices, state, seats)
     return _outcome(columns, alive, verdicts)
-
-
-def analytic_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows ask for the steady state.
-
-    Raises:
-        UnknownNameError: a row asks for a fidelity that is none.
-    """
-    codes, names = categories(batch, "fidelity")
-    for name in names:
-        if name not in FIDELITIES:
-            raise UnknownNameError("fidelity", str(name), FIDELITIES)
-    return np.array([name == ANALYTIC for name in names], bool)[codes]
-
-
-def evaluate_apart(
-    evaluate: Callable[[pa.RecordBatch], pa.RecordBatch],
-    batch: pa.RecordBatch,
-    chosen: NDArray[np.bool_],
-) -> pa.RecordBatch:
-    """Return all rows in order, those chosen and the others evaluated in batches of their own."""
-    parts = [evaluate(batch.filter(pa.array(which))) for which in (chosen, ~chosen)]
-    place = np.argsort(np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)]))
-    table = pa.Table.from_batches(parts).combine_chunks().take(pa.array(place))
-    return table.combine_chunks().to_batches()[0]
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:

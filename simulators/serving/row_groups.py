@@ -1,4 +1,4 @@
-"""Points of one deployment are answered one after the other, so that its tables are built once."""
+"""Rows of a batch are answered in groups, and returned as they stood."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from simulators.core.contract import categories
 from simulators.core.jit import Ints
@@ -16,12 +17,26 @@ Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 def evaluate_together(
     evaluate: Evaluate, batch: pa.RecordBatch, alike: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return all rows as they stand, those that agree in the columns `alike` evaluated together."""
+    """Return all rows, those that agree in the columns `alike` evaluated one after another."""
     kinds = kinds_of(batch, alike)
     if (np.diff(kinds) >= 0).all():
         return evaluate(batch)
     order = np.argsort(kinds, kind="stable")
     return evaluate(batch.take(pa.array(order))).take(pa.array(np.argsort(order)))
+
+
+def evaluate_apart(
+    chosen: NDArray[np.bool_], one: Evaluate, other: Evaluate, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return all rows, those chosen evaluated by `one` and the rest by `other`."""
+    if chosen.all():
+        return one(batch)
+    if not chosen.any():
+        return other(batch)
+    parts = [one(batch.filter(pa.array(chosen))), other(batch.filter(pa.array(~chosen)))]
+    place = np.argsort(np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)]))
+    table = pa.Table.from_batches(parts).combine_chunks().take(pa.array(place))
+    return table.combine_chunks().to_batches()[0]
 
 
 def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
