@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from simulators.core.contract import categories
 from simulators.core.jit import Ints
 
+C = TypeVar("C")
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
@@ -48,9 +50,28 @@ def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
     kind = np.zeros(batch.num_rows, np.int64)
     for name in alike:
         codes, values = categories(batch, name)
-        _, kind = np.unique(kind * len(values) + codes, return_inverse=True)
+        if len(values) > 1:
+            _, kind = np.unique(kind * len(values) + codes, return_inverse=True)
     _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
     numbered: Ints = rank[kind]
     return numbered
+
+
+def groups_of(kinds: Ints) -> list[Ints]:
+    """Return the rows of each kind, of kinds numbered from 0.
+
+    >>> [rows.tolist() for rows in groups_of(np.array([0, 1, 0]))]
+    [[0, 2], [1]]
+    """
+    return np.split(np.argsort(kinds, kind="stable"), np.cumsum(np.bincount(kinds))[:-1])
+
+
+def rows_of(columns: C, rows: Ints) -> C:
+    """Return some rows of a dataclass of columns, those within it included."""
+    parts: dict[str, Any] = {
+        name: column[rows] if isinstance(column, np.ndarray) else rows_of(column, rows)
+        for name, column in vars(columns).items()
+    }
+    return type(columns)(**parts)

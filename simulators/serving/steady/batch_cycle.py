@@ -1,4 +1,4 @@
-"""In a steady state every seat of a replica turns over at the same pace, whoever sits in it.
+"""The cycle of iterations in which every seat of a replica serves one request, and its time.
 
 Of `pp` batches in flight each has `seats` running requests of `P` prompt and `D` output tokens. A
 request needs its prompt processed, which brings the first token, and `D - 1` decodes. In one turn
@@ -46,10 +46,6 @@ class Engine:
     arrival_scv: Floats  # squared coefficient of variation of the gaps
     clients: Floats  # that ask again when they are answered, per replica; more than enough: inf
     think_s: Floats  # how long each of them waits before
-
-    def at(self, rows: Ints) -> Engine:
-        """Return some rows."""
-        return Engine(**{name: column[rows] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a replica may run: its seats, the tokens of an iteration, and the memory behind both.
+"""What a replica may run in a steady state: seats, tokens of an iteration, the memory behind both.
 
 Every running request holds KV memory for its whole life. Where a batch size was chosen and does not
 fit, the row is infeasible; where the rate of arrivals decides, memory limits the seats.
@@ -7,7 +7,7 @@ fit, the row is infeasible; where the rate of arrivals decides, memory limits th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,14 +47,12 @@ class Verdicts:
         self.codes = np.zeros(rows, np.int32)
         self.texts: list[str | None] = [None]
 
-    def add(self, condemned: NDArray[np.bool_], reason: str) -> None:
-        """Condemn rows that were not condemned before."""
-        if condemned.any():
-            self.codes[condemned & (self.codes == 0)] = self._code(reason)
-
-    def add_rows(self, rows: Ints, reason: str) -> None:
-        """Condemn rows by number."""
-        self.codes[rows] = self._code(reason)
+    def add(self, condemned: NDArray[np.bool_] | Ints, reason: str) -> None:
+        """Condemn rows, by a mask or by their numbers, that were not condemned before."""
+        rows = np.arange(self.codes.size)[condemned]
+        rows = rows[self.codes[rows] == 0]
+        if rows.size:
+            self.codes[rows] = self._code(reason)
 
     def _code(self, reason: str) -> int:
         if reason not in self.texts:
@@ -77,14 +75,6 @@ class Design:
     flops_per_token: Floats
     peak_flops: Floats  # of one GPU
 
-    def at(self, rows: Ints) -> Design:
-        """Return some rows."""
-        parts: dict[str, Any] = {
-            name: column[rows] if isinstance(column, np.ndarray) else column.at(rows)
-            for name, column in vars(self).items()
-        }
-        return Design(**parts)
-
 
 def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts) -> Design:
     """Return what every row asks for, and condemn those that cannot be.
@@ -94,19 +84,19 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     """
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
     _need_events(batch, verdicts)
-    chunked = _schedulers(batch, column, verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
+    chunked = _schedulers(batch, column, verdicts)
     verdicts.add(column["pp"] > column["max_batch"], "batch_smaller_than_pipeline")
     asked = column["max_context"]
-    context = np.where(asked > 0.0, asked, shared["context"])
+    context = np.where(asked > 0.0, asked, shared.context)
     lengths, kind = lengths_of(batch, context)
     verdicts.add(np.isnan(lengths.prompt), "no_request_fits")
-    free = shared["hbm"] * column["memory_fraction"] - shared["weights"]
+    free = shared.hbm * column["memory_fraction"] - shared.weights
     verdicts.add(free < 0.0, "weights_exceed_hbm")
     batch_tokens = np.maximum(column["max_batch_tokens"], lengths.longest)
     most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
-    free -= most_tokens * shared["per_token"] + column["max_batch"] * shared["per_row"]
-    blocks = np.floor(free / (column["block_size"] * shared["per_kv_token"]))
+    free -= most_tokens * shared.per_token + column["max_batch"] * shared.per_row
+    blocks = np.floor(free / (column["block_size"] * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
     usable = blocks - np.floor(column["watermark"] * blocks)
     held = np.ceil((lengths.prompt + lengths.output) / column["block_size"])
@@ -135,9 +125,9 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
         kv_blocks=blocks,
         gpus=column["tp"] * column["pp"],
         replicas=column["replicas"],
-        usd_per_gpu_hour=np.where(np.isnan(usd), shared["usd"], usd),
-        flops_per_token=shared["flops_per_token"],
-        peak_flops=shared["peak"],
+        usd_per_gpu_hour=np.where(np.isnan(usd), shared.usd, usd),
+        flops_per_token=shared.flops_per_token,
+        peak_flops=shared.peak,
     )
 
 
@@ -185,7 +175,21 @@ def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.boo
     return closed, np.where(np.isnan(known), burstiness * burstiness, known)
 
 
-def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> dict[str, Floats]:
+class Shared(NamedTuple):
+    """What the rows of a replica have in common, as columns."""
+
+    hbm: Floats
+    weights: Floats
+    per_kv_token: Floats
+    per_token: Floats
+    per_row: Floats
+    context: Floats
+    usd: Floats
+    flops_per_token: Floats
+    peak: Floats
+
+
+def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> Shared:
     """Return as columns what the rows of one replica have in common."""
     number = np.empty(rows, np.int64)
     table: list[tuple[float, ...]] = []
@@ -193,16 +197,16 @@ def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> dict[str, 
         for pipeline in family.pipelines:
             number[pipeline.rows] = len(table)
             if pipeline.replica is None or family.deployment is None:
-                verdicts.add_rows(pipeline.rows, pipeline.verdict)
-                table.append((np.nan,) * len(_SHARED))
+                verdicts.add(pipeline.rows, pipeline.verdict)
+                table.append((np.nan,) * len(Shared._fields))
             else:
                 table.append(_facts(pipeline.replica, family.deployment))
-    columns = np.array(table, np.float64).reshape(-1, len(_SHARED))
-    return {name: columns[number, i] for i, name in enumerate(_SHARED)}
+    columns = np.array(table, np.float64).reshape(-1, len(Shared._fields))
+    return Shared(*(columns[number, i] for i in range(len(Shared._fields))))
 
 
 def _facts(replica: Replica, deployment: Deployment) -> tuple[float, ...]:
-    """Return what the rows of a replica share, in the order of `_SHARED`."""
+    """Return what the rows of a replica share, in the order of `Shared`."""
     model, cut, dtype = replica.model, replica.cut, replica.dtype
     usd = deployment.usd_per_gpu_hour
     return (
@@ -216,9 +220,3 @@ def _facts(replica: Replica, deployment: Deployment) -> tuple[float, ...]:
         deployment.flops_per_token,
         deployment.peak_flops,
     )
-
-
-_SHARED = (
-    "hbm", "weights", "per_kv_token", "per_token", "per_row", "context", "usd", "flops_per_token",
-    "peak",
-)  # fmt: skip

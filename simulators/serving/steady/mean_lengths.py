@@ -1,4 +1,4 @@
-"""A steady state sees lengths through their means: of tokens, of pairs scored, of keys read.
+"""Means over requests that a steady state depends on: of tokens, of pairs scored, of keys read.
 
 Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
 requests that an event simulation of the same point would serve, those too long for the context
@@ -30,10 +30,6 @@ class Lengths:
     output_scv: Floats
     longest: Floats  # prompt, in tokens
     fitting: Floats  # share of the requests that fit into the context
-
-    def at(self, rows: Ints) -> Lengths:
-        """Return some rows."""
-        return Lengths(**{name: column[rows] for name, column in vars(self).items()})
 
 
 NAMES = tuple(f.name for f in fields(Lengths))

@@ -1,4 +1,4 @@
-"""Requests that arrive by themselves share a replica whose pace depends on how many there are.
+"""How many requests a replica holds in the steady state, and how long they wait: queueing theory.
 
 A replica with `n` running requests completes `X(n)` per second, all of them at the same pace. That
 is processor sharing with state-dependent rates, in which for Poisson arrivals of rate `r` the

@@ -4,7 +4,7 @@
 new request takes each freed seat, so `max_batch` requests always run; closed clients run as many as
 they are, less those who think. Where `qps` is given, as many run as it takes to serve them, and
 rates beyond the capacity are `saturated`, without latencies of the first token. The equations are
-those of `analytic_steady` and `analytic_queue`; iterations are priced by composition.
+those of `batch_cycle` and `queueing`; iterations are priced by composition.
 
     TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
     TPOT = (turn of a seat - time to its first token) / (output tokens - 1)
@@ -30,6 +30,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
+from simulators.serving.row_groups import rows_of
 from simulators.serving.steady.batch_cycle import Turn, turn_of
 from simulators.serving.steady.batch_limits import Design, Verdicts, design_of
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
@@ -63,7 +64,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     everything = design_of(batch, families, verdicts)
     is_alive = verdicts.codes == 0
     alive, place = np.flatnonzero(is_alive), np.cumsum(is_alive) - 1
-    design = everything if alive.size == batch.num_rows else everything.at(alive)
+    design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
     living: Living = []
     for family in families:
         found = [(p.replica, place[p.rows[is_alive[p.rows]]]) for p in family.pipelines]
@@ -107,14 +108,14 @@ def _crowd(design: Design, living: Living) -> Crowd:
             looked_at = seats_looked_at(float(engine.seats[some].max()))
             tried = np.minimum(looked_at, engine.seats[some][:, None])
             each = np.repeat(some, looked_at.size - 1)
-            part, taken = engine.at(each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
-            turn = turn_of(part, design.lengths.at(each), design.kind[each], taken)
+            part, taken = rows_of(engine, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
+            turn = turn_of(part, rows_of(design.lengths, each), design.kind[each], taken)
             prices = no_prices(each.size)
             put_prices(prices, replica, turn.iterations, [(replica.cut.pp, np.arange(each.size))])
             pace_s = turn.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
-            crowd.put(some, crowd_of(engine.at(some), tried, per_s))
+            crowd.put(some, crowd_of(rows_of(engine, some), tried, per_s))
     return crowd
 
 
