@@ -97,7 +97,7 @@ def _fixed_check(file: Path) -> Check:
         chunk=8192,
         most_tokens=64 * FIXED_BLOCKS,
     )
-    world = serve(
+    state = serve(
         Engine(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
         limits,
         asked,
@@ -105,7 +105,7 @@ def _fixed_check(file: Path) -> Check:
         shape=np.zeros(1, np.int64),
         table=np.array(FIXED_S),
     )
-    error_s = float(np.abs(world.times[:, list(TIMES.values())] - theirs_s).max())
+    error_s = float(np.abs(state.times[:, list(TIMES.values())] - theirs_s).max())
     return Check(
         name=f"aisimulate {FIXED_RUN}",
         value=error_s,

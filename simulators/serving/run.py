@@ -16,12 +16,12 @@ from simulators.serving.answer.summary import Bill, Window, metrics_of
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import behind, frontend_of, load_frontend, seen_by_clients
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import ITERATIONS
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.state import State
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 
@@ -68,7 +68,7 @@ def _kept(known: dict[K, V], key: K, find: Callable[[], V]) -> V:
 class Run:
     """A run that has ended: what every request and every replica went through."""
 
-    world: World
+    state: State
     asked: Requests  # those let in
     rejected: int
     bill: Bill
@@ -78,7 +78,7 @@ class Run:
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard."""
         return metrics_of(
-            self.world, self.asked.output_tokens, self.rejected, self.bill, self.window
+            self.state, self.asked.output_tokens, self.rejected, self.bill, self.window
         )
 
 
@@ -114,7 +114,7 @@ def run_of(
     table, price = prices_of(point, deployment.hardware)
     frontend = frontend_of(point, shelf.server)
     delay_s = frontend.delay_s(let_in.prompt_tokens)
-    world = serve(
+    state = serve(
         Engine(scheduler, shelf.router(point.router), price),
         limits,
         behind(let_in, delay_s),
@@ -124,7 +124,7 @@ def run_of(
         log_rows=log_rows,
     )
     if delay_s.any() or frontend.iterations:
-        world = seen_by_clients(world, frontend, delay_s, let_in.output_tokens)
+        state = seen_by_clients(state, frontend, delay_s, let_in.output_tokens)
     bill = Bill(
         gpus=deployment.gpus,
         gpus_per_stage=deployment.hardware.replica.cut.width,
@@ -137,7 +137,7 @@ def run_of(
         calibrated=table.calibrated,
         extrapolated=table.extrapolated,
     )
-    return Run(world, let_in, rejected, bill, Window(point.warmup, point.cooldown), deployment)
+    return Run(state, let_in, rejected, bill, Window(point.warmup, point.cooldown), deployment)
 
 
 def logged_run(point: ServingPoint) -> Run:
@@ -150,7 +150,7 @@ def logged_run(point: ServingPoint) -> Run:
     if point.fidelity != EVENT:
         raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
     check_point(point)
-    iterations = int(run_of(point).world.pool[:, ITERATIONS].sum())
+    iterations = int(run_of(point).state.pool[:, at.ITERATIONS].sum())
     return run_of(point, log_rows=iterations)
 
 

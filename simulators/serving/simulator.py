@@ -79,13 +79,13 @@ class Serving:
             return ""
         logged = logged_run(design)
         title = f"{design.model} on {logged.bill.gpus} {design.gpu}, {design.scheduler}"
-        text = report_of(title, logged.metrics(), logged.world)
+        text = report_of(title, logged.metrics(), logged.state)
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
-        world = logged_run(ServingPoint(**point)).world
-        return {"requests": request_table(world), "iterations": batch_table(world)}
+        state = logged_run(ServingPoint(**point)).state
+        return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
         """Compile the loop, the price of an iteration and the policies most points name.
@@ -102,7 +102,7 @@ class Serving:
         design = ServingPoint(**point)
         logged = logged_run(design)
         replica = logged.deployment.hardware.replica
-        return explained_request(logged.metrics(), logged.world, replica, design.block_size)
+        return explained_request(logged.metrics(), logged.state, replica, design.block_size)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""

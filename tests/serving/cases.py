@@ -11,23 +11,25 @@ import numpy as np
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.batch import (
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.replica import (
     BASE_S,
     DECODE_KV,
     LAST_STAGE_S,
     PRICE,
+    SCHEDULE,
     SLOPE_S,
     STAGE_BASE_S,
     STAGE_S,
     STAGE_SLOPE_S,
     TOKENS,
     UNTIL_KV,
+    View,
+    kernel,
 )
-from simulators.serving.engine.limits import Limits
-from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.replica import SCHEDULE, View, kernel
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.state import State
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
 """All of them: a new file is under every law from its first day."""
@@ -83,7 +85,7 @@ def run(
     replicas: int = 1,
     allowed: Limits | None = None,
     **more: object,
-) -> World:
+) -> State:
     """Serve requests at a linear price."""
     if isinstance(scheduler, str):
         allowed = allowed or limits(scheduler)

@@ -13,7 +13,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.iteration import Replica
 from simulators.composition.overhead import load_runtime
-from simulators.serving.engine.batch import (
+from simulators.serving.engine.replica import (
     ADDED_S,
     DECODE_KV,
     DECODES,

@@ -146,7 +146,7 @@ def test_metrics_agree_with_each_other() -> None:
 
 def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
     run = run_of(point(requests=300))
-    table, m = request_table(run.world), run.metrics()
+    table, m = request_table(run.state), run.metrics()
     arrival, first, end = (
         table[name].to_numpy() for name in ("arrival_s", "first_token_s", "completed_s")
     )

@@ -10,7 +10,7 @@ from simulators.composition.iteration import Replica, stage_iteration
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware, deployment_of
-from simulators.serving.engine.batch import (
+from simulators.serving.engine.replica import (
     DECODE_KV,
     DECODES,
     LAST_STAGE_S,

@@ -40,7 +40,7 @@ from simulators.serving.engine.replica import (
     STALLED,
 )
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.state import State
 from simulators.serving.prices.operator_table import (
     OpTable,
     by_operator,
@@ -85,26 +85,26 @@ class Replay:
 
     outcome: Mapping[str, Any]
     theirs: Mapping[str, Floats]  # by column of the reference
-    world: World
+    state: State
 
     def error_s(self) -> float:
         """Return the largest difference between any two times of a request."""
-        ours = self.world.times
+        ours = self.state.times
         errors = [np.abs(ours[:, i] - self.theirs[name]).max() for name, i in TIMES.items()]
         return float(max(errors))
 
     def mean_error(self) -> float:
         """Return the largest relative error of the mean TTFT and E2E latency."""
         arrival = self.theirs["arrival_s"]
-        ttft = (self.world.times[:, FIRST_TOKEN] - arrival).mean()
-        e2e = (self.world.times[:, COMPLETED] - arrival).mean()
+        ttft = (self.state.times[:, FIRST_TOKEN] - arrival).mean()
+        e2e = (self.state.times[:, COMPLETED] - arrival).mean()
         pairs = ((ttft, self.outcome["ttft_s_mean"]), (e2e, self.outcome["e2e_s_mean"]))
         return float(max(abs(ours / theirs - 1.0) for ours, theirs in pairs))
 
     @property
     def counts(self) -> tuple[int, int]:
         """Our iterations and restarts."""
-        pool = self.world.pool
+        pool = self.state.pool
         return int(pool[:, ITERATIONS].sum()), int(pool[:, RESTARTED].sum())
 
     @property
@@ -181,7 +181,7 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
         rows["output_tokens"].to_numpy().astype(np.int64),
         np.zeros((len(rows), 2)),
     )
-    world = serve(
+    state = serve(
         Engine(scheduler, load_router(router), op_price),
         limits,
         asked,
@@ -189,7 +189,7 @@ def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Repl
         shape=prices.shape,
         table=prices.table,
     )
-    return Replay(outcome, columns, world)
+    return Replay(outcome, columns, state)
 
 
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
@@ -234,7 +234,7 @@ def _parity_check(replay: Replay) -> Check:
 
 def _survey_check(name: str, replay: Replay) -> Check:
     expected_s, stalled = SURVEY[name]
-    times = replay.world.times
+    times = replay.state.times
     e2e_s = float((times[:, COMPLETED] - replay.theirs["arrival_s"]).mean())
     waited = int(np.count_nonzero(times[:, STALLED] > 0.0))
     return Check(

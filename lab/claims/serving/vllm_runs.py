@@ -65,7 +65,7 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
         np.zeros((queued.size, 2)),
     )
     done = run_of(point_of_run(run), asked)
-    times = done.world.times
+    times = done.state.times
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
     limit = LIMIT if run["dp"] == 1 else None

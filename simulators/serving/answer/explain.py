@@ -20,14 +20,14 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
-from simulators.serving.engine.state import World
+from simulators.serving.engine.state import State
 from simulators.workload.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
 
 def explained_request(
-    metrics: ServingMetrics, world: World, replica: Replica, block_size: int
+    metrics: ServingMetrics, state: State, replica: Replica, block_size: int
 ) -> list[Contribution]:
     """Return what the mean completed request's time and energy went into.
 
@@ -36,7 +36,7 @@ def explained_request(
 
     Args:
         metrics: of a run.
-        world: after it, with all its batches logged.
+        state: after it, with all its batches logged.
         replica: on which it ran.
         block_size: tokens of a KV block.
 
@@ -46,7 +46,7 @@ def explained_request(
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
-    steps = _mean_steps(world, block_size)
+    steps = _mean_steps(state, block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
     parts = [
@@ -58,9 +58,9 @@ def explained_request(
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
 
-def _mean_steps(world: World, block_size: int) -> dict[str, Step]:
+def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
     """Return the mean batch with prompts, and the mean batch that a decode is in."""
-    log = batch_table(world)
+    log = batch_table(state)
     requests, prompts, tokens, blocks = (
         log[name].to_numpy().astype(float)
         for name in ("requests", "prompt_tokens", "tokens", "kv_blocks")

@@ -8,8 +8,8 @@ import numpy as np
 
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, TOTAL
-from simulators.serving.engine.state import World
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
 
 LATENCIES = {
     "ttft": "time to first token",
@@ -23,7 +23,7 @@ PERIODS = 10
 """The run is cut in so many equal times."""
 
 
-def report_of(title: str, metrics: ServingMetrics, world: World) -> str:
+def report_of(title: str, metrics: ServingMetrics, state: State) -> str:
     """Return the text of a run whose batches were all logged."""
     return "\n".join(
         [
@@ -33,7 +33,7 @@ def report_of(title: str, metrics: ServingMetrics, world: World) -> str:
             "",
             *_latencies(metrics),
             "",
-            *_course(world),
+            *_course(state),
         ]
     )
 
@@ -77,10 +77,10 @@ def _latencies(m: ServingMetrics) -> Iterator[str]:
         yield f"{words:<24}" + "".join(f"{1e3 * value:>11,.2f}" for value in values)
 
 
-def _course(world: World) -> Iterator[str]:
+def _course(state: State) -> Iterator[str]:
     """Yield what went on in each period: requests that came and went, batches, queue and memory."""
-    log, times = batch_table(world), world.times
-    began = float(times[:, ARRIVAL].min())
+    log, times = batch_table(state), state.times
+    began = float(times[:, at.ARRIVAL].min())
     edges = np.linspace(began, max(float(log["end_s"].to_numpy().max()), began), PERIODS + 1)
     period = np.clip(
         np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1, 0, PERIODS - 1
@@ -90,12 +90,12 @@ def _course(world: World) -> Iterator[str]:
         np.bincount(period, log[name].to_numpy(), PERIODS) / batches
         for name in ("requests", "waiting", "kv_blocks")
     )
-    came, went = (np.histogram(times[:, column], edges)[0] for column in (ARRIVAL, COMPLETED))
+    came, went = (np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED))
     yield "from s      arrived  answered  in a batch  waiting  KV in use"
     for i in range(PERIODS):
         yield (
             f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"
-            f"{waiting[i]:>9,.1f}{blocks[i] / world.pool[0, TOTAL]:>11.1%}"
+            f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL]:>11.1%}"
         )
 
 

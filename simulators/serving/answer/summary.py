@@ -11,23 +11,8 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import Spread, gap_spread, spread, spreads
-from simulators.serving.engine.replica import (
-    ARRIVAL,
-    BATCHED,
-    COMPLETED,
-    FIRST_TOKEN,
-    ITERATIONS,
-    LEFT,
-    MOST_USED,
-    OUTPUT,
-    PROMPT,
-    RESTARTED,
-    SCHEDULED,
-    STALLED,
-    SWAPS,
-    TOTAL,
-)
-from simulators.serving.engine.state import BLOCK_SECONDS, BUSY_S, INSIDE_SECONDS, JOULES, World
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
 
 GROWTH = 0.1
 """A backlog that grows by more than this share of the arrivals is no steady state."""
@@ -72,7 +57,7 @@ class Served(NamedTuple):
 
 
 def metrics_of(
-    world: World, output_tokens: Ints, rejected: int, bill: Bill, window: Window = WHOLE_RUN
+    state: State, output_tokens: Ints, rejected: int, bill: Bill, window: Window = WHOLE_RUN
 ) -> ServingMetrics:
     """Return the metrics of a run that has ended.
 
@@ -80,7 +65,7 @@ def metrics_of(
     arrival of its first request to that of its last; all else is of the whole run.
 
     Args:
-        world: its state.
+        state: its state.
         output_tokens: per request as it was asked for; a restart moves tokens to the prompt.
         rejected: requests that were not let in.
         bill: prices, power and deadlines.
@@ -89,30 +74,32 @@ def metrics_of(
     Raises:
         Infeasible: no request of the window was answered.
     """
-    times = world.times
-    cancelled = int(np.count_nonzero(times[:, LEFT] >= 0.0))
-    answered = times[:, COMPLETED] >= 0.0 if cancelled else slice(None)
-    end = np.maximum(times[:, COMPLETED], times[:, LEFT]) if cancelled else times[:, COMPLETED]
-    scheduled = np.where(times[:, SCHEDULED] < 0.0, end, times[:, SCHEDULED])
-    makespan_s = float(end.max() - times[:, ARRIVAL].min())
+    times = state.times
+    cancelled = int(np.count_nonzero(times[:, at.LEFT] >= 0.0))
+    answered: Any = slice(None)
+    end = times[:, at.COMPLETED]
+    if cancelled:
+        answered, end = end >= 0.0, np.maximum(end, times[:, at.LEFT])
+    scheduled = np.where(times[:, at.SCHEDULED] < 0.0, end, times[:, at.SCHEDULED])
+    makespan_s = float(end.max() - times[:, at.ARRIVAL].min())
     everyone = Served(times, output_tokens).take(answered)
     judged, paid, span_s = everyone, everyone, makespan_s
     if window != WHOLE_RUN:
         last = output_tokens.size - window.cooldown
         judged = Served(times, output_tokens).take(slice(window.warmup, last))
-        judged = judged.take(judged.times[:, COMPLETED] >= 0.0)
-        paid, span_s = _between(everyone, judged.times[:, ARRIVAL])
+        judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
+        paid, span_s = _between(everyone, judged.times[:, at.ARRIVAL])
     if judged.output_tokens.size == 0:
         raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
     columns: dict[str, Any] = {
         **_latencies(judged),
-        **_columns("itl", gap_spread(world)),
+        **_columns("itl", gap_spread(state)),
         **_rates(paid, span_s, bill),
-        **_use(world, answered, int(everyone.output_tokens.sum()), makespan_s, bill),
+        **_use(state, answered, int(everyone.output_tokens.sum()), makespan_s, bill),
         "rejected_requests": rejected,
         "cancelled_requests": cancelled,
         "completed_requests": output_tokens.size - cancelled,
-        "saturated": backlog_grows(times[:, ARRIVAL], scheduled, end),
+        "saturated": backlog_grows(times[:, at.ARRIVAL], scheduled, end),
         "makespan_s": makespan_s,
     }
     return ServingMetrics(**columns)
@@ -123,15 +110,15 @@ def _between(everyone: Served, arrival: Floats) -> tuple[Served, float]:
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
         raise Infeasible("window_too_small", f"{arrival.size} requests between the first and last")
-    end = everyone.times[:, COMPLETED]
+    end = everyone.times[:, at.COMPLETED]
     return everyone.take((end > arrival.min()) & (end <= arrival.max())), span_s
 
 
 def _latencies(served: Served) -> dict[str, float | None]:
     """Return how long requests waited and took."""
     times, output_tokens = served
-    arrival, scheduled = times[:, ARRIVAL], times[:, SCHEDULED]
-    first, end = times[:, FIRST_TOKEN], times[:, COMPLETED]
+    arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
+    first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]
     ttft, e2e, queue, prefill = spreads(
         np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
     )
@@ -165,13 +152,13 @@ def _tpot_s(served: Served) -> Floats:
     """Return the mean time of each request's later tokens."""
     times, output_tokens = served
     later = np.maximum(output_tokens - 1, 1)
-    seconds: Floats = (times[:, COMPLETED] - times[:, FIRST_TOKEN]) / later
+    seconds: Floats = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
     return seconds
 
 
 def _rates(paid: Served, span_s: float, bill: Bill) -> dict[str, float | None]:
     """Return what was answered per second, and what it costs."""
-    ttft_s = paid.times[:, FIRST_TOKEN] - paid.times[:, ARRIVAL]
+    ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     met = (ttft_s <= bill.slo_ttft_s) & (_tpot_s(paid) <= bill.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
     usd = bill.usd_per_gpu_hour
@@ -185,31 +172,31 @@ def _rates(paid: Served, span_s: float, bill: Bill) -> dict[str, float | None]:
     }
 
 
-def _use(world: World, answered: Any, tokens: int, makespan_s: float, bill: Bill) -> dict[str, Any]:
+def _use(state: State, answered: Any, tokens: int, makespan_s: float, bill: Bill) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
-    times, pool = world.times, world.pool
-    replicas, blocks = pool.shape[0], int(pool[0, TOTAL])
+    times, pool = state.times, state.pool
+    replicas, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
-    summed: list[float] = np.ascontiguousarray(world.gauge.T).sum(axis=1).tolist()
-    iterations, stages = counted[ITERATIONS], bill.gpus // bill.gpus_per_stage
-    busy_s, per_s = summed[BUSY_S], 1.0 / makespan_s
+    summed: list[float] = np.ascontiguousarray(state.gauge.T).sum(axis=1).tolist()
+    iterations, stages = counted[at.ITERATIONS], bill.gpus // bill.gpus_per_stage
+    busy_s, per_s = summed[at.BUSY_S], 1.0 / makespan_s
     joules = None
     if bill.waiting_w_per_stage is not None:
         idle_j = bill.waiting_w_per_stage * (stages * makespan_s - busy_s)
-        joules = (summed[JOULES] + idle_j) / tokens
-    seen = int(world.request[answered, PROMPT].sum() + world.request[answered, OUTPUT].sum())
+        joules = (summed[at.JOULES] + idle_j) / tokens
+    seen = int(state.request[answered, at.PROMPT].sum() + state.request[answered, at.OUTPUT].sum())
     return {
         "energy_j_per_token": joules,
-        "kv_use_mean": summed[BLOCK_SECONDS] * per_s / (blocks * replicas),
-        "kv_use_max": float(pool[:, MOST_USED].max()) / blocks,
-        "inside_mean": summed[INSIDE_SECONDS] * per_s,
-        "mean_batch": counted[BATCHED] / iterations,
+        "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * replicas),
+        "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
+        "inside_mean": summed[at.INSIDE_SECONDS] * per_s,
+        "mean_batch": counted[at.BATCHED] / iterations,
         "busy": busy_s * per_s / stages,
         "mfu": bill.flops_per_token * seen * per_s / (bill.gpus * bill.peak_flops_per_gpu),
-        "restarts": counted[RESTARTED],
-        "swaps": counted[SWAPS],
-        "stalled_requests": int(np.count_nonzero(times[:, STALLED] > 0.0)),
-        "stalled_mean_s": float(times[:, STALLED].sum()) / times.shape[0],
+        "restarts": counted[at.RESTARTED],
+        "swaps": counted[at.SWAPS],
+        "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
+        "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": bill.gpus,
         "kv_blocks": blocks,
         "iterations": iterations,

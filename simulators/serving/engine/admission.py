@@ -6,40 +6,22 @@ Nobody overtakes, neither the head of the queue nor a request that was moved to 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import allocate, blocks_for, fits, prefix_left
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BLOCK,
-    DONE,
-    FREE,
-    HEAD,
-    HOLDERS,
-    IDLE,
-    PROMPT,
-    RESERVED,
-    SEATS,
-    SWAPPED,
-    VIEW,
-    WAITING,
-    View,
-    kernel,
-    pop_waiting,
-    seat,
-)
+from simulators.serving.engine.replica import VIEW, View, kernel, pop_waiting, seat
 
 
 @kernel(boolean(*arrays(i8, 2)))
 def finds_seat(limits: Ints, pool: Ints) -> bool:
     """Return whether somebody waits and would find a seat."""
-    free = pool[HOLDERS] < limits[SEATS] and pool[BATCH] < limits[BATCH_SEATS]
-    return pool[WAITING] > 0 and free  # type: ignore[no-any-return]
+    free = pool[at.HOLDERS] < limits[at.SEATS] and pool[at.BATCH] < limits[at.BATCH_SEATS]
+    return pool[at.WAITING] > 0 and free  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2)))
 def may_admit(limits: Ints, pool: Ints) -> bool:
     """Return whether somebody waits, would find a seat and overtakes nobody on the host."""
-    return finds_seat(limits, pool) and pool[SWAPPED] == 0
+    return finds_seat(limits, pool) and pool[at.SWAPPED] == 0
 
 
 @kernel(i8(VIEW, i8, i8))
@@ -60,13 +42,13 @@ def admit_chunks(view: View, budget: int, whole: bool) -> int:
     """
     limits, pool, request = view.limits, view.pool, view.request
     while budget > 0 and may_admit(limits, pool):
-        first = view.waiting[pool[HEAD]]
-        prompt, cached = request[first, PROMPT], prefix_left(limits, pool, request, first)
+        first = view.waiting[pool[at.HEAD]]
+        prompt, cached = request[first, at.PROMPT], prefix_left(limits, pool, request, first)
         granted = min(prompt - cached, budget)
-        blocks = blocks_for(prompt if whole else cached + granted, limits[BLOCK])
+        blocks = blocks_for(prompt if whole else cached + granted, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
-        request[first, DONE] = cached
+        request[first, at.DONE] = cached
         admit(view, blocks, granted)
         budget -= granted
     return budget
@@ -77,9 +59,9 @@ def continue_prompts(view: View, left: int) -> int:
     """Share tokens among idle requests whose prompt was cut; return what is left of them."""
     pool, request, idle = view.pool, view.request, view.idle
     kept = 0
-    for i in range(pool[IDLE]):
+    for i in range(pool[at.IDLE]):
         who = idle[i]
-        missing = request[who, PROMPT] - request[who, DONE]
+        missing = request[who, at.PROMPT] - request[who, at.DONE]
         if missing > 0 and left > 0:
             granted = min(missing, left)
             seat(view, who, granted)
@@ -87,7 +69,7 @@ def continue_prompts(view: View, left: int) -> int:
         else:
             idle[kept] = who
             kept += 1
-    pool[IDLE] = kept
+    pool[at.IDLE] = kept
     return left
 
 
@@ -95,6 +77,6 @@ def continue_prompts(view: View, left: int) -> int:
 def admit_reserving(view: View) -> int:
     """Admit whole prompts, each with memory for the longest life; return the batch's size."""
     limits, pool = view.limits, view.pool
-    while may_admit(limits, pool) and pool[FREE] >= limits[RESERVED]:
-        admit(view, limits[RESERVED], view.request[view.waiting[pool[HEAD]], PROMPT])
-    return pool[BATCH]  # type: ignore[no-any-return]
+    while may_admit(limits, pool) and pool[at.FREE] >= limits[at.RESERVED]:
+        admit(view, limits[at.RESERVED], view.request[view.waiting[pool[at.HEAD]], at.PROMPT])
+    return pool[at.BATCH]  # type: ignore[no-any-return]

@@ -21,8 +21,8 @@ from simulators.composition.overhead import load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.engine.state import World
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
 from simulators.serving.point import NONE, ServingPoint
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "frontends.toml"
@@ -105,12 +105,12 @@ def behind(asked: Requests, delay_s: Floats) -> Requests:
 
 
 def seen_by_clients(
-    world: World, frontend: Frontend, delay_s: Floats, output_tokens: Ints
-) -> World:
-    """Return the world after a run as its clients saw it: they asked earlier, by what they wait."""
-    times = world.times.copy()
+    state: State, frontend: Frontend, delay_s: Floats, output_tokens: Ints
+) -> State:
+    """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
+    times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
-    answer_s = np.maximum(times[:, COMPLETED] - times[:, FIRST_TOKEN], 0.0)  # 0 if given up
+    answer_s = np.maximum(times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN], 0.0)  # 0 if given up
     tpot_s = answer_s / later
-    times[:, ARRIVAL] -= delay_s + frontend.iterations * tpot_s
-    return world._replace(times=times)
+    times[:, at.ARRIVAL] -= delay_s + frontend.iterations * tpot_s
+    return state._replace(times=times)

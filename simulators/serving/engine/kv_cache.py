@@ -9,40 +9,8 @@ or, where the host has room, they are moved there, and back before anybody else 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BELOW,
-    BLOCK,
-    BLOCKS,
-    DONE,
-    FREE,
-    HOLDERS,
-    HOST,
-    HOSTED,
-    IDLE,
-    KEEPS,
-    LEFT_BLOCKS,
-    MOVED,
-    OUTPUT,
-    PARITY,
-    PROMPT,
-    RESTARTED,
-    RESTARTS,
-    SEATS,
-    SWAPPED,
-    SWAPS,
-    TAKEN,
-    TOP,
-    UNTIL,
-    VIEW,
-    WATERMARK,
-    View,
-    keep_idle,
-    kernel,
-    return_waiting,
-    seat,
-)
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import VIEW, View, keep_idle, kernel, return_waiting, seat
 
 
 @kernel(i8(i8, i8))
@@ -54,35 +22,35 @@ def blocks_for(tokens: int, block: int) -> int:
 @kernel(boolean(*arrays(i8, 2), i8))
 def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
     """Return whether a new request may take so many blocks and leave the watermark."""
-    return pool[FREE] - blocks >= limits[WATERMARK]  # type: ignore[no-any-return]
+    return pool[at.FREE] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
 def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     """Give a request its first blocks and return how many are free."""
-    request[who, BLOCKS] = blocks
-    pool[FREE] -= blocks
-    pool[TAKEN] += blocks
-    pool[HOLDERS] += 1
-    return pool[FREE]  # type: ignore[no-any-return]
+    request[who, at.BLOCKS] = blocks
+    pool[at.FREE] -= blocks
+    pool[at.TAKEN] += blocks
+    pool[at.HOLDERS] += 1
+    return pool[at.FREE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
 def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     """Give a request more blocks, if any, and return how many are free."""
-    request[who, BLOCKS] += max(blocks, 0)
-    pool[FREE] -= max(blocks, 0)
-    pool[TAKEN] += max(blocks, 0)
-    return pool[FREE]  # type: ignore[no-any-return]
+    request[who, at.BLOCKS] += max(blocks, 0)
+    pool[at.FREE] -= max(blocks, 0)
+    pool[at.TAKEN] += max(blocks, 0)
+    return pool[at.FREE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def release(pool: Ints, request: Ints, who: int) -> int:
     """Take all blocks of a request back and return how many are free."""
-    pool[FREE] += request[who, BLOCKS]
-    pool[HOLDERS] -= 1
-    request[who, BLOCKS] = 0
-    return pool[FREE]  # type: ignore[no-any-return]
+    pool[at.FREE] += request[who, at.BLOCKS]
+    pool[at.HOLDERS] -= 1
+    request[who, at.BLOCKS] = 0
+    return pool[at.FREE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW, i8))
@@ -93,13 +61,13 @@ def restart(view: View, who: int) -> int:
     """
     pool, request = view.pool, view.request
     release(pool, request, who)
-    done = request[who, DONE]
-    if done > request[who, PROMPT] or view.limits[PARITY] == 1:
-        request[who, OUTPUT] += request[who, PROMPT] - done
-        request[who, PROMPT] = done
-    request[who, DONE] = 0
-    request[who, RESTARTS] += 1
-    pool[RESTARTED] += 1
+    done = request[who, at.DONE]
+    if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:
+        request[who, at.OUTPUT] += request[who, at.PROMPT] - done
+        request[who, at.PROMPT] = done
+    request[who, at.DONE] = 0
+    request[who, at.RESTARTS] += 1
+    pool[at.RESTARTED] += 1
     return return_waiting(pool, view.waiting, who)
 
 
@@ -110,18 +78,18 @@ def preempt(view: View, who: int) -> int:
     Returns how often requests of the replica have been preempted.
     """
     pool, request = view.pool, view.request
-    blocks = request[who, BLOCKS]
-    if view.limits[HOST] - pool[HOSTED] < blocks:
+    blocks = request[who, at.BLOCKS]
+    if view.limits[at.HOST] - pool[at.HOSTED] < blocks:
         restart(view, who)
         return preemptions(pool)
-    pool[FREE] += blocks
-    pool[HOLDERS] -= 1
-    request[who, BELOW] = pool[TOP]
-    pool[TOP] = who
-    pool[SWAPPED] += 1
-    pool[SWAPS] += 1
-    pool[HOSTED] += blocks
-    pool[MOVED] += blocks
+    pool[at.FREE] += blocks
+    pool[at.HOLDERS] -= 1
+    request[who, at.BELOW] = pool[at.TOP]
+    pool[at.TOP] = who
+    pool[at.SWAPPED] += 1
+    pool[at.SWAPS] += 1
+    pool[at.HOSTED] += blocks
+    pool[at.MOVED] += blocks
     return preemptions(pool)
 
 
@@ -131,33 +99,33 @@ def leave_prefix(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
 
     Free blocks are taken in the order in which they became free, and of one request its last first.
     """
-    request[who, LEFT_BLOCKS] = limits[KEEPS] * (request[who, DONE] // limits[BLOCK])
-    request[who, UNTIL] = pool[TAKEN] + pool[FREE]
-    return request[who, LEFT_BLOCKS]  # type: ignore[no-any-return]
+    request[who, at.LEFT_BLOCKS] = limits[at.KEEPS] * (request[who, at.DONE] // limits[at.BLOCK])
+    request[who, at.UNTIL] = pool[at.TAKEN] + pool[at.FREE]
+    return request[who, at.LEFT_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 2), matrix(i8), i8))
 def prefix_left(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
     """Return the tokens of a waiting request that are still cached; one must be computed."""
-    overwritten = max(0, pool[TAKEN] - request[who, UNTIL])
-    most = (request[who, PROMPT] - 1) // limits[BLOCK]
-    blocks = min(request[who, LEFT_BLOCKS] - overwritten, most)
-    return max(0, blocks) * limits[BLOCK]  # type: ignore[no-any-return]
+    overwritten = max(0, pool[at.TAKEN] - request[who, at.UNTIL])
+    most = (request[who, at.PROMPT] - 1) // limits[at.BLOCK]
+    blocks = min(request[who, at.LEFT_BLOCKS] - overwritten, most)
+    return max(0, blocks) * limits[at.BLOCK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1)))
 def preemptions(pool: Ints) -> int:
     """Return how often requests of a replica have been preempted, one way or the other."""
-    return pool[RESTARTED] + pool[SWAPS]  # type: ignore[no-any-return]
+    return pool[at.RESTARTED] + pool[at.SWAPS]  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2), matrix(i8)))
 def may_return(limits: Ints, pool: Ints, request: Ints) -> bool:
     """Return whether the first request on the host would find a seat and room here."""
     return (
-        pool[SWAPPED] > 0
-        and pool[HOLDERS] < limits[SEATS]
-        and fits(limits, pool, request[pool[TOP], BLOCKS])
+        pool[at.SWAPPED] > 0
+        and pool[at.HOLDERS] < limits[at.SEATS]
+        and fits(limits, pool, request[pool[at.TOP], at.BLOCKS])
     )
 
 
@@ -166,29 +134,29 @@ def swap_in(view: View) -> int:
     """Bring requests back from the host while they fit; return how many are still there."""
     pool, request = view.pool, view.request
     while may_return(view.limits, pool, request):
-        who = pool[TOP]
-        blocks = request[who, BLOCKS]
-        pool[TOP] = request[who, BELOW]
-        pool[SWAPPED] -= 1
-        pool[HOSTED] -= blocks
-        pool[MOVED] += blocks
+        who = pool[at.TOP]
+        blocks = request[who, at.BLOCKS]
+        pool[at.TOP] = request[who, at.BELOW]
+        pool[at.SWAPPED] -= 1
+        pool[at.HOSTED] -= blocks
+        pool[at.MOVED] += blocks
         allocate(pool, request, who, blocks)
-        view.idle[pool[IDLE]] = who
-        pool[IDLE] += 1
-    return pool[SWAPPED]  # type: ignore[no-any-return]
+        view.idle[pool[at.IDLE]] = who
+        pool[at.IDLE] += 1
+    return pool[at.SWAPPED]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
 def drop_swapped(pool: Ints, request: Ints, who: int, above: int) -> int:
     """Forget a request that is on the host, where `above` lies above it; return its blocks."""
     if above < 0:
-        pool[TOP] = request[who, BELOW]
+        pool[at.TOP] = request[who, at.BELOW]
     else:
-        request[above, BELOW] = request[who, BELOW]
-    blocks = request[who, BLOCKS]
-    pool[SWAPPED] -= 1
-    pool[HOSTED] -= blocks
-    request[who, BLOCKS] = 0
+        request[above, at.BELOW] = request[who, at.BELOW]
+    blocks = request[who, at.BLOCKS]
+    pool[at.SWAPPED] -= 1
+    pool[at.HOSTED] -= blocks
+    request[who, at.BLOCKS] = 0
     return blocks  # type: ignore[no-any-return]
 
 
@@ -201,21 +169,21 @@ def seat_decodes(view: View) -> int:
     seat follow them.
     """
     limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
-    head, count, partial = 0, pool[IDLE], 0
-    while head < count and pool[BATCH] < limits[BATCH_SEATS]:
+    head, count, partial = 0, pool[at.IDLE], 0
+    while head < count and pool[at.BATCH] < limits[at.BATCH_SEATS]:
         who = idle[head]
         head += 1
-        if request[who, DONE] <= request[who, PROMPT]:
+        if request[who, at.DONE] <= request[who, at.PROMPT]:
             idle[partial] = who
             partial += 1
             continue
-        while pool[FREE] < 1 and head < count:
+        while pool[at.FREE] < 1 and head < count:
             count -= 1
             preempt(view, idle[count])
-        if pool[FREE] < 1:
+        if pool[at.FREE] < 1:
             preempt(view, who)
             continue
-        if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
+        if request[who, at.DONE] > request[who, at.BLOCKS] * limits[at.BLOCK]:
             extend(pool, request, who, 1)
         seat(view, who, 1)
     keep_idle(view, partial, head, count)

@@ -11,23 +11,8 @@ from simulators.composition.iteration import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Ints
 from simulators.serving.deployment import Hardware
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.replica import (
-    BATCH_SEATS,
-    BATCH_TOKENS,
-    BLOCK,
-    CHUNK,
-    HOST,
-    KEEPS,
-    LIMITS,
-    MOVE_NS,
-    PARITY,
-    PATIENCE,
-    RESERVED,
-    SEATS,
-    STAGES,
-    WATERMARK,
-)
 from simulators.serving.point import CACHED, SWAP, ServingPoint
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
@@ -58,18 +43,18 @@ class Limits:
 
         A policy that reserves fills its batch with as many requests as memory holds.
         """
-        limits = np.zeros(LIMITS, np.int64)
-        limits[BLOCK] = self.block_size
-        limits[WATERMARK] = self.kept_free
-        limits[SEATS] = self.seats
-        limits[BATCH_SEATS] = max(1, self.seats // self.stages)
-        limits[RESERVED] = self.most_tokens // self.block_size
+        limits = np.zeros(at.LIMITS, np.int64)
+        limits[at.BLOCK] = self.block_size
+        limits[at.WATERMARK] = self.kept_free
+        limits[at.SEATS] = self.seats
+        limits[at.BATCH_SEATS] = max(1, self.seats // self.stages)
+        limits[at.RESERVED] = self.most_tokens // self.block_size
         if self.reserves:
-            limits[BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[RESERVED]))
-        limits[BATCH_TOKENS], limits[CHUNK] = self.batch_tokens, self.chunk
-        limits[HOST], limits[MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
-        limits[STAGES], limits[PARITY], limits[PATIENCE] = self.stages, self.parity, self.patience
-        limits[KEEPS] = self.keeps
+            limits[at.BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[at.RESERVED]))
+        limits[at.BATCH_TOKENS], limits[at.CHUNK] = self.batch_tokens, self.chunk
+        limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
+        limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
+        limits[at.PARITY], limits[at.KEEPS] = self.parity, self.keeps
         return limits
 
     @property

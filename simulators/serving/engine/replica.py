@@ -98,6 +98,75 @@ LIMITS = 13
 ) = range(22)
 POOL_COLUMNS = 22
 
+# One `step`: the sums of a batch.
+(
+    TOKENS,  # new tokens
+    LOGITS_ROWS,  # requests that get an output token
+    PREFILLS,  # requests with prompt tokens
+    PREFILL_TOKENS,  # their new tokens c
+    PREFILL_PAIRS,  # their query-key pairs, c * past + c * (c + 1) / 2
+    PREFILL_KV,  # their keys read, past + c
+    DECODES,  # requests with one token
+    DECODE_KV,  # their keys read
+    PREFILL_SQUARES,  # sum of c * c
+    PREFILL_PAST,  # sum of past, each rounded up to PAST_STEP
+) = range(10)
+STEP_COLUMNS = 10
+
+PAST_STEP = 64
+"""The granularity of VIDUR's attention tables, in tokens of KV cache."""
+
+# What a price writes.
+(
+    STAGE_S,  # seconds on a stage that sends on
+    LAST_STAGE_S,  # seconds on the last stage
+    ENERGY_J,  # joules of the replica
+    STAGE_SLOPE_S,
+    SLOPE_S,
+    SLOPE_J,
+    STAGE_BASE_S,
+    BASE_S,
+    BASE_J,
+    STAGE_FLOOR_S,
+    FLOOR_S,
+    STAGE_ADDED_S,
+    ADDED_S,
+    WAITING_W,
+    UNTIL_KV,
+) = range(15)
+PRICE_COLUMNS = 15
+"""While the decodes' keys grow and stay below UNTIL_KV, the last stage works for
+`busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`; so do the others with
+numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each while not busy."""
+
+# One row of `gauge`: a replica's sums over time.
+(
+    BLOCK_SECONDS,  # blocks in use, integrated
+    CLOCK_S,  # until when
+    BUSY_S,  # seconds of work, summed over stages
+    JOULES,
+    GAPS_S,  # gaps between tokens, summed over requests
+    INSIDE_SECONDS,  # requests that wait or run, integrated
+    NEXT_LEAVE,  # no client gives up before
+) = range(7)
+GAUGE_COLUMNS = 7
+
+REPEATS, MADE = range(2)
+"""One row of `rounds`: how often a batch in flight may still be repeated, and how often it was."""
+
+FIRST_END, LONGEST_S, STALL_S, BIN_LOW_S, BIN_HIGH_S, BIN = range(6)
+"""One row of `timing`: when a batch's first round ended; of its later rounds the longest, the waits
+in them, and the bin of the last one's gap."""
+TIMING_COLUMNS = 6
+
+# `clock`: what the whole service counts.
+LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
+CLOCK_COLUMNS = 5
+"""Requests looked at in the list; arrived; the next one to release; on the heap; batches logged."""
+
+QUEUED, RUNNING, TOUCHED = range(3)
+"""Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
+
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""
 
@@ -127,6 +196,9 @@ nothing but context lengths changes; the loop may then repeat the batch without 
 
 ROUTE = i8(i8, *arrays(i8, 2), *arrays(f8, 1))
 """arrivals so far, waiting and running requests of each replica, two uniform draws -> replica."""
+
+PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
+"""step, shape, table, price -> seconds of the last stage; all of `price` is written."""
 
 
 def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:

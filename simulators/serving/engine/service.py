@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,11 @@ from numpy.typing import NDArray
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.batch import DECODE_KV, DECODES, PREFILL_TOKENS, PREFILLS, TOKENS
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.replica import NEXT, NOBODY
-from simulators.serving.engine.state import World, new_world
+from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, State
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def serve(
     shape: Ints,
     table: Floats,
     log_rows: int = 0,
-) -> World:
+) -> State:
     """Return the state after the last request has left.
 
     Args:
@@ -51,50 +51,87 @@ def serve(
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    follower, unborn = _followers(requests)
-    world = new_world(
-        limits=limits.vector(),
-        blocks=limits.blocks,
-        replicas=replicas,
-        arrival_s=requests.arrival_s,
-        prompt_tokens=requests.prompt_tokens,
-        output_tokens=requests.output_tokens,
-        successor=follower,
-        unborn=unborn,
-        draws=requests.draws,
-        shape=shape,
-        table=table,
-        patience_s=requests.patience_s,
-        log_rows=log_rows,
-    )
+    state = _before(limits, requests, replicas, log_rows, shape, table)
     schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
-    left = run(schedule.compiled, route.compiled, price.compiled, world)
+    left = run(schedule.compiled, route.compiled, price.compiled, state)
     if left:
         count = requests.arrival_s.size
-        raise UserError(f"{left} of {count} requests never end: {_why(world, engine)}")
-    return world
+        raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+    return state
+
+
+def _before(
+    allowed: Limits, asked: Requests, replicas: int, log_rows: int, shape: Ints, table: Floats
+) -> State:
+    """Return the state before the first arrival."""
+    limits, count = allowed.vector(), asked.arrival_s.size
+    stages, seats = allowed.stages, allowed.seats + 1
+    request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
+    follower, unborn = _followers(asked)
+    request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
+    request[:, at.SUCCESSOR] = follower
+    request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
+    times = np.full((count, at.TIME_COLUMNS), -1.0)
+    times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
+    times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
+    gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
+    gauge[:, at.NEXT_LEAVE] = inf
+    pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
+    pool[:, at.TOTAL] = pool[:, at.FREE] = allowed.blocks
+    clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
+    clock[at.UNRELEASED] = unborn.argmax() if unborn.any() else count
+    released = int(np.count_nonzero(unborn))
+    slots = replicas * stages
+    return State(
+        limits=limits,
+        request=request,
+        times=times,
+        pool=pool,
+        gauge=gauge,
+        load=np.zeros((3, replicas), np.int64),
+        waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
+        idle=np.empty((replicas, seats), np.int64),
+        batch=np.empty((slots, seats), np.int64),
+        tokens=np.empty((slots, seats), np.int64),
+        sizes=np.zeros(slots, np.int64),
+        rounds=np.zeros((slots, 2), np.int64),
+        timing=np.zeros((slots, at.TIMING_COLUMNS)),
+        step=np.zeros((slots, at.STEP_COLUMNS)),
+        price=np.zeros((slots, at.PRICE_COLUMNS)),
+        crossings=np.zeros((slots, allowed.block_size), np.int64),
+        in_flight=np.tile(np.arange(stages), (replicas, 1)),
+        ends=np.zeros((replicas, stages)),
+        stages=np.zeros((replicas, stages)),
+        draws=asked.draws.copy(),  # kernels take writable arrays
+        released=np.empty(released),
+        released_who=np.empty(released, np.int64),
+        clock=clock,
+        gaps=np.zeros(GAP_BINS, np.int64),
+        log=np.empty((log_rows, len(LOG_COLUMNS))),
+        shape=shape,
+        table=table,
+    )
 
 
 def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
     """Return whom each request's end releases, and who waits to be released."""
     count = requests.arrival_s.size
     if requests.session is not None:
-        session = requests.session
-        same = np.diff(session, prepend=-1) == 0
-        return np.where(np.append(same[1:], False), np.arange(1, count + 1), NOBODY), same
+        later = np.diff(requests.session, prepend=-1) == 0
+        return np.where(np.append(later[1:], False), np.arange(1, count + 1), at.NOBODY), later
     unborn = np.arange(count) >= (requests.clients or count)
-    return np.full(count, NEXT if requests.clients else NOBODY), unborn
+    return np.full(count, at.NEXT if requests.clients else at.NOBODY), unborn
 
 
-def _why(world: World, engine: Engine) -> str:
+def _why(state: State, engine: Engine) -> str:
     """Say what stopped a run before its end."""
-    unpriced = np.flatnonzero(np.isnan(world.ends).ravel())
+    unpriced = np.flatnonzero(np.isnan(state.ends).ravel())
     if unpriced.size == 0:
         return f"scheduler '{engine.scheduler.schedule.__module__}' forms no batch while they wait"
-    step = world.step[unpriced[0]]
-    mean = step[DECODE_KV] / max(step[DECODES], 1.0)
+    step = state.step[unpriced[0]]
+    mean = step[at.DECODE_KV] / max(step[at.DECODES], 1.0)
     return (
-        f"no time is known for a batch of {step[TOKENS]:.0f} tokens with {step[DECODES]:.0f} "
-        f"decodes of {mean:.0f} keys on average and {step[PREFILLS]:.0f} prefills of "
-        f"{step[PREFILL_TOKENS]:.0f} tokens"
+        f"no time is known for a batch of {step[at.TOKENS]:.0f} tokens with "
+        f"{step[at.DECODES]:.0f} decodes of {mean:.0f} keys on average and "
+        f"{step[at.PREFILLS]:.0f} prefills of {step[at.PREFILL_TOKENS]:.0f} tokens"
     )

@@ -18,22 +18,8 @@ from numpy.typing import NDArray
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.batch import (
-    BASE_S,
-    DECODE_KV,
-    DECODES,
-    LAST_STAGE_S,
-    PAST_STEP,
-    PREFILL_PAST,
-    PREFILL_SQUARES,
-    PREFILLS,
-    PRICE,
-    STAGE_BASE_S,
-    STAGE_S,
-    TOKENS,
-    UNTIL_KV,
-)
-from simulators.serving.engine.replica import kernel
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import PRICE, kernel
 
 LAUNCH_MS = 0.02
 """Host time of one collective, added to each of the two all-reduces of a layer."""
@@ -139,8 +125,8 @@ def op_table(
     sends = _by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = _by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
     saves = _by_tokens(times, KV_SAVE) * layers if rounds_saves else np.zeros(1)
-    decode = _grid(*times["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
-    prefill = _grid(*times["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
+    decode = _grid(*times["attn_decode"], a_step=1, b_step=at.PAST_STEP) * layers
+    prefill = _grid(*times["attn_prefill"], a_step=at.PAST_STEP, b_step=1) * layers
     parts = [layer * layers + ends, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
     sides = (layer.size, saves.size, *decode.shape, *prefill.shape)
@@ -171,29 +157,29 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     elsewhere. What else the table lacks is not a number, and ends the run.
     """
     price[:] = 0.0
-    tokens, decodes = int(step[TOKENS]), int(step[DECODES])
+    tokens, decodes = int(step[at.TOKENS]), int(step[at.DECODES])
     row = (tokens + TOKEN_STEP - 1) // TOKEN_STEP
     spent = nan if row >= shape[_ROWS] else 0.0
     if tokens % TOKEN_STEP == 0 and row < shape[_SAVED]:
         spent += table[shape[_KV_SAVE] + row]
     if decodes > 0:
-        mean = int(step[DECODE_KV]) // decodes
-        column = (mean + PAST_STEP - 1) // PAST_STEP
-        price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
+        mean = int(step[at.DECODE_KV]) // decodes
+        column = (mean + at.PAST_STEP - 1) // at.PAST_STEP
+        price[at.UNTIL_KV] = decodes * (column * at.PAST_STEP + 1)
         key = decodes * shape[_CONTEXTS] + column
         known = decodes < shape[_DECODES] and column < shape[_CONTEXTS]
         part = table[shape[_DECODE] + key] if known else nan
         spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
-    if step[PREFILLS] > 0.0:
-        chunk = round(step[PREFILL_SQUARES] ** 0.5)
-        past = int(step[PREFILL_PAST]) // PAST_STEP
+    if step[at.PREFILLS] > 0.0:
+        chunk = round(step[at.PREFILL_SQUARES] ** 0.5)
+        past = int(step[at.PREFILL_PAST]) // at.PAST_STEP
         known = chunk < shape[_CHUNKS] and past < shape[_PASTS]
         part = table[shape[_PREFILL] + past * shape[_CHUNKS] + chunk] if known else nan
-        spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
+        spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[at.PREFILLS] > 1.0 else part
     row = min(row, shape[_ROWS] - 1)
-    price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[_STAGE_LINEARS] + row]
-    price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[_LINEARS] + row]
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    price[at.STAGE_S] = price[at.STAGE_BASE_S] = spent + table[shape[_STAGE_LINEARS] + row]
+    price[at.LAST_STAGE_S] = price[at.BASE_S] = spent + table[shape[_LINEARS] + row]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(PRICE)
@@ -203,11 +189,11 @@ def part_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> floa
     The `fixed` timing of AISimulate, which leaves nothing to compare but the scheduler.
     """
     price[:] = 0.0
-    spent = table[0] if step[PREFILLS] > 0.0 else 0.0
-    spent += table[1] if step[DECODES] > 0.0 else 0.0
-    price[STAGE_S] = price[STAGE_BASE_S] = spent
-    price[LAST_STAGE_S] = price[BASE_S] = spent
-    price[UNTIL_KV] = inf
+    spent = table[0] if step[at.PREFILLS] > 0.0 else 0.0
+    spent += table[1] if step[at.DECODES] > 0.0 else 0.0
+    price[at.STAGE_S] = price[at.STAGE_BASE_S] = spent
+    price[at.LAST_STAGE_S] = price[at.BASE_S] = spent
+    price[at.UNTIL_KV] = inf
     return spent
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.batch import PAST_STEP
+from simulators.serving.engine import replica as at
 from simulators.serving.prices.operator_table import (
     TOKEN_STEP,
     OpTable,
@@ -27,7 +27,7 @@ from simulators.serving.prices.operator_table import (
 )
 
 COLUMNS = ("op", "a", "b", "ms")
-STEPS = {"attn_decode": (1, PAST_STEP), "attn_prefill": (PAST_STEP, 1)}
+STEPS = {"attn_decode": (1, at.PAST_STEP), "attn_prefill": (at.PAST_STEP, 1)}
 """Granularity of both keys where an operator has two; the others have the tokens of the batch."""
 
 

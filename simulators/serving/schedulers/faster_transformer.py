@@ -7,8 +7,9 @@ of those that ended early for ever; here each gives back its own.
 
 from __future__ import annotations
 
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.replica import FOREVER, IDLE, SCHEDULE, View, kernel, seat
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, seat
 
 RESERVES = True
 
@@ -16,10 +17,10 @@ RESERVES = True
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
     """Continue the batch that just ended; if none of it is left, admit a new one."""
-    if view.pool[IDLE] > 0:
-        for i in range(view.pool[IDLE]):
+    if view.pool[at.IDLE] > 0:
+        for i in range(view.pool[at.IDLE]):
             seat(view, view.idle[i], 1)
-        view.pool[IDLE] = 0
-        return FOREVER
+        view.pool[at.IDLE] = 0
+        return at.FOREVER
     admit_reserving(view)
     return 1

@@ -8,25 +8,10 @@ moment. Prompts are looked at when nothing runs, or every few decode iterations.
 from __future__ import annotations
 
 from simulators.core.jit import i8
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit, may_admit
 from simulators.serving.engine.kv_cache import preemptions, seat_decodes
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_TOKENS,
-    DONE,
-    ELAPSED,
-    HEAD,
-    IDLE,
-    MEMO,
-    OUTPUT,
-    PATIENCE,
-    PROMPT,
-    SCHEDULE,
-    TOTAL,
-    VIEW,
-    View,
-    kernel,
-)
+from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
 REQUIRES = {"block_size": 1, "pp": 1}
 POLL_INTERVAL = 10
@@ -38,22 +23,22 @@ def schedule(_now: float, view: View) -> int:
 
     `MEMO` counts decode iterations since the queue was last looked at.
     """
-    pool, patience = view.pool, view.limits[PATIENCE]
-    if pool[IDLE] == 0:
-        pool[MEMO] = 0
+    pool, patience = view.pool, view.limits[at.PATIENCE]
+    if pool[at.IDLE] == 0:
+        pool[at.MEMO] = 0
         admit_safe(view)
         return 1
-    pool[MEMO] += max(pool[ELAPSED] - 1, 0)
-    if pool[MEMO] >= patience:
-        pool[MEMO] = 0
+    pool[at.MEMO] += max(pool[at.ELAPSED] - 1, 0)
+    if pool[at.MEMO] >= patience:
+        pool[at.MEMO] = 0
         if admit_safe(view) > 0:
             return 1
-    pool[MEMO] += 1
+    pool[at.MEMO] += 1
     preempted = preemptions(pool)
     seat_decodes(view)
-    if pool[IDLE] > 0 or preemptions(pool) > preempted:
+    if pool[at.IDLE] > 0 or preemptions(pool) > preempted:
         return 1
-    return patience - pool[MEMO] + 1  # type: ignore[no-any-return]
+    return patience - pool[at.MEMO] + 1  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW))
@@ -62,16 +47,16 @@ def admit_safe(view: View) -> int:
     limits, pool = view.limits, view.pool
     total = 0
     while may_admit(limits, pool):
-        who = view.waiting[pool[HEAD]]
-        prompt = view.request[who, PROMPT]
+        who = view.waiting[pool[at.HEAD]]
+        prompt = view.request[who, at.PROMPT]
         total += prompt
-        if total > limits[BATCH_TOKENS] and pool[BATCH] > 0:
+        if total > limits[at.BATCH_TOKENS] and pool[at.BATCH] > 0:
             break
-        view.batch[pool[BATCH]] = who
-        if most_used(view) >= pool[TOTAL]:
+        view.batch[pool[at.BATCH]] = who
+        if most_used(view) >= pool[at.TOTAL]:
             break
         admit(view, prompt, prompt)
-    return pool[BATCH]  # type: ignore[no-any-return]
+    return pool[at.BATCH]  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW))
@@ -81,15 +66,15 @@ def most_used(view: View) -> int:
     When a request with `left` tokens to go ends, those with at least as many hold what they hold
     now and `left` more each.
     """
-    request, running, most = view.request, view.pool[IDLE], 0
-    count = running + view.pool[BATCH] + 1
+    request, running, most = view.request, view.pool[at.IDLE], 0
+    count = running + view.pool[at.BATCH] + 1
     for i in range(count):
         left = to_go(view, member(view, i))
         held, others = 0, 0
         for j in range(count):
             who = member(view, j)
             if to_go(view, who) >= left:
-                held += max(request[who, DONE], request[who, PROMPT] + 1)
+                held += max(request[who, at.DONE], request[who, at.PROMPT] + 1)
                 others += 1
         most = max(most, left * others + held)
     return most
@@ -98,7 +83,7 @@ def most_used(view: View) -> int:
 @kernel(i8(VIEW, i8))
 def member(view: View, place: int) -> int:
     """Return who runs, by place: the idle first, then the batch being formed."""
-    running = view.pool[IDLE]
+    running = view.pool[at.IDLE]
     return view.idle[place] if place < running else view.batch[place - running]  # type: ignore[no-any-return]
 
 
@@ -106,5 +91,5 @@ def member(view: View, place: int) -> int:
 def to_go(view: View, who: int) -> int:
     """Return the output tokens a request will still need memory for."""
     request = view.request
-    generated = max(request[who, DONE] - request[who, PROMPT], 1)
-    return max(request[who, OUTPUT] - generated - 1, 0)  # type: ignore[no-any-return]
+    generated = max(request[who, at.DONE] - request[who, at.PROMPT], 1)
+    return max(request[who, at.OUTPUT] - generated - 1, 0)  # type: ignore[no-any-return]

@@ -6,18 +6,9 @@ iteration-level scheduling. Without paging a request reserves what it might ever
 
 from __future__ import annotations
 
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    FOREVER,
-    IDLE,
-    SCHEDULE,
-    View,
-    keep_idle,
-    kernel,
-    seat,
-)
+from simulators.serving.engine.replica import SCHEDULE, View, keep_idle, kernel, seat
 
 RESERVES = True
 
@@ -26,9 +17,9 @@ RESERVES = True
 def schedule(_now: float, view: View) -> int:
     """One token to each running request, then whole prompts while seats and memory last."""
     pool = view.pool
-    seated = min(pool[IDLE], view.limits[BATCH_SEATS])
+    seated = min(pool[at.IDLE], view.limits[at.BATCH_SEATS])
     for i in range(seated):
         seat(view, view.idle[i], 1)
-    keep_idle(view, 0, seated, pool[IDLE])
+    keep_idle(view, 0, seated, pool[at.IDLE])
     admit_reserving(view)
-    return FOREVER if pool[BATCH] == seated and pool[IDLE] == 0 else 1
+    return at.FOREVER if pool[at.BATCH] == seated and pool[at.IDLE] == 0 else 1

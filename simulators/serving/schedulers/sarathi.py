@@ -6,15 +6,10 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 
 from __future__ import annotations
 
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_chunks
 from simulators.serving.engine.kv_cache import seat_decodes
 from simulators.serving.engine.replica import (
-    BATCH,
-    CHUNK,
-    DONE,
-    FOREVER,
-    IDLE,
-    PROMPT,
     SCHEDULE,
     View,
     keep_idle,
@@ -31,19 +26,19 @@ def schedule(_now: float, view: View) -> int:
     """One token to every decode; what is left of the chunk to begun prompts, then to new ones."""
     pool, request, idle = view.pool, view.request, view.idle
     partial = seat_decodes(view)
-    decodes = pool[BATCH]
-    left = view.limits[CHUNK] - decodes
+    decodes = pool[at.BATCH]
+    left = view.limits[at.CHUNK] - decodes
     skipped = 0
     for i in range(partial):
         who = idle[i]
-        granted = min(request[who, PROMPT] - request[who, DONE], left)
+        granted = min(request[who, at.PROMPT] - request[who, at.DONE], left)
         if granted > 0:
             seat(view, who, granted)
             left -= granted
         else:
             idle[skipped] = who
             skipped += 1
-    keep_idle(view, skipped, partial, pool[IDLE])
-    sort_by_arrival(request, idle, pool[IDLE])
+    keep_idle(view, skipped, partial, pool[at.IDLE])
+    sort_by_arrival(request, idle, pool[at.IDLE])
     admit_chunks(view, left, True)
-    return FOREVER if pool[BATCH] == decodes and pool[IDLE] == 0 else 1
+    return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1

@@ -9,25 +9,10 @@ could never fit whole is cut. The memory fraction is one of what weights and act
 from __future__ import annotations
 
 from simulators.core.jit import i8
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit, continue_prompts, finds_seat
 from simulators.serving.engine.kv_cache import blocks_for
-from simulators.serving.engine.replica import (
-    BATCH,
-    BLOCK,
-    CHUNK,
-    DONE,
-    FOREVER,
-    FREE,
-    HEAD,
-    IDLE,
-    OUTPUT,
-    PROMPT,
-    SCHEDULE,
-    VIEW,
-    View,
-    kernel,
-    seat,
-)
+from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, seat
 
 CHUNKED = OF_REST = True
 
@@ -37,34 +22,34 @@ def schedule(_now: float, view: View) -> int:
     """One token to each decode, then prompts that were cut, then whole ones while tokens last."""
     limits, pool, request = view.limits, view.pool, view.request
     left = continue_prompts(view, decode_all(view))
-    decodes = pool[BATCH]
+    decodes = pool[at.BATCH]
     while left > 0 and finds_seat(limits, pool):
-        who = view.waiting[pool[HEAD]]
-        prompt = request[who, PROMPT]
-        alone = pool[BATCH] == decodes
-        if prompt > left and not (alone and prompt + decodes > limits[CHUNK]):
+        who = view.waiting[pool[at.HEAD]]
+        prompt = request[who, at.PROMPT]
+        alone = pool[at.BATCH] == decodes
+        if prompt > left and not (alone and prompt + decodes > limits[at.CHUNK]):
             break
-        blocks = blocks_for(prompt + request[who, OUTPUT], limits[BLOCK])
-        if pool[FREE] < blocks:
+        blocks = blocks_for(prompt + request[who, at.OUTPUT], limits[at.BLOCK])
+        if pool[at.FREE] < blocks:
             break
         granted = min(prompt, left)
         admit(view, blocks, granted)
         left -= granted
-    return FOREVER if pool[BATCH] == decodes and left == limits[CHUNK] - decodes else 1
+    return at.FOREVER if pool[at.BATCH] == decodes and left == limits[at.CHUNK] - decodes else 1
 
 
 @kernel(i8(VIEW))
 def decode_all(view: View) -> int:
     """Give one token to each request that decodes while the chunk lasts; return what is left."""
     pool, request, idle = view.pool, view.request, view.idle
-    left, kept = view.limits[CHUNK], 0
-    for i in range(pool[IDLE]):
+    left, kept = view.limits[at.CHUNK], 0
+    for i in range(pool[at.IDLE]):
         who = idle[i]
-        if left > 0 and request[who, DONE] >= request[who, PROMPT]:
+        if left > 0 and request[who, at.DONE] >= request[who, at.PROMPT]:
             seat(view, who, 1)
             left -= 1
         else:
             idle[kept] = who
             kept += 1
-    pool[IDLE] = kept
+    pool[at.IDLE] = kept
     return left  # type: ignore[no-any-return]

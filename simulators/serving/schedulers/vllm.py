@@ -7,22 +7,10 @@ are generating.
 
 from __future__ import annotations
 
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit, may_admit
 from simulators.serving.engine.kv_cache import blocks_for, fits, preemptions, seat_decodes
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_TOKENS,
-    BLOCK,
-    FOREVER,
-    HEAD,
-    IDLE,
-    PARITY,
-    PROMPT,
-    SCHEDULE,
-    View,
-    kernel,
-    sort_by_arrival,
-)
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
 WHOLE_FIRST = True
 
@@ -37,19 +25,19 @@ def schedule(_now: float, view: View) -> int:
     limits, pool = view.limits, view.pool
     longest, total = 0, 0
     while may_admit(limits, pool):
-        prompt = view.request[view.waiting[pool[HEAD]], PROMPT]
+        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
         longest, total = max(longest, prompt), total + prompt
-        counted = (pool[BATCH] + 1) * longest if limits[PARITY] == 1 else total
-        if pool[BATCH] > 0 and counted > limits[BATCH_TOKENS]:
+        counted = (pool[at.BATCH] + 1) * longest if limits[at.PARITY] == 1 else total
+        if pool[at.BATCH] > 0 and counted > limits[at.BATCH_TOKENS]:
             break
-        blocks = blocks_for(prompt, limits[BLOCK])
+        blocks = blocks_for(prompt, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
         admit(view, blocks, prompt)
-    if pool[BATCH] > 0:
+    if pool[at.BATCH] > 0:
         return 1
-    sort_by_arrival(view.request, view.idle, pool[IDLE])
+    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
     preempted = preemptions(pool)
     seat_decodes(view)
     # What a preempted request has freed may let a prompt in at the next look at the queue.
-    return FOREVER if pool[IDLE] == 0 and preemptions(pool) == preempted else 1
+    return at.FOREVER if pool[at.IDLE] == 0 and preemptions(pool) == preempted else 1

@@ -141,7 +141,7 @@ def seats_of(engine: Engine, crowd: Crowd) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class SteadyState:
     """The steady state of each row; NaN where latencies have none."""
 
     requests_per_s: Floats  # of one replica
@@ -155,7 +155,7 @@ class State:
 
 def state_of(
     engine: Engine, lengths: Lengths, turn: Turn, prices: Prices, seats: Floats, crowd: Crowd
-) -> State:
+) -> SteadyState:
     """Return the steady state.
 
     Args:
@@ -187,7 +187,7 @@ def state_of(
     # Where prompts are cut, a decode waits for nothing but iterations, and gets a token in each.
     later_s = np.where(engine.chunked & ~at_once, turn_s / turn.rounds, later_s)
     queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
-    return State(
+    return SteadyState(
         requests_per_s=actual,
         running=crowd.running,
         busy=busy,

@@ -36,7 +36,7 @@ from simulators.serving.steady.batch_limits import Design, Verdicts, design_of
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
 from simulators.serving.steady.queueing import (
     Crowd,
-    State,
+    SteadyState,
     crowd_of,
     is_known,
     known_crowd,
@@ -120,7 +120,7 @@ def _crowd(design: Design, living: Living) -> Crowd:
 
 
 def _columns(
-    design: Design, turn: Turn, prices: Prices, state: State, seats: Floats
+    design: Design, turn: Turn, prices: Prices, state: SteadyState, seats: Floats
 ) -> dict[str, Any]:
     """Return the metrics that a steady state has."""
     engine, lengths = design.engine, design.lengths
