@@ -19,9 +19,8 @@ from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.length_distributions import Distribution, Quantiles
 from simulators.serving.demand.traces import load_trace
-from simulators.serving.demand.workloads import Workload
+from simulators.serving.demand.workloads import Distribution, Quantiles, Workload
 
 TRACES = {
     "chat": "traces/azure_llm_2023_conv.parquet",

@@ -1,18 +1,16 @@
-"""One run of a design point: its deployment is looked up, its requests are served, it is billed."""
+"""One run of a design point: its deployment is looked up and its requests are served."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeVar
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import bands_of
-from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.summary import Bill, Window, metrics_of
+from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of
@@ -21,7 +19,6 @@ from simulators.serving.engine.frontend import behind, frontend_of, load_fronten
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import State
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 
@@ -62,24 +59,6 @@ def _kept(known: dict[K, V], key: K, find: Callable[[], V]) -> V:
     if key not in known:
         known[key] = find()
     return known[key]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that has ended: what every request and every replica went through."""
-
-    state: State
-    asked: Requests  # those let in
-    rejected: int
-    bill: Bill
-    window: Window
-    deployment: Deployment
-
-    def metrics(self) -> ServingMetrics:
-        """Return what an operator of the service would put on a dashboard."""
-        return metrics_of(
-            self.state, self.asked.output_tokens, self.rejected, self.bill, self.window
-        )
 
 
 def run_of(
@@ -125,19 +104,7 @@ def run_of(
     )
     if delay_s.any() or frontend.iterations:
         state = seen_by_clients(state, frontend, delay_s, let_in.output_tokens)
-    bill = Bill(
-        gpus=deployment.gpus,
-        gpus_per_stage=deployment.hardware.replica.cut.width,
-        usd_per_gpu_hour=deployment.usd_per_gpu_hour,
-        waiting_w_per_stage=table.waiting_w,
-        flops_per_token=deployment.flops_per_token,
-        peak_flops_per_gpu=deployment.peak_flops,
-        slo_ttft_s=point.slo_ttft_s,
-        slo_tpot_s=point.slo_tpot_s,
-        calibrated=table.calibrated,
-        extrapolated=table.extrapolated,
-    )
-    return Run(state, let_in, rejected, bill, Window(point.warmup, point.cooldown), deployment)
+    return Run(point, deployment, table, let_in, rejected, state)
 
 
 def logged_run(point: ServingPoint) -> Run:

@@ -77,9 +77,7 @@ class Serving:
         design = ServingPoint(**point)
         if design.fidelity != EVENT:
             return ""
-        logged = logged_run(design)
-        title = f"{design.model} on {logged.bill.gpus} {design.gpu}, {design.scheduler}"
-        text = report_of(title, logged.metrics(), logged.state)
+        text = report_of(logged_run(design))
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
@@ -99,10 +97,7 @@ class Serving:
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
-        design = ServingPoint(**point)
-        logged = logged_run(design)
-        replica = logged.deployment.hardware.replica
-        return explained_request(logged.metrics(), logged.state, replica, design.block_size)
+        return explained_request(logged_run(ServingPoint(**point)))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""

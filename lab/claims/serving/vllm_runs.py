@@ -69,7 +69,7 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
     limit = LIMIT if run["dp"] == 1 else None
-    note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
+    note = "calibrated" if done.table.calibrated else "not every kernel calibrated on this GPU"
     for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
         error = float(abs(ours[name] / theirs[name] - 1.0))
         yield Check(

@@ -20,33 +20,30 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
+from simulators.serving.answer.summary import Run
 from simulators.serving.engine.state import State
 from simulators.workload.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
 
-def explained_request(
-    metrics: ServingMetrics, state: State, replica: Replica, block_size: int
-) -> list[Contribution]:
+def explained_request(run: Run) -> list[Contribution]:
     """Return what the mean completed request's time and energy went into.
 
     Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
     `memory_bytes` is what one GPU keeps.
 
     Args:
-        metrics: of a run.
-        state: after it, with all its batches logged.
-        replica: on which it ran.
-        block_size: tokens of a KV block.
+        run: with all its batches logged.
 
     Raises:
         Infeasible: no request was answered to its end.
     """
+    metrics, replica = run.metrics(), run.deployment.hardware.replica
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
-    steps = _mean_steps(state, block_size)
+    steps = _mean_steps(run.state, run.point.block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
     parts = [

@@ -1,4 +1,4 @@
-"""A run told as a load test of the real service would print it."""
+"""Prints a run as a load test of the real service would."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
+from simulators.serving.answer.summary import Run
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 
@@ -23,8 +24,10 @@ PERIODS = 10
 """The run is cut in so many equal times."""
 
 
-def report_of(title: str, metrics: ServingMetrics, state: State) -> str:
+def report_of(run: Run) -> str:
     """Return the text of a run whose batches were all logged."""
+    point, metrics = run.point, run.metrics()
+    title = f"{point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
     return "\n".join(
         [
             f"Load test of {title}",
@@ -33,7 +36,7 @@ def report_of(title: str, metrics: ServingMetrics, state: State) -> str:
             "",
             *_latencies(metrics),
             "",
-            *_course(state),
+            *_course(run.state),
         ]
     )
 
