@@ -32,21 +32,15 @@ class ServingPoint:
     cluster: str = built("the nodes; auto: those the GPU is usually bought in", default="auto")
     tp: int = built("tensor parallel degree", at_least=1, default=1)
     pp: int = built("pipeline stages", at_least=1, default=1)
-    ep: int = built(
-        "parts of a stage's GPUs among which experts are dealt whole", at_least=1, default=1
-    )
+    ep: int = built("parts of a stage that whole experts are dealt to", at_least=1, default=1)
     attention_dp: int = built(
         "groups of tp GPUs that attend to requests of their own and share the experts",
         at_least=1, default=1,
     )  # fmt: skip
-    replicas: int = built(
-        "copies of the model, each on tp * pp * attention_dp GPUs", at_least=1, default=1
-    )
+    replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
     router: str = choice("which replica takes a request", names="router", default="round_robin")
-    chunk_size: int = choice(
-        "tokens of an iteration, where prompts are chunked", at_least=1, default=512
-    )
+    chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
     max_batch: int = choice("requests a replica runs at a time", at_least=1, default=128)
     max_batch_tokens: int = choice(
         "prompt tokens of a batch of whole prompts", at_least=1, default=4096
@@ -63,19 +57,13 @@ class ServingPoint:
         "lengths: chat, code, a file of one's own, or the path of a trace", names="workload",
         default="chat",
     )  # fmt: skip
-    prompt_tokens: int = asked(
-        "length of every prompt; 0: as the workload says", at_least=0, default=0
-    )
-    output_tokens: int = asked(
-        "length of every answer; 0: as the workload says", at_least=0, default=0
-    )
+    prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
+    output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
     length_spread: float = asked(
         "fixed lengths are drawn evenly from those down to this share less",
         at_least=0.0, below=1.0, default=0.0,
     )  # fmt: skip
-    requests: int = asked(
-        "requests simulated; of a trace the first, 0 for all", at_least=0, default=500
-    )
+    requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)
     seeds: int = choice(
         "runs to average, with this seed and those after it; latencies get confidence intervals",
@@ -85,9 +73,7 @@ class ServingPoint:
         f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
     )
     burstiness: float = asked("coefficient of variation of gamma gaps", above=0.0, default=1.0)
-    clients: int = asked(
-        "of closed arrivals: each asks again when it is answered", at_least=1, default=64
-    )
+    clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
     think_s: float = asked(
         "how long such a client, or the user of a session, waits before", unit="s", at_least=0.0,
         default=0.0,
@@ -103,25 +89,19 @@ class ServingPoint:
         "how long after its arrival an unfinished request is given up by its client; null: never",
         unit="s", above=0.0, default=None,
     )  # fmt: skip
-    warmup: int = choice(
-        "requests left out of latencies and rates, the first", at_least=0, default=0
-    )
-    cooldown: int = choice(
-        "requests left out of latencies and rates, the last", at_least=0, default=0
-    )
+    warmup: int = choice("first requests left out of latencies and rates", at_least=0, default=0)
+    cooldown: int = choice("last requests left out of them", at_least=0, default=0)
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
     )  # fmt: skip
-    burst_ratio: float = asked(
-        "of mmpp: rate in a burst over the rate between", above=0.0, default=4.0
-    )
+    burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
     burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
     calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
     swing: float = asked(
         "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
     )
-    period_s: float = asked("of diurnal: from peak to peak", unit="s", above=0.0, default=86_400.0)
+    period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
     mixed_step: str = choice(
         "prefills and decodes of one iteration: as one batch, or additive, each reading the "
         "weights", known=MIXED_STEPS, default=BATCH,
@@ -163,11 +143,9 @@ class ServingPoint:
         known=FIDELITIES, default=EVENT,
     )  # fmt: skip
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
-    clock_scale: float = built("clock of a what-if device, relative", above=0.0, default=1.0)
-    bandwidth_scale: float = built(
-        "memory bandwidth of a what-if device, relative", above=0.0, default=1.0
-    )
-    l2_scale: float = built("L2 size of a what-if device, relative", above=0.0, default=1.0)
+    clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
+    bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)
+    l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

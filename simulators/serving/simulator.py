@@ -154,11 +154,7 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
-    """Return the metrics of one deployment under one load.
-
-    Args:
-        point: the deployment and the load.
-        shelf: what other points have looked up already.
+    """Return the metrics of one deployment under one load, by what others have looked up already.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.

@@ -119,9 +119,10 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
 
 def _fraction_of(blocks: int, point: ServingPoint) -> float:
     """Return the share of memory that leaves so many KV blocks."""
-    replica = deployment_of(point).hardware.replica
+    hardware = deployment_of(point).hardware
+    replica = hardware.replica
     known = kv_blocks(
-        replica,
+        hardware,
         memory_fraction=point.memory_fraction,
         block_size=point.block_size,
         tokens=point.chunk_size,

@@ -28,16 +28,10 @@ QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
 
 def explained_request(run: Run) -> list[Contribution]:
-    """Return what the mean completed request's time and energy went into.
+    """Return what the mean completed request of a logged run spent its time and energy on.
 
     Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
     `memory_bytes` is what one GPU keeps.
-
-    Args:
-        run: with all its batches logged.
-
-    Raises:
-        Infeasible: no request was answered to its end.
     """
     metrics, replica = run.metrics(), run.deployment.hardware.replica
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s

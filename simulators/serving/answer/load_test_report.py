@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.percentiles import COLUMNS
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
 from simulators.serving.engine import replica as at
@@ -19,7 +20,6 @@ LATENCIES = {
     "itl": "gap between tokens",
     "e2e": "whole answer",
 }
-COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 PERIODS = 10
 """The run is cut in so many equal times."""
 

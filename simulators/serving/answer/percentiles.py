@@ -16,6 +16,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State, gap_edges_s
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
+COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 class Spread(NamedTuple):

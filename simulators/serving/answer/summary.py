@@ -10,7 +10,7 @@ import numpy as np
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
-from simulators.serving.answer.percentiles import Spread, gap_spread, spread, spreads
+from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -121,14 +121,7 @@ def _latencies(served: Served) -> dict[str, float | None]:
 
 def _columns(name: str, of: Spread) -> dict[str, float]:
     """Return the columns of one latency."""
-    return {
-        f"{name}_mean_s": of.mean,
-        f"{name}_p50_s": of.p50,
-        f"{name}_p90_s": of.p90,
-        f"{name}_p95_s": of.p95,
-        f"{name}_p99_s": of.p99,
-        f"{name}_max_s": of.longest,
-    }
+    return {f"{name}_{which}_s": value for which, value in zip(COLUMNS, of, strict=True)}
 
 
 def _tpot_s(served: Served) -> Floats:

@@ -40,13 +40,7 @@ class UserRows:
     def correct(
         self, metrics: ServingMetrics, point: ServingPoint, predict: Predict
     ) -> ServingMetrics:
-        """Return the metrics as the measured rows of the point's runtime correct them, if any.
-
-        Args:
-            metrics: as predicted.
-            point: the deployment and the load.
-            predict: what predicts, without correction.
-        """
+        """Return predicted metrics as the measured rows of the point's runtime correct them."""
         rows = self._rows(point.runtime)
         if not rows or not _is_like(point, rows[0]):
             return metrics

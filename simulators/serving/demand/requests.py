@@ -139,10 +139,7 @@ def _draws(seed: int, count: int) -> Floats:
 def in_sessions(asked: Requests, turns: int, think_s: float) -> Requests:
     """Return the same questions, so many after each other in a session.
 
-    Args:
-        asked: single requests; the first arrivals become those of the sessions.
-        turns: of each session; the last one may be shorter.
-        think_s: between an answer and the next question.
+    The first arrivals become those of the sessions, of which the last may be shorter.
     """
     count = asked.arrival_s.size
     session, turn = np.divmod(np.arange(count), turns)

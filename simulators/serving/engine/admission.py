@@ -54,16 +54,19 @@ def admit_chunks(view: View, budget: int, whole: bool) -> int:
     return budget
 
 
-@kernel(i8(VIEW, i8))
-def continue_prompts(view: View, left: int) -> int:
-    """Share tokens among idle requests whose prompt was cut; return what is left of them."""
+@kernel(i8(VIEW, i8, boolean))
+def continue_idle(view: View, left: int, prompts: bool) -> int:
+    """Share tokens among idle requests that decode or, if `prompts`, whose prompt was cut.
+
+    Returns what is left of them.
+    """
     pool, request, idle = view.pool, view.request, view.idle
     kept = 0
     for i in range(pool[at.IDLE]):
         who = idle[i]
         missing = request[who, at.PROMPT] - request[who, at.DONE]
-        if missing > 0 and left > 0:
-            granted = min(missing, left)
+        if left > 0 and (missing > 0) == prompts:
+            granted = min(missing, left) if prompts else 1
             seat(view, who, granted)
             left -= granted
         else:

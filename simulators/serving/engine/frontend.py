@@ -45,12 +45,7 @@ NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
 def frontend_of(point: ServingPoint, server: Callable[[str], Frontend]) -> Frontend:
-    """Return what stands before a point's engine: the server of its runtime's framework, if any.
-
-    Args:
-        point: the deployment.
-        server: `load_frontend`, or one that remembers.
-    """
+    """Return what stands before a point's engine: the server of its runtime's framework, if any."""
     found = Frontend() if point.frontend == NONE else server(point.runtime)
     return replace(found, request_s=found.request_s + point.frontend_s)
 

@@ -100,9 +100,9 @@ def limits_of(
         )
     groups = point.attention_dp  # each has seats and a budget of its own
     return Limits(
-        blocks=_blocks(
-            hardware, point.memory_fraction, point.block_size, tokens, point.max_batch,
-            scheduler.of_rest,
+        blocks=kv_blocks(
+            hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
+            tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest,
         ),
         block_size=point.block_size,
         watermark=point.watermark,
@@ -120,22 +120,8 @@ def limits_of(
 
 
 @functools.lru_cache(maxsize=1024)
-def _blocks(
-    hardware: Hardware,
-    memory_fraction: float,
-    block_size: int,
-    tokens: int,
-    rows: int,
-    of_rest: bool,
-) -> int:
-    return kv_blocks(
-        hardware.replica, memory_fraction=memory_fraction, block_size=block_size, tokens=tokens,
-        rows=rows, of_rest=of_rest,
-    )  # fmt: skip
-
-
 def kv_blocks(
-    replica: Replica,
+    hardware: Hardware,
     *,
     memory_fraction: float,
     block_size: int,
@@ -146,7 +132,7 @@ def kv_blocks(
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
     Args:
-        replica: the model on its GPUs.
+        hardware: the model on its GPUs.
         memory_fraction: share of the memory the engine may use.
         block_size: tokens per block.
         tokens: most tokens of an iteration.
@@ -156,6 +142,7 @@ def kv_blocks(
     Raises:
         Infeasible: the weights do not fit, or nothing is left.
     """
+    replica = hardware.replica
     model, cut = replica.model, replica.cut
     usable = replica.gpu.hbm_bytes * memory_fraction
     weights = weight_bytes(model, cut, replica.dtype)

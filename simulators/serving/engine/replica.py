@@ -121,19 +121,9 @@ PAST_STEP = 64
     STAGE_S,  # seconds on a stage that sends on
     LAST_STAGE_S,  # seconds on the last stage
     ENERGY_J,  # joules of the replica
-    STAGE_SLOPE_S,
-    SLOPE_S,
-    SLOPE_J,
-    STAGE_BASE_S,
-    BASE_S,
-    BASE_J,
-    STAGE_FLOOR_S,
-    FLOOR_S,
-    STAGE_ADDED_S,
-    ADDED_S,
-    WAITING_W,
-    UNTIL_KV,
-) = range(15)
+    STAGE_SLOPE_S, SLOPE_S, SLOPE_J, STAGE_BASE_S, BASE_S, BASE_J, STAGE_FLOOR_S, FLOOR_S,
+    STAGE_ADDED_S, ADDED_S, WAITING_W, UNTIL_KV,
+) = range(15)  # fmt: skip
 PRICE_COLUMNS = 15
 """While the decodes' keys grow and stay below UNTIL_KV, the last stage works for
 `busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`; so do the others with

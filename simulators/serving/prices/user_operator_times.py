@@ -32,12 +32,9 @@ STEPS = {"attn_decode": (1, at.PAST_STEP), "attn_prefill": (at.PAST_STEP, 1)}
 
 
 def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage from a file of operator times.
+    """Return the price table of a stage of so many layers from a file of operator times.
 
-    Args:
-        path: of the file.
-        layers: of one pipeline stage.
-        tp: tensor parallel degree; above 1 the file must tell what an all-reduce takes.
+    With tensor parallelism the file must tell what an all-reduce takes.
 
     Raises:
         UserError: the file cannot be read, or lacks a column, an operator or a size.

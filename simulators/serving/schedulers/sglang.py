@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from simulators.core.jit import f8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, continue_prompts, finds_seat
+from simulators.serving.engine.admission import admit, continue_idle, finds_seat
 from simulators.serving.engine.kv_cache import blocks_for, seat_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
@@ -40,7 +40,7 @@ def schedule(_now: float, view: View) -> int:
     looks = pool[at.MEMO] == AT_ONCE or pool[at.IDLE] == 0
     pool[at.MEMO] = 0 if looks else (pool[at.MEMO] + pool[at.ELAPSED]) % limits[at.PATIENCE]
     looks = looks or pool[at.MEMO] == 0
-    left = continue_prompts(view, limits[at.CHUNK])
+    left = continue_idle(view, limits[at.CHUNK], True)
     expected = expected_blocks(view)
     while looks and left > 0 and finds_seat(limits, pool):
         prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]

@@ -8,11 +8,10 @@ could never fit whole is cut. The memory fraction is one of what weights and act
 
 from __future__ import annotations
 
-from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, continue_prompts, finds_seat
+from simulators.serving.engine.admission import admit, continue_idle, finds_seat
 from simulators.serving.engine.kv_cache import blocks_for
-from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, seat
+from simulators.serving.engine.replica import SCHEDULE, View, kernel
 
 CHUNKED = OF_REST = True
 
@@ -21,13 +20,13 @@ CHUNKED = OF_REST = True
 def schedule(_now: float, view: View) -> int:
     """One token to each decode, then prompts that were cut, then whole ones while tokens last."""
     limits, pool, request = view.limits, view.pool, view.request
-    left = continue_prompts(view, decode_all(view))
-    decodes = pool[at.BATCH]
+    left = continue_idle(view, continue_idle(view, limits[at.CHUNK], False), True)
+    running = pool[at.BATCH]
     while left > 0 and finds_seat(limits, pool):
         who = view.waiting[pool[at.HEAD]]
         prompt = request[who, at.PROMPT]
-        alone = pool[at.BATCH] == decodes
-        if prompt > left and not (alone and prompt + decodes > limits[at.CHUNK]):
+        alone = pool[at.BATCH] == running
+        if prompt > left and not (alone and prompt + running > limits[at.CHUNK]):
             break
         blocks = blocks_for(prompt + request[who, at.OUTPUT], limits[at.BLOCK])
         if pool[at.FREE] < blocks:
@@ -35,21 +34,4 @@ def schedule(_now: float, view: View) -> int:
         granted = min(prompt, left)
         admit(view, blocks, granted)
         left -= granted
-    return at.FOREVER if pool[at.BATCH] == decodes and left == limits[at.CHUNK] - decodes else 1
-
-
-@kernel(i8(VIEW))
-def decode_all(view: View) -> int:
-    """Give one token to each request that decodes while the chunk lasts; return what is left."""
-    pool, request, idle = view.pool, view.request, view.idle
-    left, kept = view.limits[at.CHUNK], 0
-    for i in range(pool[at.IDLE]):
-        who = idle[i]
-        if left > 0 and request[who, at.DONE] >= request[who, at.PROMPT]:
-            seat(view, who, 1)
-            left -= 1
-        else:
-            idle[kept] = who
-            kept += 1
-    pool[at.IDLE] = kept
-    return left  # type: ignore[no-any-return]
+    return at.FOREVER if pool[at.BATCH] == running and left == limits[at.CHUNK] - running else 1

@@ -6,7 +6,7 @@ fit, the row is infeasible; where the rate of arrivals decides, memory limits th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +19,9 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
-from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.columns import Design, Station
 from simulators.serving.steady.iteration_times import Family
-from simulators.serving.steady.mean_lengths import Lengths, lengths_of
+from simulators.serving.steady.mean_lengths import lengths_of
 from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
@@ -60,28 +60,8 @@ class Verdicts:
         return self.texts.index(reason)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """Of each row: the replica it asks for, and the load."""
-
-    engine: Engine
-    lengths: Lengths
-    kind: Ints  # equal where lengths are
-    kv_tokens: Floats  # that fit beside weights and activations
-    kv_blocks: Floats
-    gpus: Floats  # of one replica
-    replicas: Floats
-    usd_per_gpu_hour: Floats  # NaN: nobody knows
-    flops_per_token: Floats
-    peak_flops: Floats  # of one GPU
-
-
 def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts) -> Design:
-    """Return what every row asks for, and condemn those that cannot be.
-
-    Raises:
-        UserError: a choice means nothing.
-    """
+    """Return what every row asks for, and condemn those that cannot be."""
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
     _need_events(batch, verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
@@ -109,7 +89,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     verdicts.add((fit < 1.0) | (chosen & (fit < seats)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
     return Design(
-        engine=Engine(
+        station=Station(
             stages=column["pp"],
             seats=np.minimum(seats, fit),
             chunked=chunked,

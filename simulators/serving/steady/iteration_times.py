@@ -122,14 +122,7 @@ def no_prices(rows: int) -> Prices:
 
 
 def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Members) -> None:
-    """Write the prices of the rows of one family.
-
-    Args:
-        prices: of all rows.
-        replica: the family's, with any number of stages.
-        asked: the iterations of all rows.
-        members: the rows of this family.
-    """
+    """Write the prices of a family's rows, of all that were asked; the replica has any stages."""
     step, shape, decode, prompt = _table(rows_of(asked, np.concatenate([r for _, r in members])))
     layers = layers_of(replica, step)
     start = 0

@@ -7,7 +7,7 @@ left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
@@ -16,21 +16,7 @@ from numpy.typing import NDArray
 from simulators.core.contract import categories, numbers
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import token_counts
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Of each row: what its requests are like; NaN where none fits into the context."""
-
-    prompt: Floats  # tokens
-    output: Floats
-    pairs: Floats  # query-key pairs a prompt scores
-    keys: Floats  # tokens a decode reads
-    prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
-    output_scv: Floats
-    longest: Floats  # prompt, in tokens
-    fitting: Floats  # share of the requests that fit into the context
-
+from simulators.serving.steady.columns import Lengths
 
 NAMES = tuple(f.name for f in fields(Lengths))
 
