@@ -1,4 +1,4 @@
-"""Deployments that were measured in public, as points of this simulator.
+"""Turns deployments that were measured in public into points of this simulator.
 
 The public clients ask ten times each, all of the first wave at once, and again when answered.
 Limits of engines are the frameworks' defaults on data-centre GPUs.

@@ -1,4 +1,4 @@
-"""Where the answer time of the mean request goes: in the queue, in its prompt, in its later tokens.
+"""What the time and energy of the mean request go into: its queue, its prompt, its later tokens.
 
 The three spans are the run's own means, exactly. Within the prompt and within the later tokens time
 and energy are divided among operators as in one batch of the mean composition: that of the batches

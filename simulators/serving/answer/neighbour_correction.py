@@ -1,4 +1,4 @@
-"""A few measured rows of a family of deployments correct the others, the nearer the more.
+"""Corrects predictions of deployments by measured ones of like load: a Gaussian process.
 
 A family is one model, GPU, framework, precision and version. What its rows have in common is a
 factor; what it depends on shows in rows of like load. Both are a Gaussian process over the

@@ -1,4 +1,4 @@
-"""Mean, percentiles and longest say how a latency is spread over requests.
+"""Mean, percentiles and maximum of latencies over requests.
 
 Percentiles are numpy's, linear; those of ITL, of which there may be millions, come from a histogram
 with bins 0.3 % wide.

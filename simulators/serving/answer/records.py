@@ -1,4 +1,4 @@
-"""Every request and every batch of a run as tables, for those who want to look closer than metrics.
+"""Every request and every batch of a run, as tables.
 
 `python -m sweeper show NAME KEY --records FOLDER` writes them as Parquet.
 """

@@ -1,4 +1,4 @@
-"""Who is let in from the queue: the head, while a seat and memory for it are free.
+"""Admission from the queue: its head is let in while a seat and memory for it are free.
 
 Nobody overtakes, neither the head of the queue nor a request that was moved to the host.
 """

@@ -1,4 +1,4 @@
-"""The paged KV cache: requests hold whole blocks, take one more when they outgrow them, lose them.
+"""The paged KV cache: requests take blocks, outgrow them, give them back or lose them.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the

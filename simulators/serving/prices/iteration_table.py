@@ -1,4 +1,4 @@
-"""What an iteration takes is tabulated once per design, and looked up in the loop.
+"""Tabulates what iterations of a replica take, once per design, for the loop to look up.
 
 Composition prices a batch from a few sums over its requests, in parts that depend on few of them:
 linear layers and messages on the tokens, the LM head on its rows, attention of decodes on their

@@ -1,6 +1,6 @@
-"""The price of a batch is looked up in tables over a few sums, by the compiled loop.
+"""Looks the price of a batch up in tables over a few sums, from the compiled loop.
 
-`iteration` fills the tables; here is how they are laid out and read. A number's place on a grid is
+`iteration_table` fills the tables; here is how they are laid out and read. A number's place on a grid is
 found from its exponent, so that no search is needed.
 """
 

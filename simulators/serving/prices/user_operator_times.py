@@ -1,7 +1,7 @@
 """Iteration times from operator times one has measured oneself, given as a file.
 
 Parquet or CSV with the columns `op`, `a`, `b` and `ms`, of one GPU's share under tensor
-parallelism. Layers are summed up as `parity.op_table` does. Between measured sizes times are
+parallelism. Layers are summed up by `operator_table`. Between measured sizes times are
 interpolated; beyond the largest nothing is known, and a run that gets there ends saying so.
 """
 

@@ -156,7 +156,7 @@ class SteadyState:
 def state_of(
     station: Station, lengths: Lengths, cycle: Cycle, prices: Prices, seats: Floats, crowd: Crowd
 ) -> SteadyState:
-    """Return the steady state, in which so many seats of each batch are taken while there is work."""
+    """Return the steady state; so many seats of each batch are taken while there is work."""
     cycle_s = station.stages * cycle.pace_s(prices)
     closed = np.isnan(station.rate)
     saturated = np.isinf(crowd.waiting)
