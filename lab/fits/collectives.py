@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
+from lab.tables.rows import Bools
 from simulators.collectives.curves import Curve, wire_share
 from simulators.collectives.measured import CALIBRATIONS, GROWTH, OWN_CALIBRATIONS, STEP_BAND
 from simulators.core.calibration import sha256_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from simulators.core.jit import Floats, Ints
 
 FOLDER, OWN = CALIBRATIONS.parent, OWN_CALIBRATIONS
 FOLDS = 4

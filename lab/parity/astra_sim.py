@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from lab.tables.rows import Bools, read_table
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
 from simulators.collectives.plan import Plan, op_of, plan_for, plan_of
 from simulators.collectives.single import simulate
 from simulators.collectives.topology import Dimension, Topology
 from simulators.collectives.world import FINISH_NS
+from simulators.core.jit import Floats, Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
@@ -30,16 +30,16 @@ class Runs:
     """Reference runs that finished, with our requests for the same."""
 
     algorithm: list[str]
-    is_aware: NDArray[np.bool_]
+    is_aware: Bools
     plans: list[Plan]
-    requests: NDArray[np.int64]
-    memory_bytes_per_s: NDArray[np.float64]
-    finish_ns: NDArray[np.int64]
+    requests: Ints
+    memory_bytes_per_s: Floats
+    finish_ns: Ints
 
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
+    rows = read_table(reference / ASTRA_SIM, status="ok").to_pylist()
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
@@ -50,7 +50,7 @@ def read_runs(reference: Path) -> Runs:
     )
 
 
-def analytic_ns(runs: Runs) -> NDArray[np.int64]:
+def analytic_ns(runs: Runs) -> Ints:
     """Return what the phase model says of every run."""
     out = np.zeros(len(runs.plans), np.int64)
     whole = np.stack([p.whole for p in runs.plans])
@@ -59,7 +59,7 @@ def analytic_ns(runs: Runs) -> NDArray[np.int64]:
     return out
 
 
-def event_ns(runs: Runs) -> NDArray[np.int64]:
+def event_ns(runs: Runs) -> Ints:
     """Return what the event loop says of every run with contention, and 0 of the others."""
     out = np.zeros(len(runs.plans), np.int64)
     for i in np.flatnonzero(runs.is_aware):
@@ -81,19 +81,18 @@ def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
 
 def plan_of_row(row: dict[str, Any]) -> Plan:
     """Return the network of a run."""
-    parts = [str(row[name]).split(",") for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")]
+    ranks, rates, latencies = (
+        [float(part) for part in str(row[name]).split(",")]
+        for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")
+    )
     dimensions = tuple(
-        Dimension(
-            block=BLOCKS[block],
-            ranks=int(float(n)),
-            bytes_per_s=float(rate) * GIB,
-            latency_s=float(latency) * 1e-9,
+        Dimension(block=BLOCKS[block], ranks=int(n), bytes_per_s=rate * GIB, latency_s=ns * 1e-9)
+        for block, n, rate, ns in zip(
+            row["topology"].split("_"), ranks, rates, latencies, strict=True
         )
-        for block, n, rate, latency in zip(row["topology"].split("_"), *parts, strict=True)
     )
-    return plan_for(
-        Topology(name=row["topology"], dimensions=dimensions), algorithm_of(row["algorithm"])
-    )
+    network = Topology(name=row["topology"], dimensions=dimensions)
+    return plan_for(network, algorithm_of(row["algorithm"]))
 
 
 def algorithm_of(written: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import cluster_for
@@ -22,6 +21,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Effects, Replica
 from simulators.composition.throttling import throttled_s
+from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import Parallelism, Stage
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.transformer import token_operators
@@ -47,8 +47,6 @@ ABSENT = ("cache_write",)
 """Of our operators what the tables have in attention."""
 
 ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
