@@ -60,12 +60,8 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
     """Yield the errors of one run; TTFT counts from when the engine had the request."""
     column = {name: np.array(values) for name, values in rows.items()}
     queued = column["queued_s"]
-    asked = Requests(
-        queued - queued[0],
-        column["input_toks"],
-        column["output_toks"],
-        np.zeros((queued.size, 2)),
-    )
+    lengths = column["input_toks"], column["output_toks"]
+    asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
     done = run_of(point_of_run(run), asked)
     times = done.world.times
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
@@ -108,13 +104,9 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         runtime="vllm",
         frontend=NONE,
     )
-    if run["num_gpu_blocks"] is None:
+    blocks = run["num_gpu_blocks"]
+    if blocks is None:
         return point
-    return replace(point, memory_fraction=_fraction_of(run["num_gpu_blocks"], point))
-
-
-def _fraction_of(blocks: int, point: ServingPoint) -> float:
-    """Return the share of memory that leaves so many KV blocks."""
     replica = deployment_of(point).hardware.replica
     known = kv_blocks(
         replica,
@@ -126,4 +118,5 @@ def _fraction_of(blocks: int, point: ServingPoint) -> float:
     block_bytes = point.block_size * kv_bytes_per_token(
         replica.model, replica.cut, replica.kv_dtype
     )
-    return point.memory_fraction + (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    return replace(point, memory_fraction=point.memory_fraction + more)
