@@ -7,7 +7,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.workload.memory import weight_bytes
+from simulators.workload.llm.memory import weight_bytes
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:

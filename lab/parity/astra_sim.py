@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from lab.tables.rows import Bools, read_table
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import Plan, plan_for
+from simulators.collectives.plan import Plan, op_of, plan_for, plan_of
 from simulators.collectives.single import simulate
 from simulators.collectives.topology import Dimension, Topology
 from simulators.collectives.world import FINISH_NS
+from simulators.core.jit import Floats, Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
 NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_binary_tree"}
 GIB = 2.0**30
 """A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
+HGX_LATENCY_S, HGX_MEMORY_BYTES_PER_S = 936.25e-9, 3.35e12
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,16 @@ class Runs:
     """Reference runs that finished, with our requests for the same."""
 
     algorithm: list[str]
-    is_aware: NDArray[np.bool_]
+    is_aware: Bools
     plans: list[Plan]
-    requests: NDArray[np.int64]
-    memory_bytes_per_s: NDArray[np.float64]
-    finish_ns: NDArray[np.int64]
+    requests: Ints
+    memory_bytes_per_s: Floats
+    finish_ns: Ints
 
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
+    rows = read_table(reference / ASTRA_SIM, status="ok").to_pylist()
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
@@ -49,7 +50,7 @@ def read_runs(reference: Path) -> Runs:
     )
 
 
-def analytic_ns(runs: Runs) -> NDArray[np.int64]:
+def analytic_ns(runs: Runs) -> Ints:
     """Return what the phase model says of every run."""
     out = np.zeros(len(runs.plans), np.int64)
     whole = np.stack([p.whole for p in runs.plans])
@@ -58,7 +59,7 @@ def analytic_ns(runs: Runs) -> NDArray[np.int64]:
     return out
 
 
-def event_ns(runs: Runs) -> NDArray[np.int64]:
+def event_ns(runs: Runs) -> Ints:
     """Return what the event loop says of every run with contention, and 0 of the others."""
     out = np.zeros(len(runs.plans), np.int64)
     for i in np.flatnonzero(runs.is_aware):
@@ -67,21 +68,31 @@ def event_ns(runs: Runs) -> NDArray[np.int64]:
     return out
 
 
+def hgx(ranks: int, gbytes_per_s: float) -> Plan:
+    """Return the network of the peer's HGX-H100 configuration, of some NPUs and GB/s."""
+    return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
+
+
+def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
+    """Return what the event loop says of one collective under that configuration."""
+    request = np.array([0, op_of(collective), size_bytes, 4, 2, 1, 10, 0], np.int64)
+    return int(simulate(plan, request, HGX_MEMORY_BYTES_PER_S)[FINISH_NS])
+
+
 def plan_of_row(row: dict[str, Any]) -> Plan:
     """Return the network of a run."""
-    parts = [str(row[name]).split(",") for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")]
+    ranks, rates, latencies = (
+        [float(part) for part in str(row[name]).split(",")]
+        for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")
+    )
     dimensions = tuple(
-        Dimension(
-            block=BLOCKS[block],
-            ranks=int(float(n)),
-            bytes_per_s=float(rate) * GIB,
-            latency_s=float(latency) * 1e-9,
+        Dimension(block=BLOCKS[block], ranks=int(n), bytes_per_s=rate * GIB, latency_s=ns * 1e-9)
+        for block, n, rate, ns in zip(
+            row["topology"].split("_"), ranks, rates, latencies, strict=True
         )
-        for block, n, rate, latency in zip(row["topology"].split("_"), *parts, strict=True)
     )
-    return plan_for(
-        Topology(name=row["topology"], dimensions=dimensions), algorithm_of(row["algorithm"])
-    )
+    network = Topology(name=row["topology"], dimensions=dimensions)
+    return plan_for(network, algorithm_of(row["algorithm"]))
 
 
 def algorithm_of(written: str) -> str:

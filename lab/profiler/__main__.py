@@ -3,13 +3,13 @@
 `--write FILE` times PyTorch's kernels, as many shapes as fit in `--seconds`, and writes one Parquet
 file with the columns of the reference tables, which the fits read:
 
-    python -m lab.profiler.__main__ --write mine.parquet
-    python -m lab.profiler.__main__ --compare mine.parquet
-    python -m lab.fits.fp32_kernels        --device l40s --measured mine.parquet
-    python -m lab.fits.tensor_cores --device l40s --measured mine.parquet
+    python -m lab.profiler --write mine.parquet
+    python -m lab.profiler --compare mine.parquet
+    python -m lab.fits fp32_kernels --device l40s --measured mine.parquet
+    python -m lab.fits tensor_cores --device l40s --measured mine.parquet
 
 `latency_us` is the median of warm repeats, `cold_us` the same after the caches were overwritten,
-and `timing` says by what clock; `measure_torch.py` has the details.
+and `timing` says by what clock; `torch_backend.py` has the details.
 """
 
 from __future__ import annotations
@@ -125,16 +125,11 @@ def measured_rows(
 def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
     """Return a measurement under the names of the reference tables."""
     format_ = FORMATS.get(call.dtype)
-    kinds = (
-        {"gemm_dtype": format_}
-        if call.op == "gemm"
-        else {"attn_dtype": format_, "kv_cache_dtype": format_}
-        if call.op in ("prefill", "decode")
-        else {}
-    )
+    kinds: dict[str, tuple[str, ...]] = {"gemm": ("gemm_dtype",)}
+    kinds |= dict.fromkeys(("prefill", "decode"), ("attn_dtype", "kv_cache_dtype"))
     return {
         **call.sizes,
-        **kinds,
+        **dict.fromkeys(kinds.get(call.op, ()), format_),
         "op": call.op,
         "dtype": call.dtype,
         "gpu": gpu,
@@ -153,7 +148,7 @@ def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
 
 def _next_step(name: str, written: Path) -> str:
     """Say what can be done with the file."""
-    command = f"python -m lab.profiler.__main__ --compare {written}"
+    command = f"python -m lab.profiler --compare {written}"
     try:
         catalog_name(name)
     except UnknownNameError:
@@ -163,7 +158,7 @@ def _next_step(name: str, written: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m lab.profiler.__main__",
+        prog="python -m lab.profiler",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

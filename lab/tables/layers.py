@@ -8,25 +8,23 @@ which leave residual sums, norms and rotary embeddings apart, in loops that keep
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu
+from lab.tables.catalog_names import replica_of
+from lab.tables.rows import read_table
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.composition.clocks import throttled_s
-from simulators.composition.effects import Effects
-from simulators.composition.pricing import compute_rows
-from simulators.composition.replica import Replica
-from simulators.workload.cut import Parallelism, Stage
+from simulators.composition.operator_prices import compute_rows
+from simulators.composition.replica import Effects, Replica
+from simulators.composition.throttling import throttled_s
+from simulators.core.jit import Floats
+from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
-from simulators.workload.transformer import token_operators
 
 LINEAR = "llm_ops/linear_ops.parquet"
 
@@ -47,9 +45,8 @@ TWICE = ("add",)
 ABSENT = ("cache_write",)
 """Of our operators what the tables have in attention."""
 
+KERNEL_BY_KERNEL = Effects(fusion=False, clocks=False)
 ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -70,22 +67,19 @@ class LayerRows:
     def work_s(self) -> tuple[Floats, Floats]:
         """Return our sum without lowered clocks, and the least time of matrix units."""
         replica = self.replica
-        operators = token_operators(
-            replica.model, replica.cut, ONE_LAYER, self.tokens, replica.dtype
-        )
+        shard = Shard(replica.model, replica.cut, ONE_LAYER, replica.dtype)
+        operators = token_operators(shard, self.tokens)
         rows = compute_rows(operators, replica, "tokens")
         kept = [row for row in rows if row.operator.name not in ABSENT]
         matrix_s = np.zeros_like(self.tokens)
         for row in kept:
             assert not isinstance(row.operator, Collective)
             matrix_s = matrix_s + throttled_s(row.operator, replica.gpu, 1.0)
-        kernels_s = np.sum(
-            [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept], axis=0
-        )
-        return kernels_s, matrix_s
+        kernels = [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept]
+        return np.sum(kernels, axis=0), matrix_s
 
     def predicted_s(self, throttling: float) -> Floats:
-        """Return our sum, with a share of `clocks.slowdown`."""
+        """Return our sum, with a share of `throttling.slowdown`."""
         kernels_s, matrix_s = self.work_s
         return kernels_s + throttling * matrix_s
 
@@ -93,35 +87,19 @@ class LayerRows:
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every board, model and degree."""
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in _rows(reference / LINEAR):
-        if row["source"] == SOURCE and row["gpu"] in BOARDS:
-            groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
+    for row in read_table(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)).to_pylist():
+        groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
     found = []
     for (board, model, tp), rows in groups.items():
         timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
         sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
-        found.append(
-            LayerRows(
-                replica=_replica(load_gpu(BOARDS[board]), timed[0], tp),
-                model=model,
-                tokens=np.array([row["num_tokens"] for row in timed], np.float64),
-                measured_s=np.array(sums, np.float64) * 1e-3,
-            )
-        )
+        replica = replica_of(
+            _model(timed[0]), BOARDS[board], cut=Parallelism(tp=tp), framework="vllm",
+            effects=KERNEL_BY_KERNEL,
+        )  # fmt: skip
+        tokens = np.array([row["num_tokens"] for row in timed], np.float64)
+        found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found
-
-
-def _replica(gpu: Gpu, row: dict[str, Any], tp: int) -> Replica:
-    """Return one rank of a model of these widths, run kernel by kernel as the table's."""
-    effects = Effects(fusion=False, clocks=False)
-    return Replica(
-        _model(row),
-        gpu,
-        cluster_for("auto", gpu),
-        Parallelism(tp=tp),
-        framework="vllm",
-        effects=effects,
-    )
 
 
 def _model(row: dict[str, Any]) -> LanguageModel:
@@ -137,8 +115,3 @@ def _model(row: dict[str, Any]) -> LanguageModel:
         ffn=int(row["mlp_hidden"]),
         vocab=int(row["vocab_size"]),
     )
-
-
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows

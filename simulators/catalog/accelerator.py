@@ -7,7 +7,6 @@ move per cycle, and what an access costs: given in pJ, or left to the technology
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,8 +106,7 @@ def load_accelerator(name: str) -> Accelerator:
     >>> load_accelerator("eyeriss_like").mac.instances
     168
     """
-    path = ACCELERATORS.find(name)
-    return _accelerator(path, path.stat().st_mtime_ns)
+    return ACCELERATORS.load(name, _accelerator)
 
 
 def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
@@ -187,8 +185,7 @@ def resized(
     return changed
 
 
-@functools.lru_cache(maxsize=256)
-def _accelerator(path: Path, _mtime_ns: int) -> Accelerator:
+def _accelerator(path: Path) -> Accelerator:
     return accelerator_of(read_toml(path), path)
 
 

@@ -7,7 +7,6 @@ How much of a link a collective sustains is a calibration and lives with whoever
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +62,7 @@ def load_cluster(name: str) -> Cluster:
         UnknownNameError: nothing answers to the name.
         UserError: the file lacks a field, or has one that means nothing.
     """
-    path = CLUSTERS.find(name)
-    return _cluster(path, path.stat().st_mtime_ns)
+    return CLUSTERS.load(name, _cluster)
 
 
 def cluster_for(name: str, gpu: Gpu) -> Cluster:
@@ -77,8 +75,7 @@ def cluster_for(name: str, gpu: Gpu) -> Cluster:
     return load_cluster(gpu.cluster if name == AUTO else name)
 
 
-@functools.lru_cache(maxsize=256)
-def _cluster(path: Path, _mtime_ns: int) -> Cluster:
+def _cluster(path: Path) -> Cluster:
     cluster = fill(Cluster, read_toml(path), path, "cluster")
     positive(cluster.gpus_per_node, path, "gpus_per_node")
     for where, link in (("intra", cluster.intra), ("inter", cluster.inter)):

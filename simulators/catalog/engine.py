@@ -5,7 +5,6 @@ The sheets stand beside what writes its command line, in `deploy/engines/`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,10 +46,8 @@ def load_engine(name: str) -> ServingEngine:
     >>> load_engine("vllm").schedulers[0]
     'vllm_v1'
     """
-    path = ENGINES.find(name)
-    return _engine(path, path.stat().st_mtime_ns)
+    return ENGINES.load(name, _engine)
 
 
-@functools.lru_cache(maxsize=64)
-def _engine(path: Path, _mtime_ns: int) -> ServingEngine:
+def _engine(path: Path) -> ServingEngine:
     return fill(ServingEngine, read_toml(path), path, "serving engine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,12 +68,10 @@ def load_gpu(name: str) -> Gpu:
     >>> load_gpu("h100_sxm").sm_count
     132
     """
-    path = GPUS.find(name)
-    return _gpu(path, path.stat().st_mtime_ns)
+    return GPUS.load(name, _gpu)
 
 
-@functools.lru_cache(maxsize=256)
-def _gpu(path: Path, _mtime_ns: int) -> Gpu:
+def _gpu(path: Path) -> Gpu:
     gpu = fill(Gpu, read_toml(path), path, "gpu")
     for key in ("hbm_bytes", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes", "tdp_w"):
         positive(getattr(gpu, key), path, key)

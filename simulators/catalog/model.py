@@ -7,7 +7,6 @@ published counts.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,12 +167,10 @@ def load_model(name: str) -> LanguageModel:
     >>> load_model("llama2_70b").kv_heads
     8
     """
-    path = MODELS.find(name)
-    return _model(path, path.stat().st_mtime_ns)
+    return MODELS.load(name, _model)
 
 
-@functools.lru_cache(maxsize=256)
-def _model(path: Path, _mtime_ns: int) -> LanguageModel:
+def _model(path: Path) -> LanguageModel:
     sheet = sheet_of_config(path) if path.suffix == ".json" else read_toml(path)
     if "family" in sheet:
         raise UserError(

@@ -6,7 +6,6 @@ file of one's own in `catalog/prices/`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,28 +111,33 @@ def load_prices(name: str = DEFAULT) -> PriceList:
         UnknownNameError: nothing answers to the name.
         UserError: the file lacks a quote, or a quote lacks its value, date or source.
     """
-    path = PRICES.find(name)
-    return _prices(path, path.stat().st_mtime_ns)
+    return PRICES.load(name, _prices)
 
 
 def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
-    """Return a footnote per price list: what each GPU costs in it, since when, according to whom.
+    """Return footnotes: what each GPU costs in each price list, since when, according to whom.
 
     >>> priced_by(["public_cloud"], ["h100_sxm"])
     ('Prices: public_cloud, h100_sxm $2.99 an hour (2025-06, Lambda, 8x H100 SXM).',)
     """
     notes = []
     for name in lists:
-        prices, said = load_prices(name), []
-        for gpu in map(load_gpu, gpus):
-            if quote := prices.quote(gpu):
-                usd = prices.usd_per_gpu_hour(gpu)
-                said.append(f"{gpu.name} ${usd:.2f} an hour ({quote.date}, {quote.source})")
+        prices = load_prices(name)
+        quotes = [(gpu, prices.quote(gpu)) for gpu in map(load_gpu, gpus)]
+        said = [
+            f"{gpu.name} ${prices.usd_per_gpu_hour(gpu):.2f} an hour ({quote.date}, {quote.source})"
+            for gpu, quote in quotes
+            if quote
+        ]
         if said:
             notes.append(f"Prices: {name}, {'; '.join(said)}.")
+        if unpriced := [gpu.name for gpu, quote in quotes if not quote]:
+            notes.append(
+                f"No price: {name} has none for {', '.join(unpriced)}, whose designs state no "
+                "costs; say usd_per_gpu_hour, or name a list of your own by `prices`."
+            )
     return tuple(notes)
 
 
-@functools.lru_cache(maxsize=64)
-def _prices(path: Path, _mtime_ns: int) -> PriceList:
+def _prices(path: Path) -> PriceList:
     return fill(PriceList, read_toml(path), path, "price list")

@@ -1,33 +1,32 @@
 """Where the time, the energy and the memory of one pass go, operator by operator.
 
-The rows are those that `iteration.py` adds up, so their sum is the pass. Waiting has rows of its
-own: for links, for the host, for other stages of a pipeline. What each effect between kernels is
-worth stands in the notes of rows without time.
+The rows are those that `price.py` adds up, so their sum is the pass. Waiting has rows of its own:
+for links, for the host, for other stages of a pipeline. What each effect between kernels is worth
+stands in the notes of rows without time.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 
-from simulators.composition.effects import NAMES, Effects
-from simulators.composition.iteration import (
+from simulators.composition.operator_prices import Row
+from simulators.composition.price import (
     Iteration,
     part_iteration,
     part_rows,
     pipeline_iterations,
 )
-from simulators.composition.pricing import Row
-from simulators.composition.replica import Replica
+from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
 from simulators.kernels.families.gemm import tensor_rates_of
 from simulators.kernels.levels import BEST, profile_of
 from simulators.kernels.price import flops, moved_bytes
-from simulators.workload.cut import Stage, check_cut, stage_of
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, stage_weights
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, stage_weights
+from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
+from simulators.workload.llm.step import Step
 from simulators.workload.operators import BYTES, Collective, Column, Gemm, GroupedGemm
-from simulators.workload.step import Step
 
 LATENT = 0.3
 """Below this share of either rate a kernel is bound by neither, but by its start and its tail."""
@@ -72,10 +71,9 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
 def _effects(replica: Replica, step: Step, latency_s: float) -> list[Contribution]:
     """Return a line for each effect that is counted: how much the pass would change without it."""
     lines = []
-    for name in NAMES:
-        effects = dataclasses.replace(replica.effects, **{name: False})
-        left_out = dataclasses.replace(replica, effects=effects)
-        stages = pipeline_iterations(left_out, step)
+    for name in EFFECTS:
+        effects = replace(replica.effects, **{name: False})
+        stages = pipeline_iterations(replace(replica, effects=effects), step)
         change_s = sum(_number(stage.latency_s) for stage in stages) - latency_s
         if change_s:
             which = "longer" if change_s > 0.0 else "shorter"
@@ -93,47 +91,40 @@ def _stage(
         for row in part_rows(replica, step, part)
         if np.any(row.seconds)
     ]
-    waits_s = _number(stage.launch_s)
     without_launch = Effects(launch=False, synchronisation=replica.effects.synchronisation)
-    host_s = _number(replica.runtime.launch_s(
-        part.layers,
-        step.prefills + step.decodes,
-        stage.busy_s,
-        replica.cluster,
-        effects=without_launch,
-    ))  # fmt: skip
-    for name, seconds in (("launch gaps", waits_s - host_s), ("host between iterations", host_s)):
-        if seconds:
-            rows.append(
-                Contribution(
-                    phase=phase,
-                    name=name,
-                    time_s=seconds,
-                    energy_j=seconds * stage.waiting_w,
-                    bound="host",
-                )
-            )
-    return rows
+    host_s = _number(
+        replica.runtime.launch_s(
+            part.layers,
+            step.prefills + step.decodes,
+            stage.busy_s,
+            replica.cluster,
+            effects=without_launch,
+        )
+    )
+    waits = {"launch gaps": _number(stage.launch_s) - host_s, "host between iterations": host_s}
+    return rows + [
+        Contribution(
+            phase=phase,
+            name=name,
+            time_s=seconds,
+            energy_j=seconds * stage.waiting_w,
+            bound="host",
+        )
+        for name, seconds in waits.items()
+        if seconds
+    ]
 
 
 def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
     """Return a priced row of one GPU as a contribution of all GPUs of its stage."""
-    operator, seconds = row.operator, _number(row.seconds)
-    width = replica.cut.width
+    operator, seconds, width = row.operator, _number(row.seconds), replica.cut.width
     if isinstance(operator, Collective):
-        moved = _number(operator.size_bytes) * operator.repeat
-        return Contribution(
-            phase=phase,
-            name=operator.name,
-            count=operator.repeat,
-            time_s=seconds,
-            energy_j=width * _number(row.joules),
-            moved_bytes=moved * width,
-            devices=width,
-            bound="link",
-            level="measured" if row.calibrated else "unmodelled",
-        )
-    work, moved = (_number(f(operator)) * operator.repeat for f in (flops, moved_bytes))
+        work, moved, bound = 0.0, _number(operator.size_bytes) * operator.repeat, "link"
+        level = "measured" if row.calibrated else "unmodelled"
+    else:
+        work, moved = (_number(f(operator)) * operator.repeat for f in (flops, moved_bytes))
+        bound = _bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica)
+        level = _level(row, replica)
     return Contribution(
         phase=phase,
         name=operator.name,
@@ -144,8 +135,8 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
         flops=width * work,
         moved_bytes=width * moved,
         devices=width,
-        bound=_bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica),
-        level=_level(row, replica),
+        bound=bound,
+        level=level,
     )
 
 
@@ -189,9 +180,8 @@ def _memory(
 ) -> list[Contribution]:
     """Return what a GPU of a stage keeps besides the weights of its products."""
     model, cut = replica.model, replica.cut
-    products = sum(
-        _weights(row.operator) for row in part_rows(replica, step, part) if np.any(row.seconds)
-    )
+    rows = part_rows(replica, step, part)
+    products = sum(_weights(row.operator) for row in rows if np.any(row.seconds))
     rest = stage_weights(model, cut, replica.dtype, stage).total - products
     keys = _number(step.prefill_kv_tokens) + _number(step.decode_kv_tokens)
     kept = {

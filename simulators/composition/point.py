@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from simulators.catalog.cluster import AUTO
-from simulators.composition.effects import NAMES as EFFECTS
-from simulators.composition.effects import NOTHING
-from simulators.composition.overhead import DEFAULT
+from simulators.collectives.protocols import LIBRARIES
+from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, NOTHING
 from simulators.core.contract import choice, fact, metric
 
+TRAINING = "training"
+GRAPH_PHASES = (TRAINING, "inference")
+PHASES = ("prefill", "decode", *GRAPH_PHASES)
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-WORDS = (
-    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "framework", "without",
-    "accelerator",
-)  # fmt: skip
-NUMBERS = ("tp", "pp", "overlap", *SCALES)
-"""Fields that rows of one replica share."""
+PER_ROW = ("phase", "batch", "context", "size", "dp")
+"""Fields that differ among rows of one replica."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +30,31 @@ class CompositionPoint:
     phase: str = choice(
         "prefill of whole prompts, decode of one token each, training; a graph's: inference",
         default="decode",
+        known=PHASES,
     )
-    batch: int = choice("requests in the batch", default=1)
-    context: int = choice("tokens of each prompt, or read by each decode", default=1024)
+    batch: int = choice("requests in the batch", default=1, at_least=1)
+    context: int = choice("tokens of each prompt, or read by each decode", default=1024, at_least=1)
     size: int = choice(
-        "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual", default=0
+        "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual",
+        default=0,
+        at_least=0,
     )
-    dp: int = choice("GPUs that train on batches of their own and sum gradients", default=1)
+    dp: int = choice(
+        "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
+    )
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
-    runtime: str = choice("how kernels are launched: graphs, eager, eager_tp", default=DEFAULT)
-    framework: str = choice(
-        "whose kernels and messages: trtllm, vllm, sglang; auto: the runtime's", default=AUTO
+    runtime: str = choice(
+        "how kernels are launched: graphs, eager, eager_tp", default=DEFAULT_RUNTIME
     )
-    overlap: float = choice("share of the sums over tensor ranks hidden by products", default=0.0)
+    framework: str = choice(
+        f"whose kernels and messages: {', '.join(LIBRARIES)}; auto: the runtime's",
+        default=AUTO,
+        known=(AUTO, *LIBRARIES),
+    )
+    overlap: float = choice(
+        "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1
+    )
     without: str = choice(
         f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
     )
@@ -52,35 +62,47 @@ class CompositionPoint:
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
         default=NOTHING,
     )
-    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
-    clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
-    bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
-    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)
+    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
+    clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
+    bandwidth_scale: float = choice(
+        "memory bandwidth of a what-if device, relative", default=1.0, above=0
+    )
+    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
+
+
+_time = partial(metric, unit="s", page="composition.md#latency-and-its-parts")
+_energy = partial(metric, unit="J", page="composition.md#energy-of-a-pass")
+_memory = partial(metric, unit="B", page="composition.md#memory-of-the-fullest-gpu")
 
 
 @dataclass(frozen=True)
 class CompositionMetrics:
     """Where the time, the energy and the memory of one pass go."""
 
-    latency_s: float = metric("time of the pass through all stages", unit="s", better="min")
-    tokens_per_s: float = metric("tokens processed over that time", unit="1/s", better="max")
-    energy_j: float = metric("energy of all GPUs during the pass", unit="J", better="min")
-    energy_per_token_j: float = metric("that over the tokens", unit="J")
-    mfu: float = metric("useful over peak FLOP/s of all GPUs")
-    linear_s: float = metric("linear layers, norms, pointwise, embedding, LM head", unit="s")
-    prefill_attention_s: float = metric("attention of prompts", unit="s")
-    decode_attention_s: float = metric("attention of new tokens", unit="s")
-    collective_s: float = metric("sums over tensor ranks", unit="s")
-    send_recv_s: float = metric("messages between pipeline stages", unit="s")
-    launch_s: float = metric("gaps between kernels and host work that shows", unit="s")
-    prompt_s: float = metric("the host's time to turn text into tokens", unit="s")
-    latency_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    latency_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    energy_j_lo: float = metric("lower end of its 90 % interval", unit="J")
-    energy_j_hi: float = metric("upper end of its 90 % interval", unit="J")
-    weight_bytes: float = metric("weights on the fullest GPU", unit="B")
-    kv_bytes: float = metric("KV cache of the batch on the fullest GPU", unit="B")
-    activation_bytes: float = metric("workspace on the fullest GPU", unit="B")
+    latency_s: float = _time("time of the pass through all stages", better="min")
+    tokens_per_s: float = metric(
+        "tokens processed over that time",
+        unit="1/s",
+        better="max",
+        page="composition.md#throughput",
+    )
+    energy_j: float = _energy("energy of all GPUs during the pass", better="min")
+    energy_per_token_j: float = _energy("that over the tokens")
+    mfu: float = metric("useful over peak FLOP/s of all GPUs", page="composition.md#throughput")
+    linear_s: float = _time("linear layers, norms, pointwise, embedding, LM head")
+    prefill_attention_s: float = _time("attention of prompts")
+    decode_attention_s: float = _time("attention of new tokens")
+    collective_s: float = _time("sums over tensor ranks")
+    send_recv_s: float = _time("messages between pipeline stages")
+    launch_s: float = _time("gaps between kernels and host work that shows")
+    prompt_s: float = _time("the host's time to turn text into tokens")
+    latency_s_lo: float = _time("lower end of its 90 % interval")
+    latency_s_hi: float = _time("upper end of its 90 % interval")
+    energy_j_lo: float = _energy("lower end of its 90 % interval")
+    energy_j_hi: float = _energy("upper end of its 90 % interval")
+    weight_bytes: float = _memory("weights on the fullest GPU")
+    kv_bytes: float = _memory("KV cache of the batch on the fullest GPU")
+    activation_bytes: float = _memory("workspace on the fullest GPU")
 
 
 @dataclass(frozen=True)

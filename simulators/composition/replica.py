@@ -1,17 +1,202 @@
-"""A replica is a model on the GPUs that hold one copy of it, and the way it is run on them."""
+"""A replica: a model on the GPUs that hold one copy of it, and how it is run on them.
+
+A runtime is what a way of running costs besides kernels. An engine that replays CUDA graphs pays a
+gap per layer, and host work per iteration and per sequence (scheduling, input preparation,
+sampling). One that launches every kernel pays as much as the host is slower than the GPU: small
+layers are bound by their launches, large ones hide them. A framework's runtime also says whose
+kernels run, and at what pace: with their weights prefetched and their starts overlapped kernels
+take less among others than alone. Where an engine may choose among kernels of several origins, it
+runs the fastest.
+
+A framework's numbers are fitted to whole deployments, groups of which (a model on a GPU) can be
+left out: `vllm@llama3_1_70b.h100_sxm` is `vllm` as if nobody had measured that model on that GPU.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import numpy as np
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
-from simulators.composition.effects import EVERYTHING, Effects
-from simulators.composition.overhead import Runtime, load_runtime
+from simulators.catalog.sheet import fill
+from simulators.core.calibration import read_choice
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import RUNTIMES
 from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
+from simulators.workload.operators import Column
+
+DEFAULT_RUNTIME = "graphs"
+ANY = "any"
+NOTHING = "nothing"
+"""What stands for no choice in a point: no effect left out, no accelerator."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What is counted besides kernels and messages that follow each other at once.
+
+    Each can be left out, which says how much it contributes.
+    """
+
+    launch: bool = True  # hosts take time to launch kernels, with gaps between those of a layer
+    fusion: bool = True  # what stands between two products runs as one kernel
+    synchronisation: bool = True  # a host waits for an iteration's tokens before it prepares more
+    clocks: bool = True  # boards at their power limit slow down while matrix units are busy
+    prompt: bool = True  # a host turns the text of a prompt into tokens
+
+
+EVERYTHING = Effects()
+EFFECTS = tuple(f.name for f in fields(Effects))
+
+
+def effects_without(names: str) -> Effects:
+    """Return all effects but those named, joined by `+`.
+
+    Raises:
+        UnknownNameError: there is no such effect.
+
+    >>> effects_without("launch+clocks")
+    Effects(launch=False, fusion=True, synchronisation=True, clocks=False, prompt=True)
+    """
+    left_out = {} if names == NOTHING else dict.fromkeys(names.split("+"), False)
+    for name in left_out:
+        if name not in EFFECTS:
+            raise UnknownNameError("effect", name, (*EFFECTS, NOTHING))
+    return replace(EVERYTHING, **left_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What a way of running a model costs besides its kernels."""
+
+    name: str
+    layer_s: float  # gaps between the kernels of one layer
+    host_s: float  # of one iteration
+    sequence_s: float  # of one sequence in an iteration
+    launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
+    framework: str = ""  # whose kernels and messages; empty: the default of the kernels' room
+    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete
+    mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
+    latent_layer_s: float = 0.0  # and one of latent attention
+    index_layer_s: float = 0.0  # and one whose keys an indexer chooses
+    state_layer_s: float = 0.0  # and one that keeps a state
+    boards: Sequence[str] = ()  # the GPUs it was fitted on
+    is_fused: bool = True  # what stands between products runs as one kernel
+    prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
+    prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
+    prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
+    paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
+    borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
+
+    def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
+        """Return what kernels of a family take among others, over what they take alone.
+
+        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. Where the
+        GPUs that a pace was fitted on had borrowed all their kernels, it says as much of what they
+        borrowed, and only `borrowed` has it: kernels measured on a GPU itself go without.
+
+        Args:
+            device: an architecture or a fabric.
+            family: of kernels, or `messages`.
+            is_own: whether the kernels were measured on the GPU itself.
+        """
+        own = self.paces.get(device, {}).get(family, 1.0)
+        return own if is_own else self.borrowed.get(device, {}).get(family, own)
+
+    def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
+        """Return the gaps of a stage's layers of unusual kinds."""
+        states = part.layers - attending_layers(model, part) if model.has_states else 0
+        return (
+            self.mixture_layer_s * part.expert_layers
+            + self.latent_layer_s * model.is_latent * part.layers
+            + self.index_layer_s * (model.index_top_k > 0) * part.layers
+            + self.state_layer_s * states
+        )
+
+    def launch_s(
+        self,
+        layers: int,
+        sequences: Column,
+        busy_s: Column,
+        cluster: Cluster,
+        *,
+        prefills: Column = 0.0,
+        effects: Effects = EVERYTHING,
+        extra_gaps_s: float = 0.0,
+    ) -> Column:
+        """Return the seconds that are added to the GPU's own time in one iteration of a stage.
+
+        All layers launch alike, so either the host or the GPU sets the pace of all of them: an
+        iteration takes the longer of both.
+        """
+        waits_s = (self.host_s + self.sequence_s * sequences) * effects.synchronisation
+        if not effects.launch:
+            return waits_s + 0.0 * busy_s
+        waits_s = waits_s + layers * self.layer_s + extra_gaps_s
+        launching: Column = layers * _on(cluster, self.launch_layer_s)
+        if of_prompts := layers * _on(cluster, self.prompt_layer_s):
+            launching = np.where(np.asarray(prefills) > 0.0, of_prompts, launching)
+        elif not launching:
+            return waits_s + 0.0 * busy_s
+        return waits_s + np.maximum(0.0, launching - busy_s)
+
+    def prompt_s(self, tokens: Column, prompts: Column, cluster: Cluster) -> Column:
+        """Return the host's time to turn prompts of equal length into tokens.
+
+        Time per token grows with the prompt: until 2024 the fast tokenizer of the Llama models
+        replaced spaces in quadratic time (huggingface/tokenizers, issue 1449).
+        """
+        host = cluster.name if cluster.name in self.prompt_token_s else ANY
+        thousands = tokens / np.maximum(prompts, 1.0) / 1000.0
+        more_s = self.prompt_ktoken_s.get(host, 0.0) * thousands
+        return tokens * (self.prompt_token_s.get(host, 0.0) + more_s)
+
+
+def _on(cluster: Cluster, seconds: Mapping[str, float]) -> float:
+    """Return a host's time on a cluster, or on any; 0 where nothing is launched."""
+    return seconds.get(cluster.name, seconds.get(ANY, 0.0))
+
+
+def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
+    """Return the runtime of that name or TOML path: fitted, or a choice by hand.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+        UserError: the file lacks a field, or has one that means nothing.
+
+    >>> load_runtime("graphs").launch_layer_s
+    {}
+    """
+    path = runtime_file(name)
+    return _runtime(path, name.partition("@")[2], name, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _runtime(path: Path, left_out: str, name: str, _mtime_ns: int) -> Runtime:
+    content = read_choice(path)
+    if "runtime" not in content:
+        raise UserError(f"{path}: a runtime needs a table [runtime]")
+    fitted = content
+    if left_out:
+        known = content.get("without", {})
+        if left_out not in known:
+            raise UnknownNameError(f"group left out of runtime {path.stem}", left_out, known)
+        fitted = known[left_out]
+    tables = {table: fitted.get(table, {}) for table in ("paces", "borrowed")}
+    tables |= {"name": name, "kernels": content.get("kernels", {})}
+    return fill(Runtime, tables | content["runtime"] | fitted["runtime"], path, "runtime")
+
+
+def runtime_file(name: str) -> Path:
+    """Return the file behind a runtime's name."""
+    return RUNTIMES.find(name.partition("@")[0])
 
 
 @dataclass(frozen=True)
@@ -21,10 +206,10 @@ class Replica:
     model: LanguageModel
     gpu: Gpu
     cluster: Cluster
-    cut: Parallelism = dataclasses.field(default_factory=Parallelism)
+    cut: Parallelism = field(default_factory=Parallelism)
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
-    runtime: Runtime = dataclasses.field(default_factory=load_runtime)
+    runtime: Runtime = field(default_factory=load_runtime)
     framework: str = ""  # whose kernels and messages; empty: the runtime's, else the default
     overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
     effects: Effects = EVERYTHING
@@ -34,3 +219,8 @@ class Replica:
     def library(self) -> str:
         """Whose kernels and messages run."""
         return self.framework or self.runtime.framework or DEFAULT_FRAMEWORK
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether what stands between two products runs as one kernel."""
+        return self.effects.fusion and self.runtime.is_fused

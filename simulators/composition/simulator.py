@@ -1,7 +1,9 @@
-"""One forward pass of one replica: a prefill of whole prompts, or one decode iteration.
+"""The simulator of one forward pass, of a replica of a language model or of a whole graph.
 
-A batch passes all pipeline stages, one after another; nothing else is in flight. What many requests
-do to each other is the serving simulator's question.
+A replica's pass is a prefill of whole prompts, or one decode iteration. A batch passes all pipeline
+stages, one after another; nothing else is in flight. What many requests do to each other is the
+serving simulator's question. Passes over whole graphs are priced in `simulators/graphs`: this
+module alone stands above both rooms.
 """
 
 from __future__ import annotations
@@ -15,16 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.cluster import AUTO
+from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition import bands, clocks, graphs, graphs_pass, network
-from simulators.composition.effects import NOTHING
+from simulators.collectives import protocols
+from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
-from simulators.composition.iteration import pipeline_iterations
-from simulators.composition.overhead import runtime_file
-from simulators.composition.passes import (
-    Columns,
+from simulators.composition.metrics import (
+    gpu_of,
     memory_of,
     pass_metrics,
     prompt_s,
@@ -33,11 +33,19 @@ from simulators.composition.passes import (
     why_not,
 )
 from simulators.composition.point import (
-    NUMBERS,
-    WORDS,
+    GRAPH_PHASES,
+    PER_ROW,
+    TRAINING,
     CompositionFacts,
     CompositionMetrics,
     CompositionPoint,
+)
+from simulators.composition.price import pipeline_iterations
+from simulators.composition.replica import (
+    DEFAULT_RUNTIME,
+    NOTHING,
+    effects_without,
+    runtime_file,
 )
 from simulators.core.contract import (
     Contribution,
@@ -49,10 +57,13 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
+from simulators.graphs import price as graphs
 from simulators.kernels.simulator import SIMULATOR as KERNELS
-from simulators.workload.families import draw, is_graph_model
-from simulators.workload.graph import Load
+from simulators.workload.graphs.families import draw, is_graph_model
+from simulators.workload.graphs.graph import Load
+from simulators.workload.operators import BYTES
 
 
 @dataclass(frozen=True)
@@ -66,45 +77,58 @@ class Composition:
     facts: type = CompositionFacts
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Price every row; rows of one replica are priced together."""
+        """Price every row; rows of one replica are priced together.
+
+        Raises:
+            UserError: a value means nothing.
+        """
+        check_batch(CompositionPoint, batch)
         rows = batch.num_rows
         out = {f.name: np.full(rows, np.nan) for f in fields(CompositionMetrics)}
         reasons = np.full(rows, "", object)
-        flags = np.zeros((2, rows), bool)
-        drawn = graphs_pass.drawn_rows(batch)
-        for row in np.flatnonzero(drawn):
-            reasons[row] = _graph_row(batch, int(row), out, flags)
+        calibrated, extrapolated = np.zeros((2, rows), bool)
+        is_graph = _graph_rows(batch)
+        for row in np.flatnonzero(is_graph):
+            try:
+                job = _job_of(batch.slice(row, 1).to_pylist()[0])
+                done = graphs.price_pass(job)
+            except Infeasible as verdict:
+                reasons[row] = str(verdict)
+                continue
+            for name, value in _graph_metrics(job, done).items():
+                out[name][row] = value
+            calibrated[row], extrapolated[row] = done.calibrated, done.extrapolated
         for every, group in _groups(batch):
-            where = every[~drawn[every]]
+            where = every[~is_graph[every]]
             if not where.size:
                 continue
             try:
                 replica = replica_of(group)
-                local = memory_of(replica, step_of(batch, where), batch, where)
+                step = step_of(batch, where)
+                found = memory_of(replica, step, batch, where)
             except Infeasible as verdict:
                 reasons[where] = str(verdict)
                 continue
-            reasons[where] = why_not(replica, local)
-            stages = pipeline_iterations(replica, step_of(batch, where))
-            local |= pass_metrics(replica, step_of(batch, where), stages)
-            for name, column in local.items():
+            reasons[where] = why_not(replica, found)
+            stages = pipeline_iterations(replica, step)
+            for name, column in (found | pass_metrics(replica, step, stages)).items():
                 out[name][where] = column
-            flags[0, where] = all(stage.calibrated for stage in stages)
+            calibrated[where] = all(stage.calibrated for stage in stages)
             for stage in stages:
-                flags[1, where] |= stage.extrapolated
+                extrapolated[where] |= stage.extrapolated
         return outcome(
             CompositionMetrics,
             out,
             infeasible=list(reasons),
-            calibrated=flags[0],
-            extrapolated=flags[1],
+            calibrated=calibrated,
+            extrapolated=extrapolated,
         )
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            fitted = (network.CALIBRATION, clocks.CALIBRATION, bands.CALIBRATION)
-            return (*fitted, graphs.CALIBRATION, *KERNELS.reads("", value))
+            fitted = (protocols.CALIBRATION, throttling.CALIBRATION, intervals.CALIBRATION)
+            return (*fitted, *graphs.READS, *KERNELS.reads("", value))
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
@@ -126,9 +150,10 @@ class Composition:
             UserError: a value nothing answers to.
         """
         batch = _batch_of(point)
-        if graphs_pass.drawn_rows(batch)[0]:
-            job = graphs_pass.job_of(batch.to_pylist()[0])
-            return graphs_pass.explained_pass(job, graphs_pass.run(job))
+        check_batch(CompositionPoint, batch)
+        if _graph_rows(batch)[0]:
+            job = _job_of(batch.to_pylist()[0])
+            return graphs.explained_pass(job, graphs.price_pass(job))
         [(where, group)] = _groups(batch)
         replica, step = replica_of(group), step_of(batch, where)
         if reason := why_not(replica, memory_of(replica, step, batch, where))[0]:
@@ -162,10 +187,8 @@ SIMULATOR = Composition()
 
 def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return row numbers and common fields of rows that have the same replica."""
-    named = {name: categories(batch, name) for name in WORDS}
-    for name in NUMBERS:
-        distinct, codes = np.unique(numbers(batch, name).astype(np.float64), return_inverse=True)
-        named[name] = (codes.reshape(-1), distinct.tolist())
+    shared = [f.name for f in fields(CompositionPoint) if f.name not in PER_ROW]
+    named = {name: categories(batch, name) for name in shared}
     # One number stands for the codes of all fields, so that rows are compared by one number.
     member = np.zeros(batch.num_rows, np.int64)
     for codes, values in named.values():
@@ -180,23 +203,74 @@ def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, An
     ]
 
 
-def _graph_row(batch: pa.RecordBatch, row: int, out: Columns, flags: NDArray[np.bool_]) -> str:
-    """Write the metrics of a pass over a graph, and return why there are none."""
-    try:
-        job = graphs_pass.job_of(batch.slice(row, 1).to_pylist()[0])
-        done = graphs_pass.run(job)
-    except Infeasible as verdict:
-        return str(verdict)
-    for name, value in graphs_pass.metrics_of(job, done).items():
-        out[name][row] = value
-    flags[0, row], flags[1, row] = done.calibrated, done.extrapolated
-    return ""
+def _graph_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which points are passes over a graph: by their model, or by their phase."""
+    phases, names = categories(batch, "phase")
+    by_phase = np.array([name in GRAPH_PHASES for name in names], bool)[phases]
+    models, names = categories(batch, "model")
+    by_model = np.array([is_graph_model(str(name)) for name in names], bool)[models]
+    return np.asarray(by_phase | by_model, bool)
+
+
+def _job_of(point: Mapping[str, Any]) -> graphs.Job:
+    """Return what a design point asks for; of a graph model, any phase but training is inference.
+
+    Raises:
+        Infeasible: the GPU has no such precision, or the model would have to be cut.
+        UserError: a name nothing answers to.
+    """
+    gpu, dtype = gpu_of(point), point["dtype"]
+    if dtype not in gpu.peak_flops or BYTES.get(dtype, 0.0) < BYTES["fp16"]:
+        raise Infeasible("dtype_unsupported", f"graphs on '{gpu.name}' are not run in {dtype}")
+    if point["tp"] * point["pp"] != 1:
+        raise Infeasible("cut_unsupported", "a graph runs whole on each GPU; dp has replicas")
+    effects = effects_without(point["without"])
+    replayed = point["runtime"] == DEFAULT_RUNTIME
+    size = point["size"] if is_graph_model(point["model"]) else point["size"] or point["context"]
+    training = point["phase"] == TRAINING
+    return graphs.Job(
+        model=point["model"],
+        gpu=gpu,
+        cluster=cluster_for(point["cluster"], gpu),
+        dtype=dtype,
+        load=Load(batch=int(point["batch"]), length=int(size), training=training),
+        replicas=int(point["dp"]),
+        is_compiled=replayed and effects.fusion,
+        is_launched=effects.launch and not replayed,
+        synchronises=effects.synchronisation,
+    )
+
+
+def _graph_metrics(job: graphs.Job, one: graphs.Pass) -> Mapping[str, float]:
+    """Return the metrics of a pass over a graph; items are tokens, or inputs of a graph model."""
+    each = 1 if is_graph_model(job.model) else job.load.length
+    items = float(job.load.batch * job.replicas * each)
+    latency_s, energy_j = one.latency_s, one.energy_j * job.replicas
+    lo_s, hi_s = one.collective_s + one.total("lo_s"), one.collective_s + one.total("hi_s")
+    return {
+        "latency_s": latency_s,
+        "tokens_per_s": items / latency_s,
+        "energy_j": energy_j,
+        "energy_per_token_j": energy_j / items,
+        "mfu": one.useful_flops / (job.gpu.peak(job.dtype) * latency_s),
+        "linear_s": one.total("busy_s") - one.attention_s,
+        "prefill_attention_s": one.attention_s,
+        "collective_s": one.collective_s,
+        "launch_s": one.total("launch_s"),
+        "latency_s_lo": lo_s,
+        "latency_s_hi": hi_s,
+        "energy_j_lo": energy_j * lo_s / latency_s,
+        "energy_j_hi": energy_j * hi_s / latency_s,
+        "weight_bytes": one.memory.weights + one.memory.gradients + one.memory.states,
+        "activation_bytes": one.memory.activations,
+        **dict.fromkeys(("decode_attention_s", "send_recv_s", "prompt_s", "kv_bytes"), 0.0),
+    }
 
 
 def _parameters(model: str) -> int:
     """Return the weights of a model, iterated or drawn."""
-    drawn = is_graph_model(model)
-    return draw(model, Load(batch=1)).parameters if drawn else load_model(model).parameters
+    is_graph = is_graph_model(model)
+    return draw(model, Load(batch=1)).parameters if is_graph else load_model(model).parameters
 
 
 def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
@@ -213,5 +287,4 @@ def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
     values = known | dict(point)
     if missing := [name for name, value in values.items() if value is MISSING]:
         raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
-    schema = schema_of(CompositionPoint)
-    return pa.RecordBatch.from_pylist([values], schema=schema)
+    return pa.RecordBatch.from_pylist([values], schema=schema_of(CompositionPoint))

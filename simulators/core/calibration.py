@@ -65,6 +65,17 @@ def read_calibration(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_choice(path: Path) -> dict[str, Any]:
+    """Return the content of a file that a fit has written, or its user by hand.
+
+    Raises:
+        UserError: it is missing or unreadable, or a calibration that was changed by hand.
+    """
+    content = read_toml(path)
+    is_fitted = "provenance" in content or SEAL in path.read_text(encoding="utf-8")
+    return read_calibration(path) if is_fitted else content
+
+
 def provenance_of(content: Mapping[str, Any], path: Path) -> Provenance:
     """Return the provenance of a calibration that was read from `path`.
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible
-from simulators.core.folder import SIMULATORS
+from simulators.core.folder import FOLDERS, SIMULATORS
 from simulators.core.modules import load_from
 from simulators.core.rules import Rule
 
@@ -63,9 +63,12 @@ def fields_of(kind: type, part: str) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.metadata.get("part") == part)
 
 
-def metric(doc: str, *, unit: str = "", better: Direction | None = None) -> Any:
-    """Declare a field of a metrics type: one result column, an objective if `better` is given."""
-    return field(metadata={"doc": doc, "unit": unit, "better": better})
+def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: str = "") -> Any:
+    """Declare a field of a metrics type: one result column, an objective if `better` is given.
+
+    `page` is where it is defined: a page of `docs/` and a heading on it, `serving.md#rates`.
+    """
+    return field(metadata={"doc": doc, "unit": unit, "better": better, "page": page})
 
 
 def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
@@ -380,7 +383,7 @@ class Pointwise(Generic[P, M]):
 
     For event-driven models. A model that is a formula implements `evaluate` on columns instead.
     The metrics type may have boolean fields `calibrated` and `extrapolated`; they become the
-    columns of those names.
+    columns of those names. What a field `names` is part of a point's identity.
     """
 
     name: str
@@ -392,6 +395,12 @@ class Pointwise(Generic[P, M]):
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own."""
         return evaluate_pointwise(self.point, self.metrics, self.simulate, batch)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on the files that its fields name."""
+        names = {f.name: f.metadata.get("names", "") for f in fields(self.point)}  # type: ignore[arg-type]
+        folder = FOLDERS.get(names.get(name, ""))
+        return () if folder is None else (folder.find(str(value)),)
 
 
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from simulators.core.errors import UnknownNameError, UserError
+
+T = TypeVar("T")
 
 READ_BY_PATH = (".json", ".onnx")
 """Files of other tools that may stand for a name."""
@@ -104,6 +107,11 @@ class Folder:
             f"To add one, write catalog/{Path(self.path).name}/{name}{self.suffix}",
         )
 
+    def load(self, name: str, read: Callable[[Path], T]) -> T:
+        """Return what `read` makes of the file behind a name, once per version of the file."""
+        path = self.find(name)
+        return cast(T, _once(read, path, path.stat().st_mtime_ns))
+
     def has(self, name: str) -> bool:
         """Say whether a name or an alias resolves here."""
         return name in self.names() or name in self._aliases()
@@ -164,6 +172,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     return _read_toml(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _once(read: Callable[[Path], Any], path: Path, _mtime_ns: int) -> Any:
+    return read(path)
 
 
 @functools.lru_cache(maxsize=1024)

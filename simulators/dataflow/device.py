@@ -19,7 +19,7 @@ from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import machine_of
 from simulators.dataflow.search import find
 from simulators.dataflow.templates import ANY, hints_for
-from simulators.workload.convolution import Layer, bmm, matmul
+from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
     Attention,
     Column,

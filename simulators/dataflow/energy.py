@@ -47,7 +47,7 @@ from simulators.dataflow.costs import (
 )
 from simulators.dataflow.mapping import Mapping as LoopNest
 from simulators.dataflow.mapping import encode, nest_of
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 TECHNOLOGY = Path(__file__).parent / "calibration" / "technology.toml"
 UNLIMITED = 1 << 62

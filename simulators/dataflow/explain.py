@@ -33,7 +33,7 @@ from simulators.dataflow.access import (
 from simulators.dataflow.energy import VERDICTS, Evaluation, level_cycles, machine_of
 from simulators.dataflow.mapping import Mapping, encode, nest_of
 from simulators.dataflow.remainders import DISTINCT, FIRST, count_cut, words_moved
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
 

@@ -36,7 +36,7 @@ from simulators.dataflow.sampled_walk import (
     walk,
 )
 from simulators.dataflow.search import Found
-from simulators.workload.convolution import Layer, Tensor
+from simulators.workload.loop_nest import Layer, Tensor
 
 COUNTINGS = ("exact", "extrapolated")
 FOUND = 7

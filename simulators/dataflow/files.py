@@ -19,7 +19,7 @@ from simulators.dataflow.mapping import LevelLoops, Loop, read_mapping
 from simulators.dataflow.mapping import Mapping as LoopNest
 from simulators.dataflow.networks import Counted, layers_of
 from simulators.dataflow.timeloop import layer_of, read_yaml
-from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 
 KINDS: dict[str, Callable[..., Layer]] = {
     "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,

@@ -15,7 +15,7 @@ from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible
 from simulators.dataflow.energy import Evaluation, machine_of, scaled, totalled
 from simulators.dataflow.search import Found, bounds
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 Mapper = Callable[[Layer, Accelerator], Found]
 WHOLE, NOTHING = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
@@ -26,7 +26,7 @@ def feeds(first: Layer, second: Layer) -> bool:
 
     Their dimensions agree: images or rows, channels, and pixels up to the halo and the stride.
 
-    >>> from simulators.workload.convolution import matmul
+    >>> from simulators.workload.loop_nest import matmul
     >>> feeds(matmul("up", n=8, c=16, m=32), matmul("down", n=8, c=32, m=16))
     True
     """

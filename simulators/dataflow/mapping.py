@@ -19,7 +19,7 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Ints
 from simulators.dataflow.access import ORDER, RANKS, SPATIAL_X, SPATIAL_Y, TEMPORAL, Nest
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 Loop = tuple[str, int]
 _KEYS = ("level", "keep", "temporal", "spatial_x", "spatial_y")

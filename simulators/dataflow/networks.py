@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 from simulators.core.errors import UnknownNameError
-from simulators.workload.convolution import Layer, bmm, conv, dwconv, matmul
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, matmul
 
 Counted = tuple[Layer, int]
 

@@ -39,7 +39,7 @@ from simulators.dataflow.costs import RESULTS
 from simulators.dataflow.energy import Evaluation, area_mm2, evaluated, machine_of
 from simulators.dataflow.mapping import Mapping, decode, encode, nest_of
 from simulators.dataflow.objective import DEPTH, Objective, objective
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 WALK = 10_000
 """Steps of one walk."""

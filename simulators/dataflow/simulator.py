@@ -34,7 +34,7 @@ from simulators.dataflow.templates import (
 )
 from simulators.dataflow.timeloop import read_yaml
 from simulators.dataflow.zeros import ACTIONS, Sparsity, sparse_of
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
 MOST_EVALUATIONS = 100_000_000

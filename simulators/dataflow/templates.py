@@ -15,7 +15,7 @@ from typing import Any
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import UnknownNameError, UserError, suggestion
 from simulators.dataflow.search import ROWS, Constraints
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 ANY = "any"
 _KEYS = (*ROWS, "order", "keep")

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError
-from simulators.workload.convolution import Layer, Tensor
+from simulators.workload.loop_nest import Layer, Tensor
 
 __all__ = ["accelerator_from_table", "layer_from_table", "read_yaml"]
 

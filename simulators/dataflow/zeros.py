@@ -19,7 +19,7 @@ from simulators.dataflow.energy import Evaluation, Traffic, scaled, tile_words_b
 from simulators.dataflow.mapping import Mapping as LoopNest
 from simulators.dataflow.search import Found
 from simulators.dataflow.sparse import Density, empty_chance, metadata_bits, optimised
-from simulators.workload.convolution import Layer
+from simulators.workload.loop_nest import Layer
 
 OPERANDS = TENSORS[:2]
 ACTIONS = ("none", "gating", "skipping")

@@ -7,6 +7,7 @@ make what-if devices of real ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +125,24 @@ class KernelPoint:
     l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)
 
 
+_time = partial(metric, unit="s", page="kernels.md#latency")
+_energy = partial(metric, unit="J", page="kernels.md#energy-of-a-launch")
+_work = partial(metric, page="kernels.md#work")
+
+
 @dataclass(frozen=True)
 class KernelMetrics:
     """What a profiler would print."""
 
-    latency_s: float = metric("time of one launch", unit="s", better="min")
-    latency_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    latency_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    energy_j: float = metric("energy of the board during the launch", unit="J", better="min")
-    energy_j_lo: float = metric("lower end of its 90 % interval", unit="J")
-    energy_j_hi: float = metric("upper end of its 90 % interval", unit="J")
-    flops: float = metric("arithmetic asked for, without padding")
-    bytes: float = metric("bytes of inputs and outputs, each once", unit="B")
-    mfu: float = metric("achieved over peak FLOP/s of the precision")
+    latency_s: float = _time("time of one launch", better="min")
+    latency_s_lo: float = _time("lower end of its 90 % interval")
+    latency_s_hi: float = _time("upper end of its 90 % interval")
+    energy_j: float = _energy("energy of the board during the launch", better="min")
+    energy_j_lo: float = _energy("lower end of its 90 % interval")
+    energy_j_hi: float = _energy("upper end of its 90 % interval")
+    flops: float = _work("arithmetic asked for, without padding")
+    bytes: float = _work("bytes of inputs and outputs, each once", unit="B")
+    mfu: float = _work("achieved over peak FLOP/s of the precision")
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
-from simulators.composition.effects import Effects, effects_without
-from simulators.composition.iteration import Replica
-from simulators.composition.overhead import Runtime, load_runtime
+from simulators.composition.replica import Effects, Replica, Runtime, effects_without, load_runtime
 from simulators.core.contract import categories, fact, numbers, schema_of
 from simulators.core.errors import Infeasible
 from simulators.serving.point import ServingPoint
-from simulators.workload.cut import Parallelism, check_cut
-from simulators.workload.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")

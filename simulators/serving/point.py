@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.effects import NAMES as EFFECTS
-from simulators.composition.effects import NOTHING
+from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
 
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"

@@ -1,4 +1,4 @@
-"""A precision names how a model is stored and multiplied: `fp8`, `w4a16`, `bf16` ...
+"""Precisions: how a model is stored and multiplied, by names such as `fp8`, `w4a16`, `bf16`.
 
 Public checkpoints of mixtures often narrow the experts alone: `bf16+fp4` is bf16 everywhere but in
 the routed experts, which are fp4.
@@ -53,6 +53,10 @@ PRECISIONS = {
 }
 """By the name that stands in a design space. Scales of quantised weights (a few percent) are not
 counted; embedding and LM head stay unquantised, as in the public checkpoints."""
+
+
+QUANTISED = ("fp8", "fp8_block", "fp4", "int8")
+"""Formats of multiplication whose activations are quantised from 16 bits."""
 
 
 def precision(name: str) -> Precision:

@@ -142,7 +142,7 @@ def _with_log(last: Answered, prefix: str, file: Path, *, as_json: bool) -> int:
         print(
             f"\nMeasured tokens take {1 / (1 + tpot):.2f} times the predicted time. Three such "
             "measurements of a family of deployments calibrate it:\n"
-            "  python -m lab.fits.runtimes --deployments FILE"
+            "  python -m lab.fits engines --measured FILE"
         )
     return 0
 

@@ -12,21 +12,20 @@ from hypothesis import strategies as st
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.composition.iteration import (
+from simulators.composition.price import (
     Iteration,
     Replica,
     iteration,
     part_rows,
     pipeline_iterations,
-    slowest_stage,
     stage_iteration,
 )
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible
 from simulators.kernels.price import flops
-from simulators.workload.cut import Parallelism, stage_of
+from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Attention, Gemm, GroupedGemm
-from simulators.workload.step import Step, decode_step, prefill_step
 
 MODELS = ("llama2_7b", "llama2_70b", "mixtral_8x7b", "deepseek_v3", "gpt2")
 GPUS = ("h100_sxm", "a100_pcie_40gb", "t4", "mi300x")
@@ -190,7 +189,7 @@ def test_the_slowest_stage_is_the_one_with_most_to_do() -> None:
     design = replica("llama2_70b", tp=4, pp=3)
     step = decode_step(64.0, 1024.0)
     times = [seconds(stage) for stage in pipeline_iterations(design, step)]
-    assert times[slowest_stage(design)] == max(times)
+    assert seconds(iteration(design, step)) == max(times)
     assert seconds(stage_iteration(design, step, 1)) == times[1]
 
 

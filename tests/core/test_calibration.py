@@ -9,6 +9,7 @@ import pytest
 from simulators.core.calibration import (
     provenance_of,
     read_calibration,
+    read_choice,
     reference_folder,
     sha256_of,
     verify_measured,
@@ -81,3 +82,12 @@ def test_the_reference_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.M
     assert reference_folder() == tmp_path
     monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path / "absent"))
     assert reference_folder() is None
+
+
+def test_numbers_of_a_users_own_need_no_seal_but_those_of_a_fit_do(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[runtime]\nhost_s = 1e-3\n")
+    assert read_choice(file) == {"runtime": {"host_s": 1e-3}}
+    file.write_text(BODY)
+    with pytest.raises(UserError, match="is missing"):
+        read_choice(file)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulators.catalog.accelerator import TENSORS
 from simulators.dataflow.mapping import Mapping
-from simulators.workload.convolution import Layer, Rank, Tensor
+from simulators.workload.loop_nest import Layer, Rank, Tensor
 
 Word = tuple[int, ...]
 Counts = dict[tuple[str, str], tuple[int, int, int]]

@@ -17,7 +17,7 @@ from simulators.dataflow.costs import evaluate
 from simulators.dataflow.energy import Evaluation, evaluated, machine_of
 from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode, nest_of
 from simulators.dataflow.search import primes_of
-from simulators.workload.convolution import Layer, bmm, conv, dwconv, einsum, matmul
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.walker import cycles, walk
 

@@ -11,7 +11,7 @@ from simulators.dataflow.device import price
 from simulators.dataflow.explain import explained
 from simulators.dataflow.search import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from simulators.workload.convolution import matmul
+from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 
 

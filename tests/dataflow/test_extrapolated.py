@@ -10,7 +10,7 @@ from simulators.dataflow.energy import Evaluation, evaluated
 from simulators.dataflow.extrapolated import extrapolated
 from simulators.dataflow.mapping import LevelLoops, Mapping, encode
 from simulators.dataflow.simulator import DataflowPoint, simulate
-from simulators.workload.convolution import Layer, conv, dwconv, matmul
+from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 
 

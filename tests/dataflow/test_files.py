@@ -9,7 +9,7 @@ import pytest
 from simulators.core.errors import UserError
 from simulators.dataflow.files import accelerator_named, layers_named, mapping_named
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from simulators.workload.convolution import conv
+from simulators.workload.loop_nest import conv
 
 PROBLEM = """problem:
   shape:

@@ -20,7 +20,7 @@ from simulators.dataflow.mapping import nest_of
 from simulators.dataflow.objective import objective
 from simulators.dataflow.search import Constraints, bounds, find, primes_of
 from simulators.dataflow.templates import SPREAD, hints_for, read_constraints
-from simulators.workload.convolution import Layer, conv, dwconv, matmul
+from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")
 

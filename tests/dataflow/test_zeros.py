@@ -14,7 +14,7 @@ from simulators.dataflow.search import Found, find
 from simulators.dataflow.simulator import DataflowPoint, simulate
 from simulators.dataflow.sparse import Density
 from simulators.dataflow.zeros import Sparsity, with_zeros
-from simulators.workload.convolution import Layer, conv, matmul
+from simulators.workload.loop_nest import Layer, conv, matmul
 
 LAYER = matmul("g", n=32, c=64, m=48)
 EYERISS = load_accelerator("eyeriss_like")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from simulators.catalog.accelerator import TENSORS
 from simulators.dataflow.mapping import Mapping
-from simulators.workload.convolution import Layer, Tensor
+from simulators.workload.loop_nest import Layer, Tensor
 from tests.dataflow.interpreter import Counts, Loop, Word, loops_of
 
 Indices = tuple[int, ...]

@@ -11,8 +11,7 @@ from lab.claims.serving.iteration_tables import composed, looked_up, random_batc
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.iteration import Replica
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import Replica, load_runtime
 from simulators.serving.engine.replica import (
     ADDED_S,
     DECODE_KV,
@@ -41,7 +40,7 @@ from simulators.serving.prices.lookup import (
     place,
     table_price,
 )
-from simulators.workload.cut import Parallelism
+from simulators.workload.llm.parallelism import Parallelism
 
 COUNT = 300
 

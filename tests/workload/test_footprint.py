@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulators.core.errors import UnknownNameError
-from simulators.workload.families import draw
-from simulators.workload.footprint import kept_bytes, peak_bytes, training_footprint
-from simulators.workload.graph import Graph, Load, Sketch
+from simulators.workload.graphs.families import draw
+from simulators.workload.graphs.footprint import kept_bytes, peak_bytes, training_footprint
+from simulators.workload.graphs.graph import Graph, Load, Sketch
 
 # Rajbhandari et al., ZeRO (2020), table 1: parameters, GPUs, GB with states, gradients, weights
 # shared out.

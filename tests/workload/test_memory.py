@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from simulators.catalog.model import load_model
 from simulators.core.errors import Infeasible
-from simulators.workload.cut import Parallelism, check_cut, stage_of
-from simulators.workload.memory import (
+from simulators.workload.llm.memory import (
     activation_bytes,
     kv_bytes_per_token,
     stage_weights,
     weight_bytes,
 )
+from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 
 GB, GIB, KIB = 1e9, 2**30, 2**10
 

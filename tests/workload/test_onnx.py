@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.workload.families import draw, is_graph_model
-from simulators.workload.graph import Load
+from simulators.workload.graphs.families import draw, is_graph_model
+from simulators.workload.graphs.graph import Load
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from simulators.composition.iteration import Replica, stage_iteration
+from lab.claims.lines import at_most
+from simulators.composition.price import stage_iteration
+from simulators.composition.replica import Replica
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware, deployment_of
@@ -26,7 +29,7 @@ from simulators.serving.engine.replica import (
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
-from simulators.workload.step import Step
+from simulators.workload.llm.step import Step
 
 BATCHES, USUAL = 1000, 0.005
 """Batches that are looked at, and what their error may be on average."""
@@ -38,7 +41,7 @@ DEPLOYMENTS = (
 )
 
 
-def table_checks() -> Iterator[Check]:
+def checks(_reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the error of interpolation on random batches of a few deployments."""
     steps = random_batches(seed=0, count=BATCHES)
     for settings in DEPLOYMENTS:
@@ -46,15 +49,12 @@ def table_checks() -> Iterator[Check]:
         replica = deployment_of(point).hardware.replica
         seconds, _ = composed(replica, steps, stage=0)
         error = np.abs(looked_up(replica, steps)[:, LAST_STAGE_S] / seconds - 1.0)
-        yield Check(
-            name=f"iteration table {point.model} {point.gpu} tp {point.tp}",
-            value=float(error.mean()),
-            limit=USUAL,
-            ok=bool(error.mean() <= USUAL),
-            rows=BATCHES,
-            note=f"mean of unequal batches; 99 % below {np.quantile(error, 0.99):.2%}, "
-            f"worst {error.max():.1%}",
+        name = f"iteration table {point.model} {point.gpu} tp {point.tp}"
+        note = (
+            f"mean of unequal batches; 99 % below {np.quantile(error, 0.99):.2%}, "
+            f"worst {error.max():.1%}"
         )
+        yield at_most(name, float(error.mean()), USUAL, BATCHES, note, unit="")
 
 
 def random_batches(seed: int, count: int) -> Floats:

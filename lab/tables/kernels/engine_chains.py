@@ -1,23 +1,21 @@
-"""Measured chains of an engine's layers: LLMServingSim's profiles, as in `tensor_layers.py`.
+"""Pointwise chains of an engine's layers, as timed inside it: see `engine_products.py`.
 
 Norms have their residual sum inside, and rotary embeddings leave the write to the cache out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.tables.kernels.engine_products import FRAMEWORK, GPUS, LAYERS, MODELS, by_layer
-from lab.tables.kernels.fp32_kernels import fraction
-from simulators.catalog.model import LanguageModel, load_model
+from lab.tables.kernels.engine_products import FRAMEWORK, LAYERS, by_layer
+from lab.tables.rows import Rows, Sizes, group_of, joined, numbers, tidy
+from simulators.catalog.model import LanguageModel
 from simulators.kernels.families.cache_resident import chain_of
 from simulators.workload.operators import Elementwise
-
-Floats = NDArray[np.float64]
 
 NAMES = {"layernorm": "ffn_norm", "act_fn": "ffn_activation", "rotary_emb": "rotary"}
 """Layers of the table, by the name of the operator they are."""
@@ -25,59 +23,30 @@ NAMES = {"layernorm": "ffn_norm", "act_fn": "ffn_activation", "rotary_emb": "rot
 STREAMS = {"ffn_norm": (2.0, 2.0), "ffn_activation": (2.0, 1.0), "rotary": (1.0, 1.0)}
 """Numbers read and written by element."""
 
-HELD_OUT = 0.5
-"""Half of all sizes are never fitted to."""
+
+def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
+    """Return the rows of one GPU by kernel, all models together; empty without the table."""
+    return joined(_layers(reference, gpu), lambda rows: rows.kernel)
 
 
-@dataclass(frozen=True)
-class ChainRows:
-    """Rows of one kernel on one GPU, all models together."""
-
-    gpu: str
-    name: str
-    elements: Floats
-    seconds: Floats
-
-    @property
-    def label(self) -> str:
-        """The calibration's name of the kernel."""
-        return f"{FRAMEWORK}.{chain_of(self.name)}.bf16"
-
-    @property
-    def operator(self) -> Elementwise:
-        """Rows as one operator whose size is a column."""
-        reads, writes = STREAMS[self.name]
-        return Elementwise(
-            name=self.name, elements=self.elements, reads=reads, writes=writes, dtype="bf16"
-        )
-
-    @property
-    def place(self) -> Floats:
-        """A number in [0, 1) per size that looks drawn."""
-        return fraction(self.elements.astype(np.uint64))
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Rows of sizes no fit may see."""
-        return np.asarray(self.place >= HELD_OUT)
-
-    def where(self, keep: NDArray[np.bool_]) -> ChainRows:
-        """Return some of the rows."""
-        return replace(self, elements=self.elements[keep], seconds=self.seconds[keep])
-
-
-def read_chain_rows(reference: Path, gpu: str) -> list[ChainRows]:
-    """Return the rows of one GPU by kernel; empty without the table."""
-    if gpu not in GPUS or not (reference / LAYERS).is_file():
-        return []
-    found: dict[str, list[NDArray[np.float64]]] = {}
-    for rows in by_layer(reference / LAYERS, GPUS[gpu]):
-        model, tp, layer = (rows[name][0].as_py() for name in ("model", "tp", "layer"))
+def _layers(reference: Path, gpu: str) -> Iterator[Rows]:
+    """Yield the rows of each layer of each model."""
+    for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
         if layer in NAMES:
-            width = _width(layer, load_model(MODELS[model]), tp)
-            tokens, time_us = (rows[n].to_numpy().astype(np.float64) for n in ("tokens", "time_us"))
-            found.setdefault(NAMES[layer], []).append(np.stack([tokens * width, time_us * 1e-6]))
-    return [ChainRows(gpu, name, *np.concatenate(parts, axis=1)) for name, parts in found.items()]
+            tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
+            elements = tokens * _width(layer, model, tp)
+            yield tidy(
+                {"elements": elements}, time_us * 1e-6, group_of([elements]), gpu=gpu,
+                framework=FRAMEWORK, kernel=chain_of(NAMES[layer]), dtype="bf16",
+                make=functools.partial(_chain, NAMES[layer]),
+            )  # fmt: skip
+
+
+def _chain(name: str, sizes: Sizes) -> Elementwise:
+    reads, writes = STREAMS[name]
+    return Elementwise(
+        name=name, elements=np.asarray(sizes["elements"]), reads=reads, writes=writes, dtype="bf16"
+    )
 
 
 def _width(layer: str, model: LanguageModel, tp: int) -> float:

@@ -8,15 +8,14 @@ order of their hashes instead, so that there is one to judge by.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet
 
-from lab.tables.kernels.tensor_cores import TensorRows
+from lab.tables.kernels.tensor_cores import products
+from lab.tables.rows import Rows, by_labels, numbers, read_table
 from simulators.catalog.model import LanguageModel, load_model
 
 LAYERS, HEADS = (
@@ -29,29 +28,31 @@ SIZES = {LAYERS: "tokens", HEADS: "sequences"}
 GPUS = {"rtx_4090": "RTX4090", "rtx_pro_6000": "RTXPRO6000"}
 MODELS = {
     "meta-llama/Llama-3.1-8B": "llama3_1_8b",
-    "Qwen/Qwen3-32B": "qwen3_32b",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3_30b",
+    "Qwen/Qwen3-32B": "qwen3_32b",
 }
 FRAMEWORK, VERSION, KIND = "vllm", "0.19.0", "bf16"
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 
 
-def read_layer_products(reference: Path, gpu: str) -> list[TensorRows]:
+def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
     """Return the products of one GPU's layers, all models together; empty without tables."""
-    sizes = [
-        _sizes(rows, file)
+    columns = [
+        np.stack([m, np.full_like(m, matrix[0]), np.full_like(m, matrix[1]), time_us * 1e-6])
         for file in (LAYERS, HEADS)
-        if gpu in GPUS and (reference / file).is_file()
-        for rows in by_layer(reference / file, GPUS[gpu])
+        for layer, model, tp, rows in by_layer(reference / file, gpu)
+        if (matrix := matrix_of(layer, model, tp)) is not None
+        for m, time_us in [numbers(rows, (SIZES[file], "time_us")).values()]
     ]
-    sizes = [columns for columns in sizes if columns.size]
-    if not sizes:
+    if not columns:
         return []
-    m, n, k, seconds = np.concatenate(sizes, axis=1)
-    rows = TensorRows(gpu, FRAMEWORK, KIND, VERSION, m, n, k, np.ones(m.size), seconds)
-    hashes, order = np.unique(rows.place, return_inverse=True)
-    return [replace(rows, order=(order + 0.5) / hashes.size)]
+    m, n, k, seconds = np.concatenate(columns, axis=1)
+    labels = {"gpu": gpu, "framework": FRAMEWORK, "dtype": KIND, "version": VERSION}
+    hashed = products(m, n, k, np.ones(m.size), seconds, **labels)
+    hashes, order = np.unique(hashed.place, return_inverse=True)
+    place = (order + 0.5) / hashes.size
+    return [products(m, n, k, np.ones(m.size), seconds, place=place, **labels)]
 
 
 def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] | None:
@@ -72,28 +73,9 @@ def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] 
     }.get(layer)
 
 
-def by_layer(file: Path, gpu: str) -> list[pa.Table]:
-    """Return a table's rows of one GPU by model, degree and layer, models we know."""
-    mine = [("gpu", "==", gpu), ("model", "in", list(MODELS))]
-    table = pa.parquet.read_table(file, filters=mine)
-    keys = ("model", "tp", "layer")
-    found = []
-    for wanted in table.select(keys).group_by(list(keys)).aggregate([]).to_pylist():
-        rows = table
-        for name in keys:
-            rows = rows.filter(pc.equal(rows[name], wanted[name]))
-        found.append(rows)
-    return found
-
-
-def _sizes(rows: pa.Table, file: str) -> np.ndarray:
-    """Return m, n, k and seconds of one matrix; no columns where a layer has none."""
-    matrix = matrix_of(
-        rows["layer"][0].as_py(),
-        load_model(MODELS[rows["model"][0].as_py()]),
-        rows["tp"][0].as_py(),
-    )
-    if matrix is None:
-        return np.zeros((4, 0))
-    m, time_us = (rows[name].to_numpy().astype(np.float64) for name in (SIZES[file], "time_us"))
-    return np.stack([m, np.full_like(m, matrix[0]), np.full_like(m, matrix[1]), time_us * 1e-6])
+def by_layer(file: Path, gpu: str) -> Iterator[tuple[str, LanguageModel, int, pa.Table]]:
+    """Yield layer, model, degree and rows of one GPU, for models we know; none without a table."""
+    for name, model in MODELS.items() if gpu in GPUS and file.is_file() else ():
+        table = read_table(file, gpu=GPUS[gpu], model=name)
+        for (tp, layer), rows in by_labels(table, "tp", "layer"):
+            yield layer, load_model(model), tp, rows

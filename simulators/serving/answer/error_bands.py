@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.engine.frontend import band_of, is_measured
 

@@ -22,7 +22,7 @@ from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
 from simulators.serving.engine.state import State
-from simulators.workload.step import Step
+from simulators.workload.llm.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 

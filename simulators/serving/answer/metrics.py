@@ -9,104 +9,124 @@ and back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from simulators.core.contract import Direction, metric
-
-LOWER, UPPER = (
-    f"{end} end of its 90 % interval, by deployments left out of the fit; null without"
-    for end in ("lower", "upper")
-)
-HALF_WIDTH = "95 % half-width of the mean of this percentile over seeds; null of one"
+from simulators.core.contract import metric
 
 WITH_BAND = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
 """Metrics with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
 
 
-def seconds(doc: str, better: Direction | None = None) -> Any:
-    """Declare a metric that is a time."""
-    return metric(doc, unit="s", better=better)
+_latency = partial(metric, unit="s", page="serving.md#latencies")
+_interval = partial(metric, unit="s", page="serving.md#intervals-of-latencies")
+_low, _high = (
+    partial(
+        _interval, f"{end} of its 90 % interval, by deployments left out of the fit; null without"
+    )
+    for end in ("lower end", "upper end")
+)
+_rate = partial(metric, unit="1/s", page="serving.md#rates")
+_use = partial(metric, page="serving.md#use-of-the-gpus")
+_count = partial(metric, page="serving.md#counts-of-requests")
 
 
 @dataclass(frozen=True)
 class ServingMetrics:
     """What an operator of the service would put on a dashboard; null where a mean cannot know."""
 
-    ttft_mean_s: float | None = seconds("time to first token, mean", "min")
-    ttft_p50_s: float | None = seconds("time to first token, median", "min")
-    ttft_p90_s: float | None = seconds("time to first token, 90th percentile", "min")
-    ttft_p95_s: float | None = seconds("time to first token, 95th percentile")
-    ttft_p99_s: float | None = seconds("time to first token, 99th percentile", "min")
-    ttft_p99_s_ci: float | None = seconds(HALF_WIDTH)
-    ttft_max_s: float | None = seconds("time to first token, longest")
-    ttft_mean_s_lo: float | None = seconds(LOWER)
-    ttft_mean_s_hi: float | None = seconds(UPPER)
-    ttft_p99_s_lo: float | None = seconds(LOWER)
-    ttft_p99_s_hi: float | None = seconds(UPPER)
-    prefill_mean_s: float | None = seconds("first scheduled to first token, mean")
-    prefill_p99_s: float | None = seconds("first scheduled to first token, 99th percentile")
-    tpot_mean_s: float | None = seconds("time per later token of a request, mean", "min")
-    tpot_p50_s: float | None = seconds("time per later token, median", "min")
-    tpot_p90_s: float | None = seconds("time per later token, 90th percentile", "min")
-    tpot_p95_s: float | None = seconds("time per later token, 95th percentile")
-    tpot_p99_s: float | None = seconds("time per later token, 99th percentile", "min")
-    tpot_p99_s_ci: float | None = seconds(HALF_WIDTH)
-    tpot_max_s: float | None = seconds("time per later token, longest")
-    tpot_mean_s_lo: float | None = seconds(LOWER)
-    tpot_mean_s_hi: float | None = seconds(UPPER)
-    tpot_p99_s_lo: float | None = seconds(LOWER)
-    tpot_p99_s_hi: float | None = seconds(UPPER)
-    itl_mean_s: float | None = seconds("gap between two tokens, mean", "min")
-    itl_p50_s: float | None = seconds("gap between two tokens, median", "min")
-    itl_p90_s: float | None = seconds("gap between two tokens, 90th percentile", "min")
-    itl_p95_s: float | None = seconds("gap between two tokens, 95th percentile")
-    itl_p99_s: float | None = seconds("gap between two tokens, 99th percentile", "min")
-    itl_max_s: float | None = seconds("gap between two tokens, longest")
-    e2e_mean_s: float | None = seconds("arrival to last token, mean", "min")
-    e2e_p50_s: float | None = seconds("arrival to last token, median", "min")
-    e2e_p90_s: float | None = seconds("arrival to last token, 90th percentile", "min")
-    e2e_p95_s: float | None = seconds("arrival to last token, 95th percentile")
-    e2e_p99_s: float | None = seconds("arrival to last token, 99th percentile", "min")
-    e2e_p99_s_ci: float | None = seconds(HALF_WIDTH)
-    e2e_max_s: float | None = seconds("arrival to last token, longest")
-    queue_mean_s: float | None = seconds("arrival to first scheduled, mean", "min")
-    queue_p50_s: float | None = seconds("arrival to first scheduled, median")
-    queue_p90_s: float | None = seconds("arrival to first scheduled, 90th percentile")
-    queue_p95_s: float | None = seconds("arrival to first scheduled, 95th percentile")
-    queue_p99_s: float | None = seconds("arrival to first scheduled, 99th percentile", "min")
-    queue_max_s: float | None = seconds("arrival to first scheduled, longest")
-    requests_per_s: float = metric("completed requests", unit="1/s", better="max")
-    tokens_per_s: float = metric("output tokens", unit="1/s", better="max")
-    tokens_per_s_per_gpu: float = metric("output tokens per GPU", unit="1/s", better="max")
-    tokens_per_s_per_user: float | None = metric(
-        "output tokens that a user sees each second, of the mean later token", unit="1/s"
+    ttft_mean_s: float | None = _latency("time to first token, mean", better="min")
+    ttft_p50_s: float | None = _latency("time to first token, median", better="min")
+    ttft_p90_s: float | None = _latency("time to first token, 90th percentile", better="min")
+    ttft_p95_s: float | None = _latency("time to first token, 95th percentile")
+    ttft_p99_s: float | None = _latency("time to first token, 99th percentile", better="min")
+    ttft_p99_s_ci: float | None = _interval(
+        "95 % half-width of the mean of ttft_p99_s over seeds; null of one"
     )
-    goodput_per_s: float | None = metric(
-        "completed requests that met both deadlines", unit="1/s", better="max"
+    ttft_max_s: float | None = _latency("time to first token, longest")
+    ttft_mean_s_lo: float | None = _low()
+    ttft_mean_s_hi: float | None = _high()
+    ttft_p99_s_lo: float | None = _low()
+    ttft_p99_s_hi: float | None = _high()
+    prefill_mean_s: float | None = _latency("first scheduled to first token, mean")
+    prefill_p99_s: float | None = _latency("first scheduled to first token, 99th percentile")
+    tpot_mean_s: float | None = _latency("time per later token of a request, mean", better="min")
+    tpot_p50_s: float | None = _latency("time per later token, median", better="min")
+    tpot_p90_s: float | None = _latency("time per later token, 90th percentile", better="min")
+    tpot_p95_s: float | None = _latency("time per later token, 95th percentile")
+    tpot_p99_s: float | None = _latency("time per later token, 99th percentile", better="min")
+    tpot_p99_s_ci: float | None = _interval(
+        "95 % half-width of the mean of tpot_p99_s over seeds; null of one"
     )
+    tpot_max_s: float | None = _latency("time per later token, longest")
+    tpot_mean_s_lo: float | None = _low()
+    tpot_mean_s_hi: float | None = _high()
+    tpot_p99_s_lo: float | None = _low()
+    tpot_p99_s_hi: float | None = _high()
+    itl_mean_s: float | None = _latency("gap between two tokens, mean", better="min")
+    itl_p50_s: float | None = _latency("gap between two tokens, median", better="min")
+    itl_p90_s: float | None = _latency("gap between two tokens, 90th percentile", better="min")
+    itl_p95_s: float | None = _latency("gap between two tokens, 95th percentile")
+    itl_p99_s: float | None = _latency("gap between two tokens, 99th percentile", better="min")
+    itl_max_s: float | None = _latency("gap between two tokens, longest")
+    e2e_mean_s: float | None = _latency("arrival to last token, mean", better="min")
+    e2e_p50_s: float | None = _latency("arrival to last token, median", better="min")
+    e2e_p90_s: float | None = _latency("arrival to last token, 90th percentile", better="min")
+    e2e_p95_s: float | None = _latency("arrival to last token, 95th percentile")
+    e2e_p99_s: float | None = _latency("arrival to last token, 99th percentile", better="min")
+    e2e_p99_s_ci: float | None = _interval(
+        "95 % half-width of the mean of e2e_p99_s over seeds; null of one"
+    )
+    e2e_max_s: float | None = _latency("arrival to last token, longest")
+    queue_mean_s: float | None = _latency("arrival to first scheduled, mean", better="min")
+    queue_p50_s: float | None = _latency("arrival to first scheduled, median")
+    queue_p90_s: float | None = _latency("arrival to first scheduled, 90th percentile")
+    queue_p95_s: float | None = _latency("arrival to first scheduled, 95th percentile")
+    queue_p99_s: float | None = _latency(
+        "arrival to first scheduled, 99th percentile", better="min"
+    )
+    queue_max_s: float | None = _latency("arrival to first scheduled, longest")
+    requests_per_s: float = _rate("completed requests", better="max")
+    tokens_per_s: float = _rate("output tokens", better="max")
+    tokens_per_s_per_gpu: float = _rate("output tokens per GPU", better="max")
+    tokens_per_s_per_user: float | None = _rate(
+        "output tokens that a user sees each second, of the mean later token"
+    )
+    goodput_per_s: float | None = _rate("completed requests that met both deadlines", better="max")
     cost_usd_per_mtok: float | None = metric(
-        "GPU-hours per million output tokens", unit="$", better="min"
+        "GPU-hours per million output tokens",
+        unit="$",
+        better="min",
+        page="serving.md#cost-and-energy",
     )
     energy_j_per_token: float | None = metric(
-        "energy of the GPUs per output token, idle time included", unit="J", better="min"
+        "energy of the GPUs per output token, idle time included",
+        unit="J",
+        better="min",
+        page="serving.md#cost-and-energy",
     )
-    kv_use_mean: float = metric("KV blocks in use, mean over time")
-    kv_use_max: float | None = metric("KV blocks in use, most on any replica")
-    inside_mean: float | None = metric("requests that wait or run, mean over time")
-    mean_batch: float = metric("requests per iteration")
-    busy: float = metric("share of the time that stages work")
-    mfu: float = metric("model FLOPs of all tokens over peak FLOPs of the GPUs", better="max")
-    restarts: int = metric("times a request gave up its KV cache and was recomputed", better="min")
-    swaps: int | None = metric("times the KV cache of a request was moved to the host")
-    stalled_requests: int | None = metric("requests that waited between iterations while running")
-    stalled_mean_s: float | None = seconds("wait of a request between iterations, mean")
-    completed_requests: int | None = metric("requests served to their end")
-    rejected_requests: int | None = metric("requests too long for the context or for KV memory")
-    cancelled_requests: int | None = metric("requests whose clients gave up")
-    saturated: bool = metric("the backlog grows: latencies depend on the length of the run")
-    gpus: int = metric("GPUs of all replicas", better="min")
-    kv_blocks: int = metric("KV blocks of one replica")
-    iterations: int | None = metric("batches, over all replicas")
-    makespan_s: float | None = seconds("first arrival to last token")
-    calibrated: bool = metric("every figure behind the row was fitted to measurements")
-    extrapolated: bool = metric("the row lies outside what was measured")
+    kv_use_mean: float = _use("KV blocks in use, mean over time")
+    kv_use_max: float | None = _use("KV blocks in use, most on any replica")
+    inside_mean: float | None = _use("requests that wait or run, mean over time")
+    mean_batch: float = _use("requests per iteration")
+    busy: float = _use("share of the time that stages work")
+    mfu: float = _use("model FLOPs of all tokens over peak FLOPs of the GPUs", better="max")
+    restarts: int = _count("times a request gave up its KV cache and was recomputed", better="min")
+    swaps: int | None = _count("times the KV cache of a request was moved to the host")
+    stalled_requests: int | None = _count("requests that waited between iterations while running")
+    stalled_mean_s: float | None = _count("wait of a request between iterations, mean", unit="s")
+    completed_requests: int | None = _count("requests served to their end")
+    rejected_requests: int | None = _count("requests too long for the context or for KV memory")
+    cancelled_requests: int | None = _count("requests whose clients gave up")
+    saturated: bool = metric(
+        "the backlog grows: latencies depend on the length of the run", page="serving.md#saturation"
+    )
+    gpus: int = _use("GPUs of all replicas", better="min")
+    kv_blocks: int = _use("KV blocks of one replica")
+    iterations: int | None = _use("batches, over all replicas")
+    makespan_s: float | None = _use("first arrival to last token", unit="s")
+    calibrated: bool = metric(
+        "every figure behind the row was fitted to measurements", page="serving.md#evidence"
+    )
+    extrapolated: bool = metric(
+        "the row lies outside what was measured", page="serving.md#evidence"
+    )

@@ -1,6 +1,6 @@
 """A user's own measured deployments correct the times of others of their family.
 
-`python -m lab.fits.runtimes --deployments FILE` writes a runtime in which everything takes
+`python -m lab.fits engines --measured FILE` writes a runtime in which everything takes
 the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
 is smoothed over loads (`neighbour_correction.py`). Clients of a closed loop wait for nothing but
 their answers, so their rates follow from both times; goodput, energy and queues stay as simulated.
@@ -15,13 +15,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simulators.composition.deployments import Deployed
-from simulators.composition.family import measured_deployment
-from simulators.composition.overhead import runtime_file
-from simulators.core.calibration import read_calibration
+from simulators.composition.replica import runtime_file
+from simulators.core.calibration import read_choice
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
 from simulators.serving.point import CLOSED, ServingPoint
 
 Predict = Callable[[ServingPoint], ServingMetrics]
@@ -67,7 +65,7 @@ def measured_rows(runtime: str) -> tuple[Deployed, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
-    return tuple(measured_deployment(row) for row in read_calibration(file).get("measured", ()))
+    return tuple(measured_deployment(row) for row in read_choice(file).get("measured", ()))
 
 
 def _is_like(point: ServingPoint, row: Deployed) -> bool:
@@ -95,7 +93,7 @@ def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Dev
     """Return measured over predicted times to the first token, and per later token."""
     first, later = [], []
     for row in rows:
-        found = predict(replace(point_of(row), runtime=runtime))
+        found = predict(point_of(row, runtime))
         if isfinite(row.ttft_s) and found.ttft_mean_s:
             first.append((load_of(row), row.ttft_s / found.ttft_mean_s))
         if found.tpot_mean_s:

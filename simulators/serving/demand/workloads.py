@@ -31,9 +31,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from simulators.core.calibration import SEAL, read_calibration
+from simulators.core.calibration import read_choice
 from simulators.core.errors import UserError, suggestion
-from simulators.core.folder import WORKLOADS, read_toml
+from simulators.core.folder import WORKLOADS
 from simulators.core.jit import Floats, Ints
 
 
@@ -151,15 +151,11 @@ def load_workload(name: str) -> Workload:
     >>> bool(load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500)
     True
     """
-    path = WORKLOADS.find(name)
-    return _workload(path, path.stat().st_mtime_ns)
+    return WORKLOADS.load(name, _workload)
 
 
-@functools.lru_cache(maxsize=64)
-def _workload(path: Path, _mtime_ns: int) -> Workload:
-    sheet = read_toml(path)
-    if SEAL in path.read_text(encoding="utf-8"):
-        read_calibration(path)
+def _workload(path: Path) -> Workload:
+    sheet = read_choice(path)
     outputs = sheet.get("output")
     if not isinstance(outputs, list) or not outputs:
         raise UserError(f"{path}: a workload needs at least one [[output]] table")

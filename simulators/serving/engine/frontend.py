@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.composition.overhead import load_runtime
+from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests

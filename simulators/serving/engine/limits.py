@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import CACHED, SWAP, ServingPoint
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GB = 1e9
 

@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulators.composition.iteration import Iteration, Replica, launch_s, stage_iteration
+from simulators.composition.price import Iteration, launch_s, stage_iteration
+from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.prices import lookup
-from simulators.workload.cut import stage_of
+from simulators.workload.llm.parallelism import stage_of
+from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
-from simulators.workload.step import Step, decode_step
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
 """The tables' ends; an iteration beyond them is extrapolated along the last step."""

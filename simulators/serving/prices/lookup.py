@@ -1,7 +1,7 @@
 """Looks the price of a batch up in tables over a few sums, from the compiled loop.
 
-`iteration_table` fills the tables; here is how they are laid out and read. A number's place on a grid is
-found from its exponent, so that no search is needed.
+`iteration_table` fills the tables; here is how they are laid out and read. A number's place on a
+grid is found from its exponent, so that no search is needed.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 @functools.lru_cache(maxsize=4)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
     times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
-    return op_table(times, layers=layers, grouped=False, tp=tp, launch_ms=0.0, rounds_saves=False)
+    return op_table(times, layers=layers, tp=tp)
 
 
 def _read(file: Path) -> Times:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.contract import categories, numbers
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
@@ -22,7 +22,7 @@ from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPo
 from simulators.serving.steady.columns import Design, Station
 from simulators.serving.steady.iteration_times import Family
 from simulators.serving.steady.mean_lengths import lengths_of
-from simulators.workload.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""

@@ -19,16 +19,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
-from simulators.composition.iteration import Replica
-from simulators.composition.layers import Layers, layers_of
+from simulators.composition.price import Layers, layers_of
+from simulators.composition.replica import Replica
 from simulators.core.contract import numbers
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of
-from simulators.workload.cut import Parallelism, check_cut, stage_of
-from simulators.workload.step import Step
+from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.step import Step
 
 OWN = ("pp", "ep", "attention_dp", "replicas", "without", "usd_per_gpu_hour")
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""

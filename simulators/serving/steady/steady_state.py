@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from simulators.composition.iteration import Replica
+from simulators.composition.replica import Replica
 from simulators.core.contract import OUTCOME, STATUSES, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints

@@ -1,0 +1,146 @@
+"""Runs of VIDUR replayed event by event: who is batched with whom, when, and who is restarted.
+
+The reference runs were made with the exact operator times of a table, so they test semantics alone.
+Its Orca run used operator times that are not in the table, and is compared by its means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
+from lab.tables.rows import numbers, read_table, words
+from simulators.core.contract import Check
+from simulators.core.jit import Floats
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.replica import (
+    COMPLETED,
+    FIRST_TOKEN,
+    ITERATIONS,
+    RESTARTED,
+    SCHEDULED,
+    STALLED,
+)
+from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.state import State
+from simulators.serving.prices.operator_table import OpTable, by_operator
+
+NEEDS = OUTCOMES, REQUESTS, TABLES = (
+    "serving/vidur_outcomes.parquet",
+    "serving/vidur_requests.parquet",
+    "serving/vidur_op_tables.parquet",
+)
+EXACT_S, CLOSE = 1e-5, 0.01
+"""Times of requests agree to so many seconds; means of runs that cannot be exact, to this share."""
+
+BY_MEANS = ("orca", "faster_transformer", "lightllm")
+ROUTERS = {"lor": "lor_vidur"}
+"""The reference's routers whose names stand for something else here."""
+
+TIMES = {
+    "first_scheduled_s": SCHEDULED,
+    "first_token_s": FIRST_TOKEN,
+    "completed_s": COMPLETED,
+    "stalled_s": STALLED,
+}
+SURVEY = {
+    "7b_t8_vllm200": (0.1799, 55), "7b_t8_sarathi200": (0.1770, 0), "7b_t8_sarathi50": (0.1605, 0),
+}  # fmt: skip
+"""Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
+times the reference set has."""
+
+
+Columns = Mapping[str, Floats]
+"""Requests of the reference, by column."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield a check for each reference run, and for each row of the survey's table.
+
+    Raises:
+        UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
+    """
+    prices: dict[str, OpTable] = {}
+    for outcome in read_table(reference / OUTCOMES).to_pylist():
+        name, key = outcome["config_id"], outcome["table_key"]
+        if key not in prices:
+            prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
+        rows = read_table(reference / REQUESTS, config_id=name).sort_by("request_id")
+        theirs = numbers(rows, (*TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
+        state = _replayed(outcome, theirs, prices[key])
+        yield _run_check(outcome, theirs, state)
+        if name in SURVEY:
+            yield _survey_check(name, theirs, state)
+
+
+def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
+    """Return the prices of one model, cut and GPU."""
+    layers, grouped = layers_and_gqa(outcome["model"])
+    a, b, ms = numbers(rows, ("a", "b", "ms")).values()
+    times = by_operator(words(rows, "op"), a.astype(np.int64), b.astype(np.int64), ms)
+    return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
+
+
+def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> State:
+    """Run one configuration of the reference."""
+    scheduler = load_scheduler(outcome["scheduler"])
+    router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
+    limits = Limits(
+        blocks=outcome["num_blocks_per_replica"],
+        block_size=outcome["block_size"],
+        watermark=0.01,
+        seats=outcome["batch_size_cap"],
+        batch_tokens=4096,
+        chunk=outcome["chunk_size"],
+        most_tokens=outcome["max_request_tokens"],
+        stages=outcome["pp"],
+        reserves=scheduler.reserves,
+        parity=True,
+    )
+    prompt, output = (theirs[f"{n}_tokens"].astype(np.int64) for n in ("prompt", "output"))
+    arrival_s = theirs["arrival_s"]
+    return serve(
+        Engine(scheduler, load_router(router), vidur_price),
+        limits,
+        Requests(arrival_s, prompt, output, np.zeros((arrival_s.size, 2))),
+        replicas=outcome["replicas"],
+        shape=prices.shape,
+        table=prices.table,
+    )
+
+
+def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Check:
+    """Return the largest error of any time of a request, or of the means of a run."""
+    ours = int(state.pool[:, ITERATIONS].sum()), int(state.pool[:, RESTARTED].sum())
+    counts = int(outcome["num_iterations"]), int(outcome["restarts"])
+    exact = outcome["scheduler"] not in BY_MEANS
+    if exact:
+        error = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
+    else:
+        latency_s = state.times[:, [FIRST_TOKEN, COMPLETED]] - theirs["arrival_s"][:, None]
+        means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
+        error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
+    limit = EXACT_S if exact else CLOSE
+    return Check(
+        f"vidur {outcome['config_id']}", float(error), "s" if exact else "", limit,
+        bool(error <= limit and (ours == counts or not exact)), theirs["arrival_s"].size,
+        f"iterations {ours[0]} of {counts[0]}, restarts {ours[1]} of {counts[1]}",
+    )  # fmt: skip
+
+
+def _survey_check(name: str, theirs: Columns, state: State) -> Check:
+    expected_s, stalled = SURVEY[name]
+    e2e_s = float((state.times[:, COMPLETED] - theirs["arrival_s"]).mean())
+    waited = int(np.count_nonzero(state.times[:, STALLED] > 0.0))
+    return Check(
+        f"survey {name} mean E2E", e2e_s, "s", expected_s,
+        round(e2e_s, 4) == expected_s and waited == stalled, len(state.times),
+        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, RESTARTED].sum())}",
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""The 90 % interval of a pass, composed of those of its kernels and messages.
+
+Kernels of one family on one GPU share rates, trees and a framework: they are taken to err
+together, so half-widths of their intervals add up, over layers and stages too. Families err on
+their own: products know nothing of links. So families add up by squares, and with them what no
+kernel explains, a share of the whole that was seen on passes nothing was fitted to:
+
+    w = ( (sum of products)^2 + (sum of attention)^2 + ... + (share of the pass)^2 )^(1/2)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.composition.operator_prices import Row, family_of
+from simulators.composition.replica import Runtime
+from simulators.core.calibration import read_calibration
+from simulators.workload.operators import Column
+
+CALIBRATION = Path(__file__).parent / "calibration" / "bands.toml"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HalfWidth:
+    """How far a 90 % interval reaches below and above, in seconds."""
+
+    below_s: Column = 0.0
+    above_s: Column = 0.0
+
+    def __add__(self, other: HalfWidth) -> HalfWidth:
+        return HalfWidth(self.below_s + other.below_s, self.above_s + other.above_s)
+
+    def times(self, count: float) -> HalfWidth:
+        """Return that of so many repetitions that err together."""
+        return HalfWidth(self.below_s * count, self.above_s * count)
+
+
+HalfWidths = Mapping[str, HalfWidth]
+"""By family of kernels and messages."""
+
+
+def half_widths_of(rows: Sequence[Row]) -> HalfWidths:
+    """Return the half-widths of rows, added up within each family."""
+    return summed(
+        {family_of(row.operator): HalfWidth(row.seconds - row.lo_s, row.hi_s - row.seconds)}
+        for row in rows
+    )
+
+
+def summed(many: Iterable[HalfWidths]) -> HalfWidths:
+    """Return the half-widths of several parts, whose kernels of one family err together."""
+    found: dict[str, HalfWidth] = {}
+    for half_widths in many:
+        for family, one in half_widths.items():
+            found[family] = found.get(family, HalfWidth()) + one
+    return found
+
+
+def interval_s(
+    latency_s: Column, half_widths: HalfWidths, unexplained: float
+) -> tuple[Floats, Floats]:
+    """Return the ends of the 90 % interval of a pass, the lower one not below nothing.
+
+    `unexplained` is the half-width, as a share of the pass, of what no kernel's interval explains.
+
+    >>> parts = {"gemm": HalfWidth(0.3, 0.3), "messages": HalfWidth(0.4, 0.4)}
+    >>> lo, hi = interval_s(1.0, parts, 0.0)
+    >>> float(lo), float(hi)
+    (0.5, 1.5)
+    """
+    unexplained_s = unexplained * np.asarray(latency_s, np.float64)
+    below = above = unexplained_s**2
+    for one in half_widths.values():
+        below = below + np.square(one.below_s)
+        above = above + np.square(one.above_s)
+    lo_s: Floats = np.maximum(0.0, latency_s - np.sqrt(below))
+    hi_s: Floats = latency_s + np.sqrt(above)
+    return lo_s, hi_s
+
+
+def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
+    """Return what no kernel's interval explains of a pass, wider on boards new to a runtime."""
+    is_known = (gpu.measured_as or gpu.name) in runtime.boards
+    return _fitted_shares()["known_boards" if is_known else "new_boards"]
+
+
+@functools.lru_cache(maxsize=1)
+def _fitted_shares() -> dict[str, float]:
+    shares: dict[str, float] = read_calibration(CALIBRATION)["unexplained"]
+    return shares

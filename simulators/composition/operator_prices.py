@@ -1,0 +1,258 @@
+"""What each operator and message of a stage takes among the others, and what that rests on.
+
+A kernel among others differs from one timed alone. Products that quantise their activations first
+were timed with that; in an engine the norm or activation before them writes the narrow numbers.
+Engines have paces of their own (`replica.py`), boards lower their clocks (`throttling.py`), and
+without fusion each step between two products is a kernel. An accelerator may compute in the GPU's
+place, its loops mapped operator by operator; memory, links and host stay the GPU's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.catalog.model import LanguageModel
+from simulators.collectives.protocols import fabric_of, price_collective
+from simulators.composition.replica import Replica
+from simulators.composition.throttling import slowdown, throttled_s
+from simulators.dataflow import device
+from simulators.kernels.energy import energy_j, resting_w
+from simulators.kernels.families.experts import is_timed_as_layer
+from simulators.kernels.families.gemm import tensor_rates_of
+from simulators.kernels.families.tensor_cores import PLAIN
+from simulators.kernels.levels import BEST, profile_of
+from simulators.kernels.price import Priced, price, roofline_s
+from simulators.kernels.profile import Profile
+from simulators.workload.operators import (
+    Attention,
+    Collective,
+    Column,
+    Compute,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Norm,
+    Operator,
+)
+from simulators.workload.precision import QUANTISED
+
+Flags = bool | NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
+"""What frameworks run, and what was timed, in one call with the products of experts."""
+
+MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
+"""Nine of ten are within these factors: messages over measured links, and what nobody measured."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator or message of a stage: all its repetitions on one GPU."""
+
+    operator: Operator
+    part: str  # of an iteration: tokens, prefill_attention, decode_attention, collective, send_recv
+    seconds: Column
+    joules: Column
+    lo_s: Column  # the 90 % interval
+    hi_s: Column
+    calibrated: bool
+    extrapolated: Flags
+
+    def where(self, present: Column) -> Row:
+        """Return the row where there is something to do, and nothing where there is not."""
+        there = np.asarray(present) > 0
+        return replace(
+            self,
+            seconds=np.where(there, self.seconds, 0.0),
+            joules=np.where(there, self.joules, 0.0),
+            lo_s=np.where(there, self.lo_s, 0.0),
+            hi_s=np.where(there, self.hi_s, 0.0),
+        )
+
+
+def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
+    """Return the prices of operators that run in sequence, as often as they repeat.
+
+    Raises:
+        Infeasible: a buffer of the replica's accelerator holds too little.
+        UnknownNameError: there is no such accelerator.
+    """
+    if not replica.is_fused:
+        operators = unfused(operators, replica.model)
+    inside: Sequence[str] = () if replica.accelerator else _inside_experts(operators, replica)
+    price_one = _mapped_row if replica.accelerator else _kernel_row
+    return [
+        price_one(operator, replica, part)
+        for operator in operators
+        if operator.repeat and operator.name not in inside
+    ]
+
+
+def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
+    """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
+    pace = replica.runtime.pace(fabric_of(replica.cluster, replica.gpu), "messages")
+    rows = []
+    for message in (one for one in messages if one.repeat):
+        span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
+        once_s, measured = price_collective(
+            message, replica.cluster, replica.gpu, span, replica.library
+        )
+        hidden = replica.overlap if message.kind == "all_reduce" else 0.0
+        seconds = once_s * (pace * (1.0 - hidden) * message.repeat)
+        wide = MESSAGE_BAND if measured else UNMEASURED_BAND
+        joules = seconds * resting_w(replica.gpu)  # ring kernels leave most SMs idle
+        rows.append(
+            Row(message, part, seconds, joules, seconds / wide, seconds * wide, measured, False)
+        )
+    return rows
+
+
+def family_of(operator: Operator) -> str:
+    """Return the name under which a runtime knows kernels of a kind, or messages."""
+    if isinstance(operator, Attention):
+        return operator.phase
+    named = {Collective: "messages", Gemm: "gemm", GroupedGemm: "experts"}
+    return named.get(type(operator), "vector")
+
+
+def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
+    """Return the operators with every fused chain taken apart.
+
+    A fused kernel moves its inputs and its result once. Its steps alone write what lies between
+    them and read it again: a residual sum and its norm, a rotary embedding and the write to the
+    cache. Activations take their gate along even so, as in all engines.
+
+    >>> from simulators.catalog.model import load_model
+    >>> chain = Elementwise(name="ffn_norm", elements=8192.0, reads=2.0, writes=2.0)
+    >>> [o.name for o in unfused((chain,), load_model("llama2_70b"))]
+    ['ffn_norm_residual', 'ffn_norm']
+    """
+    return tuple(step for operator in operators for step in _steps(operator, model))
+
+
+def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
+    """Return the kernels an operator is made of; itself if it is one already."""
+    if isinstance(operator, Elementwise) and operator.name.endswith("_norm"):
+        return (
+            replace(operator, name=f"{operator.name}_residual", reads=2.0, writes=1.0),
+            Norm(
+                name=operator.name,
+                rows=operator.elements / model.hidden,
+                cols=model.hidden,
+                kind=model.norm,
+                dtype=operator.dtype,
+                repeat=operator.repeat,
+            ),
+        )
+    if operator.name == "rotary_cache_write":
+        return (replace(operator, name="rotary"), replace(operator, name="cache_write"))
+    return (operator,)
+
+
+def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
+    """Return the names of operators that the time of experts has in it already."""
+    experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
+    if experts is None:
+        return ()
+    profile = profile_of(replica.gpu, BEST, replica.library)
+    return AROUND_EXPERTS if is_timed_as_layer(experts, replica.gpu, profile) else ()
+
+
+def quantising_s(operator: Compute, gpu: Gpu, profile: Profile) -> float:
+    """Return what a measured product spends on quantising its activations before it starts.
+
+    It is what the product starts later than one of 16-bit numbers by the same framework.
+    """
+    if not isinstance(operator, Gemm) or operator.dtype not in QUANTISED:
+        return 0.0
+    if np.any(np.asarray(operator.batch) > 1.0):  # heads' products were timed without it
+        return 0.0
+    rates, plain = tensor_rates_of(operator, gpu, profile), profile.tensor.get(PLAIN)
+    if rates is None or plain is None or rates.kind == PLAIN:
+        return 0.0
+    return max(0.0, rates.start_s - plain.start_s)
+
+
+def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of the fastest of the kernels that an engine may run."""
+    repeat, own = operator.repeat, (replica.library,)
+    allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
+    first, *others = (_among_others(operator, replica, framework) for framework in allowed)
+    for other in others:
+        first = _faster(first, other)
+    alone, seconds = first
+    ratio = seconds / alone.latency_s
+    return Row(
+        operator,
+        part,
+        seconds * repeat,
+        energy_j(operator, replica.gpu, seconds) * repeat,
+        alone.lo_s * (ratio * repeat),
+        alone.hi_s * (ratio * repeat),
+        alone.calibrated,
+        alone.extrapolated,
+    )
+
+
+def _faster(one: tuple[Priced, Floats], other: tuple[Priced, Floats]) -> tuple[Priced, Floats]:
+    """Return the faster of two kernels at every size."""
+    (a, a_s), (b, b_s) = one, other
+    first = a_s <= b_s
+    columns = {
+        name: np.where(first, getattr(a, name), getattr(b, name))
+        for name in ("latency_s", "lo_s", "hi_s", "extrapolated")
+    }
+    priced = Priced(calibrated=a.calibrated and b.calibrated, **columns)
+    return priced, np.where(first, a_s, b_s)
+
+
+def _among_others(operator: Compute, replica: Replica, framework: str) -> tuple[Priced, Floats]:
+    """Return a framework's kernel alone, and its seconds among those of the rest of the model."""
+    gpu = replica.gpu
+    profile = profile_of(gpu, BEST, framework)
+    alone = price(operator, gpu, profile)
+    pace = replica.runtime.pace(gpu.architecture, family_of(operator), is_own=alone.calibrated)
+    seconds = alone.latency_s
+    if replica.is_fused and (quantised_s := quantising_s(operator, gpu, profile)):
+        seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
+    seconds = pace * seconds
+    if replica.effects.clocks and (share := slowdown(gpu)):
+        seconds = seconds + throttled_s(operator, gpu, share)
+    return alone, np.asarray(seconds, np.float64)
+
+
+def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of an operator on an accelerator, at each size once; never measured."""
+    sizes = {
+        f.name: value
+        for f in dataclasses.fields(operator)
+        if isinstance(value := getattr(operator, f.name), np.ndarray)
+    }
+    columns = np.broadcast_arrays(*sizes.values()) if sizes else [np.zeros(())]
+    table = np.stack([column.reshape(-1) for column in columns], axis=1)
+    distinct, which = np.unique(table, axis=0, return_inverse=True)
+    costs = np.array([_mapped(operator, list(sizes), row, replica.accelerator) for row in distinct])
+    seconds, joules = (
+        costs[which.reshape(-1), i].reshape(columns[0].shape) * operator.repeat for i in range(2)
+    )
+    lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
+    return Row(operator, part, seconds, joules, lo_s, hi_s, False, False)
+
+
+def _mapped(
+    operator: Compute, names: list[str], sizes: Floats, accelerator: str
+) -> tuple[float, float]:
+    """Return the seconds and joules of one run at one set of sizes."""
+    whole: dict[str, Any] = {
+        name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
+    }
+    [cost] = device.price((replace(operator, repeat=1, **whole),), accelerator)
+    return cost.latency_s, cost.energy_j

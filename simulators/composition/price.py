@@ -1,0 +1,310 @@
+"""The time and energy of one iteration of a replica: what the floors above ask.
+
+Kernels run one after another on one stream, so a stage's time is a sum. It is kept in parts, each
+of which depends on a few sums over the requests and on nothing else, so that a floor above may
+tabulate them one by one:
+
+    tokens_s              the number of tokens, and the rows of logits
+    prefill_attention_s   the four prefill sums
+    decode_attention_s    decodes and the keys they read
+    collective_s          the number of tokens
+    send_recv_s           the number of tokens
+    launch_s              sequences; under a runtime without CUDA graphs, everything
+
+A pipeline stage is the unit: requests flow through all stages, and the slowest one sets the pace.
+It is some layers of either kind, perhaps the embedding or the LM head, and the message to the next
+stage: one layer of each kind and each end, priced for a step, make the stages of every pipeline of
+the same tensor parallel degree, up to the rounding of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.composition.intervals import HalfWidths, half_widths_of, summed
+from simulators.composition.operator_prices import Flags, Row, compute_rows, message_rows
+from simulators.composition.replica import Replica
+from simulators.kernels.energy import resting_w
+from simulators.workload.llm.attention import decode_operators, prefill_operators
+from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.step import Step, decode_step
+from simulators.workload.llm.transformer import (
+    collectives,
+    head_operators,
+    logits_collectives,
+    token_operators,
+)
+from simulators.workload.operators import Column
+
+COMPUTED = ("tokens", "prefill_attention", "decode_attention")
+PARTS = (*COMPUTED, "collective", "send_recv")
+OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in COMPUTED))
+"""What adds up over layers; the message to the next stage and launches belong to the stage."""
+
+NO_LAYERS = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)
+DENSE, EXPERTS = replace(NO_LAYERS, dense_layers=1), replace(NO_LAYERS, expert_layers=1)
+EMBEDDING, HEAD = replace(NO_LAYERS, has_embedding=True), replace(NO_LAYERS, has_head=True)
+
+PROBE = decode_step(64.0, 1024.0)
+"""An everyday decode batch: what stages are compared by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """Seconds of one iteration of one pipeline stage by part, and joules of all its GPUs."""
+
+    tokens_s: Column
+    prefill_attention_s: Column
+    decode_attention_s: Column
+    collective_s: Column
+    send_recv_s: Column
+    launch_s: Column
+    tokens_j: Column  # the joules of the part of the same name
+    prefill_attention_j: Column
+    decode_attention_j: Column
+    waiting_w: float  # of all GPUs of the stage during messages and launches
+    calibrated: bool
+    extrapolated: Flags
+    half_widths: HalfWidths = field(default_factory=dict)  # of kernels and messages, by family
+
+    @property
+    def busy_s(self) -> Column:
+        """Time with kernels or messages under way."""
+        return (
+            self.tokens_s
+            + self.prefill_attention_s
+            + self.decode_attention_s
+            + self.collective_s
+            + self.send_recv_s
+        )
+
+    @property
+    def latency_s(self) -> Column:
+        """Time of the whole iteration of this stage."""
+        return self.busy_s + self.launch_s
+
+    @property
+    def energy_j(self) -> Column:
+        """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
+        waiting_s = self.collective_s + self.send_recv_s + self.launch_s
+        computing_j = self.tokens_j + self.prefill_attention_j + self.decode_attention_j
+        return computing_j + self.waiting_w * waiting_s
+
+
+def iteration(replica: Replica, step: Step) -> Iteration:
+    """Return one iteration of the slowest stage in an everyday decode batch.
+
+    It is one stage for every step, so that the parts keep their dependences.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    times = [0.0]
+    if replica.cut.pp > 1:
+        times = [float(np.asarray(i.latency_s)) for i in pipeline_iterations(replica, PROBE)]
+    return stage_iteration(replica, step, int(np.argmax(times)))
+
+
+def stage_iteration(
+    replica: Replica, step: Step, stage: int, only: Sequence[str] = ()
+) -> Iteration:
+    """Return one iteration of one pipeline stage.
+
+    Args:
+        replica: who runs it.
+        step: its batch.
+        stage: which stage.
+        only: the parts of `PARTS` to price, where the batch has them; empty: all, which also says
+            of parts that the batch lacks whether they are calibrated.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    check_cut(replica.model, replica.cut)
+    return part_iteration(replica, step, stage_of(replica.model, replica.cut, stage), only)
+
+
+def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
+    """Return one iteration of every stage, in the order in which a batch passes them.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    check_cut(replica.model, replica.cut)
+    parts = [stage_of(replica.model, replica.cut, stage) for stage in range(replica.cut.pp)]
+    priced = {part: part_iteration(replica, step, part) for part in dict.fromkeys(parts)}
+    return tuple(priced[part] for part in parts)
+
+
+def part_iteration(
+    replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
+) -> Iteration:
+    """Return one iteration of any part of the model: some layers, with or without the ends."""
+    rows = part_rows(replica, step, part, only)
+    width = replica.cut.width
+    without_launch = Iteration(
+        **{f"{name}_s": _total(rows, name, "seconds") for name in PARTS},
+        **{f"{name}_j": width * _total(rows, name, "joules") for name in COMPUTED},
+        launch_s=0.0,
+        waiting_w=width * resting_w(replica.gpu),
+        calibrated=all(row.calibrated for row in rows),
+        extrapolated=_any(rows),
+        half_widths=half_widths_of(rows),
+    )
+    return replace(without_launch, launch_s=launch_s(replica, step, part, without_launch.busy_s))
+
+
+def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
+    """Return the operators and messages of any part of the model, priced one by one."""
+    cut = replica.cut
+    shard = Shard(replica.model, cut, part, replica.dtype, replica.kv_dtype)
+    shared = step.tokens / cut.attention_dp  # tokens are dealt out evenly, requests stay whole
+    step = busiest_group(step, cut.attention_dp)
+    # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
+    # is asked about empty matrices.
+    some = Step(**{f.name: np.maximum(1.0, getattr(step, f.name)) for f in fields(step)})
+    tokens, logits = np.maximum(1.0, shared), some.logits_rows
+    between = collectives(shard, tokens)
+    sums = [m for m in between if m.kind != "send_recv"]
+    sends = [m for m in between if m.kind == "send_recv"]
+    linear, head = token_operators(shard, tokens), head_operators(shard, logits)
+    ends = logits_collectives(shard, logits)
+    prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
+    work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
+        ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
+        ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
+        ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
+        ("prefill_attention", step.prefill_tokens, lambda n: compute_rows(prefill, replica, n)),
+        ("decode_attention", step.decodes, lambda name: compute_rows(decode, replica, name)),
+        ("collective", step.tokens, lambda name: message_rows(sums, replica, name)),
+        ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
+    )
+    return [
+        row.where(present)
+        for name, present, price in work
+        if not only or (name in only and np.any(np.asarray(present) > 0.0))
+        for row in price(name)
+    ]
+
+
+def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
+    """Return the seconds that a stage waits for the host, in which nothing else goes on."""
+    return replica.runtime.launch_s(
+        part.layers,
+        step.prefills + step.decodes,
+        busy_s,
+        replica.cluster,
+        prefills=step.prefills,
+        effects=replica.effects,
+        extra_gaps_s=replica.runtime.extra_gaps_s(replica.model, part),
+    )
+
+
+def busiest_group(step: Step, groups: int) -> Step:
+    """Return what the busiest of several groups of ranks attends to, requests shared out evenly.
+
+    >>> [float(busiest_group(decode_step(n, 100.0), 4).decodes) for n in (6.0, 2.0)]
+    [1.5, 1.0]
+    """
+    if groups == 1:
+        return step
+
+    def share(requests: Column) -> Column:
+        return 1.0 / np.clip(requests, 1.0, groups)
+
+    prefills, decodes = share(step.prefills), share(step.decodes)
+    return Step(
+        prefills=step.prefills * prefills,
+        prefill_tokens=step.prefill_tokens * prefills,
+        prefill_pairs=step.prefill_pairs * prefills,
+        prefill_kv_tokens=step.prefill_kv_tokens * prefills,
+        decodes=step.decodes * decodes,
+        decode_kv_tokens=step.decode_kv_tokens * decodes,
+        logits_rows=step.logits_rows * share(step.logits_rows),
+    )
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The parts of a model, priced for one step."""
+
+    replica: Replica
+    step: Step
+    parts: dict[Stage, Iteration]
+
+    @property
+    def waiting_w(self) -> float:
+        """What the GPUs of one stage draw without work."""
+        return self.parts[HEAD].waiting_w
+
+    def stage(self, pp: int, stage: int) -> Iteration:
+        """Return one iteration of a stage, as `stage_iteration` does, of a pipeline of `pp`.
+
+        Raises:
+            Infeasible: the model cannot be cut this way.
+        """
+        replica, model, cut = self.replica, self.replica.model, replace(self.replica.cut, pp=pp)
+        check_cut(model, cut)
+        part = stage_of(model, cut, stage)
+        sent = [] if part.has_head else [self._send(cut)]
+        send_s: Column = sent[0].seconds if sent else 0.0
+        counts = {
+            DENSE: part.dense_layers,
+            EXPERTS: part.expert_layers,
+            EMBEDDING: int(part.has_embedding),
+            HEAD: int(part.has_head),
+        }
+        used = [(self.parts[one], count) for one, count in counts.items() if count]
+        sums: dict[str, Any] = {
+            name: sum((n * getattr(one, name) for one, n in used), start=0.0) for name in OF_LAYERS
+        }
+        busy_s = sum((sums[f"{name}_s"] for name in PARTS[:-1]), start=send_s)
+        half_widths = [
+            {family: half_width.times(n) for family, half_width in one.half_widths.items()}
+            for one, n in used
+        ]
+        return Iteration(
+            **sums,
+            send_recv_s=send_s,
+            launch_s=launch_s(replica, self.step, part, busy_s),
+            waiting_w=self.waiting_w,
+            calibrated=all(one.calibrated for one, _ in used) and all(m.calibrated for m in sent),
+            extrapolated=_any([one for one, _ in used]),
+            half_widths=summed([*half_widths, half_widths_of(sent)]),
+        )
+
+    def _send(self, cut: Parallelism) -> Row:
+        """Return the message to the next stage, priced."""
+        replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
+        sent = collectives(Shard(replica.model, cut, NO_LAYERS, replica.dtype), tokens)[-1]
+        [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
+        return row.where(self.step.tokens)
+
+
+def layers_of(replica: Replica, step: Step) -> Layers:
+    """Return one layer of each kind and each end, priced; `replica.cut.pp` does not matter."""
+    model = replica.model
+    kinds = [EMBEDDING, HEAD]
+    kinds += [DENSE] if model.expert_layers < model.layers else []
+    kinds += [EXPERTS] if model.expert_layers else []
+    return Layers(replica, step, {one: part_iteration(replica, step, one) for one in kinds})
+
+
+def _total(rows: Sequence[Row], part: str, column: str) -> Column:
+    """Return the sum of a column over the rows of one part, in their order."""
+    mine = (getattr(row, column) for row in rows if row.part == part)
+    return sum(mine, start=0.0)
+
+
+def _any(parts: Sequence[Row | Iteration]) -> NDArray[np.bool_]:
+    """Return where any part is beyond what it was fitted to."""
+    flags: NDArray[np.bool_] = np.zeros((), bool)
+    for part in parts:
+        flags = flags | part.extrapolated
+    return flags

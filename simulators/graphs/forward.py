@@ -1,0 +1,235 @@
+"""The kernels of a forward pass: one per operator, or one per group between two products.
+
+Eager PyTorch launches what its operators are written in; each kernel that is no product streams
+numbers through memory. A compiler fuses what stands between two matrix products, as far as one part
+does not wait for the other: each group reads what comes from outside once, and writes once what is
+read outside (Ansel et al., PyTorch 2, 2024). Gradients are in `backward.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulators.kernels.families.convolution import Convolution
+from simulators.kernels.price import Kernel
+from simulators.workload.graphs.graph import PRODUCTS, TABLES, VIEWS, Graph, Node, Shape
+from simulators.workload.operators import (
+    BYTES,
+    Attention,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
+
+INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
+"""Phases: a pass that records nothing, and the three of a training step."""
+
+DEPTHWISE = ("depthwise", "depthwise_input", "depthwise_weight")
+"""Paces of convolutions channel by channel: forward, and for the gradients of input and weight."""
+
+Moved = tuple[float, float]
+"""Numbers read and written per number of a result."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, how often it runs, and the node it belongs to."""
+
+    kernel: Kernel
+    repeat: int
+    node: str
+    phase: str = INFERENCE
+    waits: bool = False  # the host reads its result before it goes on
+    pace: str = ""  # kernels of this kind run at a pace of their own, if one was measured
+
+
+def forward_launches(
+    graph: Graph, dtype: str, *, training: bool = False, fused: bool = False
+) -> tuple[Launch, ...]:
+    """Return the kernels of a forward pass.
+
+    Args:
+        graph: the model, its batch and length included.
+        dtype: precision of all numbers.
+        training: whether dropout is on and norms take statistics.
+        fused: whether a compiler joins what stands between two matrix products.
+
+    >>> from simulators.workload.graphs.graph import Sketch
+    >>> sketch = Sketch("mlp")
+    >>> y = sketch.relu(sketch.linear(sketch.input((4, 8)), 16))
+    >>> [type(launch.kernel).__name__ for launch in forward_launches(sketch.graph(), "fp32")]
+    ['Gemm', 'Elementwise']
+    """
+    phase = FORWARD if training else INFERENCE
+    found = [
+        (at, Launch(kernel, node.repeat, node.name, phase, waits=node.waits, pace=_pace(node)))
+        for at, node in enumerate(graph.nodes)
+        if not fused or _stays_alone(node)
+        for kernel in _kernels(graph, node, dtype, training=training)
+    ]
+    if fused:
+        found += _fused_groups(graph, dtype, training=training)
+    return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
+
+
+def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> Elementwise:
+    """Return a pointwise kernel over so many numbers, as one or two inputs and a result.
+
+    Kernels that read more than they write have two streams in.
+    """
+    reads, writes = moved
+    inputs = 2.0 if reads > writes else 1.0
+    elements = numbers * (reads + writes) / (inputs + 1.0)
+    return Elementwise(name=name or "pointwise", elements=elements, reads=inputs, dtype=dtype)
+
+
+def product(graph: Graph, node: Node, dtype: str) -> Kernel:
+    """Return the kernel of a matrix product, attention or convolution."""
+    if node.kind == "linear":
+        n = node.shape[-1]
+        return gemm(node.name, node.numbers / n, n, graph.shape(node)[-1], 1, dtype)
+    if node.kind == "matmul":
+        *batch, m, n = node.shape
+        return gemm(node.name, m, n, graph.shape(node)[-1], math.prod(batch), dtype)
+    if node.kind == "grouped_linear":
+        experts, n, k = node.weights[0]
+        return GroupedGemm(
+            name=node.name, tokens=node.numbers / n / node.groups, n=float(n), k=float(k),
+            experts=experts, top_k=float(node.groups), dtype=dtype,
+        )  # fmt: skip
+    if node.kind == "attention":
+        return _attention(graph, node, dtype)
+    return _convolution(graph, node, dtype)
+
+
+def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> Gemm:
+    """Return `batch` products of m x k and k x n."""
+    return Gemm(name=name, m=float(m), n=float(n), k=float(k), batch=float(batch), dtype=dtype)
+
+
+def _pace(node: Node) -> str:
+    return DEPTHWISE[0] if node.is_depthwise else ""
+
+
+def _stays_alone(node: Node) -> bool:
+    """Say whether a compiler calls a library for it."""
+    return node.kind in PRODUCTS or node.kind in TABLES
+
+
+def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[Kernel, ...]:
+    """Return what one operator's forward pass launches."""
+    kind, size = node.kind, float(node.numbers)
+    if kind in VIEWS or (kind == "dropout" and not training):
+        return ()
+    if kind in PRODUCTS:
+        return (product(graph, node, dtype),)
+    if kind in ("softmax", "layer_norm", "rms_norm"):
+        cols = float(node.shape[-1])
+        return (Norm(name=node.name, rows=size / cols, cols=cols, kind=kind, dtype=dtype),)
+    if kind in ("embedding", "gather"):
+        cols = float(node.shape[-1])
+        return (Embedding(name=node.name, rows=size / cols, cols=cols, dtype=dtype),)
+    if kind == "dropout":  # the mask has a byte per number
+        return (stream(size, (1.0, 1.0 + 1.0 / BYTES[dtype]), dtype),)
+    if kind == "group_norm" or (kind == "batch_norm" and training):
+        return (stream(size, (2.0, 1.0), dtype),)
+    if kind == "batch_norm":
+        return (stream(size, (1.0, 1.0), dtype),)
+    if kind == "scatter":
+        size = float(math.prod(graph.shape(node, 1)))
+        return (stream(size, (1.0, 1.0), dtype),)
+    read = _read_by(graph, node)
+    return (stream(size, (read / size, 1.0), dtype, "powu" if kind == "pow" else ""),)
+
+
+def _read_by(graph: Graph, node: Node) -> float:
+    """Return the numbers a pointwise operator or reduction reads."""
+    if node.kind == "embedding_bag":
+        return float(math.prod(graph.shape(node)) * node.shape[-1])
+    if node.kind == "mask":  # its other input is a byte or less per number, shared by heads
+        return float(node.numbers)
+    return sum(_operand(graph.nodes[s].shape, node.shape) for s in node.inputs)
+
+
+def _operand(shape: Shape, result: Shape) -> float:
+    """Return what is read of an operand: a plane once per use, a row or a column once.
+
+    A plane that many heads share, such as a bias over pairs, has left L2 before the next head.
+    """
+    is_plane = len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
+    return float(max(math.prod(shape), math.prod(result) if is_plane else 0))
+
+
+def _attention(graph: Graph, node: Node, dtype: str) -> Attention:
+    batch, length, heads, width = graph.shape(node)
+    _, seen, kv_heads, _ = graph.shape(node, 1)
+    pairs = length * (length + 1) / 2 if node.causal else length * seen
+    return Attention(
+        name=node.name, phase="prefill", requests=float(batch), query_tokens=float(batch * length),
+        pairs=float(batch * pairs), kv_tokens=float(batch * seen), heads=float(heads),
+        kv_heads=float(kv_heads), head_dim=float(width), dtype=dtype, kv_dtype=dtype,
+    )  # fmt: skip
+
+
+def _convolution(graph: Graph, node: Node, dtype: str) -> Kernel:
+    """Return a convolution's kernel; with one filter per channel it streams, at its own pace."""
+    batch, _, *sides = graph.shape(node)
+    filters, depth, kernel, _ = node.weights[0]
+    if node.is_depthwise:
+        read = math.prod(graph.shape(node))
+        return stream(float(node.numbers), (read / node.numbers, 1.0), dtype)
+    side, out = math.sqrt(math.prod(sides)), math.sqrt(math.prod(node.shape[2:]))
+    padding = max(0.0, ((out - 1) * node.stride + kernel - side) / 2)
+    return Convolution(
+        name=node.name, batch=float(batch * node.groups), in_channels=float(depth),
+        out_channels=float(filters // node.groups), kernel_size=float(kernel), input_size=side,
+        stride=float(node.stride), padding=padding, dtype=dtype,
+    )  # fmt: skip
+
+
+def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple[int, Launch]]:
+    """Yield one stream per group of neighbours that wait for the same products, and its place."""
+    group = _groups(graph, training=training)
+    members: dict[int, set[int]] = {}
+    for position, head in group.items():
+        members.setdefault(head, set()).add(position)
+    users = graph.users(through_dropout=not training)
+    for inside in members.values():
+        sources = {
+            graph.base(s, through_dropout=not training)
+            for i in inside
+            for s in graph.nodes[i].inputs
+        } - inside
+        reads = sum(graph.nodes[s].numbers for s in sources)
+        writes = sum(
+            graph.nodes[i].numbers for i in inside if not users[i] or not users[i] <= inside
+        )
+        last = graph.nodes[max(inside)]
+        kernel = stream(1.0, (float(reads), float(writes)), dtype)
+        phase = FORWARD if training else INFERENCE
+        yield max(inside), Launch(kernel, last.repeat, last.name, phase)
+
+
+def _groups(graph: Graph, *, training: bool) -> dict[int, int]:
+    """Return for every node that can be fused the first node of its group."""
+    waits: list[int] = []
+    group: dict[int, int] = {}
+    for position, node in enumerate(graph.nodes):
+        behind = [waits[s] + _stays_alone(graph.nodes[s]) for s in node.inputs]
+        waits.append(max(behind, default=0))
+        if node.kind in VIEWS or _stays_alone(node) or (node.kind == "dropout" and not training):
+            continue
+        bases = [graph.base(s, through_dropout=not training) for s in node.inputs]
+        near = [
+            group[b]
+            for b in bases
+            if b in group and waits[b] == waits[position] and graph.nodes[b].repeat == node.repeat
+        ]
+        group[position] = min(near, default=position)
+        joined = set(near)
+        group.update({k: group[position] for k, head in group.items() if head in joined})
+    return group

@@ -1,0 +1,256 @@
+"""The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
+
+The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
+to read a result before it can go on, the GPU waits. The host's times are fitted to whole models
+(`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they read
+their factors in orders that libraries like better.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import Gpu
+from simulators.core.calibration import read_calibration
+from simulators.core.folder import PACKAGE
+from simulators.graphs.backward import backward_launches
+from simulators.graphs.forward import BACKWARD, Launch, forward_launches
+from simulators.kernels.energy import energy_j, resting_w
+from simulators.kernels.levels import BEST
+from simulators.kernels.price import Kernel, price
+from simulators.kernels.profile import Profile
+from simulators.workload.graphs.graph import Graph
+from simulators.workload.operators import Elementwise, Gemm
+
+Floats = NDArray[np.float64]
+
+CALIBRATION = PACKAGE / "composition" / "calibration" / "graphs" / "pytorch.toml"
+
+PER_OPERATOR = ("name", "repeat")
+SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
+"""Fields that are one number for a whole column of operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """What running a model adds to its kernels, one number each."""
+
+    launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
+    gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
+    pace: Mapping[str, float] = field(default_factory=dict)  # by kind: time over plain streaming
+    synchronises: bool = True  # whether waits of the host are counted
+
+    def gradient_of(self, gpu: Gpu) -> float:
+        """Return the time of a backward product over that of a forward one of its size."""
+        return self.gradient.get(gpu.vendor, 1.0)
+
+
+ALONE = Framework()
+"""Kernels in a row and nothing else."""
+
+
+@dataclass(frozen=True)
+class PricedLaunches:
+    """Kernels of a graph with their times, all repetitions included, in seconds and joules."""
+
+    launches: tuple[Launch, ...]
+    seconds: Floats
+    lo_s: Floats
+    hi_s: Floats
+    joules: Floats
+    calibrated: bool
+    extrapolated: bool
+
+    def of(self, phase: str) -> NDArray[np.bool_]:
+        """Return which kernels belong to a phase."""
+        return np.array([launch.phase == phase for launch in self.launches], bool)
+
+    @property
+    def repeats(self) -> Floats:
+        """How often each kernel is launched."""
+        return np.array([launch.repeat for launch in self.launches], np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One phase of a pass: what its kernels take, and what the host adds."""
+
+    busy_s: float
+    launch_s: float
+    lo_s: float
+    hi_s: float
+    energy_j: float
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from its first launch to the end of its last kernel."""
+        return self.busy_s + self.launch_s
+
+
+def load_framework() -> Framework:
+    """Return the constants fitted to whole models under PyTorch."""
+    table = read_calibration(CALIBRATION)["framework"]
+    return Framework(**{name: table[name] for name in ("launch_s", "gradient", "pace")})
+
+
+def price_graph(
+    graph: Graph,
+    gpu: Gpu,
+    *,
+    dtype: str,
+    training: bool = False,
+    fused: bool = False,
+    level: str | Profile = BEST,
+) -> PricedLaunches:
+    """Return the kernels of a pass with their times, before what a framework adds.
+
+    Raises:
+        UserError: the GPU has no such precision.
+    """
+    launches = forward_launches(graph, dtype, training=training, fused=fused)
+    if training:
+        launches += backward_launches(graph, dtype)
+    return price_launches(launches, gpu, level)
+
+
+def price_launches(
+    launches: Sequence[Launch], gpu: Gpu, level: str | Profile = BEST
+) -> PricedLaunches:
+    """Return kernels with their times; kernels of one kind are priced in one call."""
+    count = len(launches)
+    seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
+    calibrated, extrapolated = True, False
+    for where in _alike(launch.kernel for launch in launches):
+        operator = _stacked([launches[i].kernel for i in where])
+        priced = price(operator, gpu, level)
+        seconds[where], lo_s[where], hi_s[where] = priced.latency_s, priced.lo_s, priced.hi_s
+        joules[where] = energy_j(operator, gpu, np.asarray(priced.latency_s, np.float64))
+        calibrated &= priced.calibrated
+        extrapolated |= bool(np.any(priced.extrapolated))
+    repeats = np.array([launch.repeat for launch in launches], np.float64)
+    return PricedLaunches(
+        launches=tuple(launches),
+        seconds=seconds * repeats,
+        lo_s=lo_s * repeats,
+        hi_s=hi_s * repeats,
+        joules=joules * repeats,
+        calibrated=calibrated,
+        extrapolated=extrapolated,
+    )
+
+
+def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> Span:
+    """Return the time of one phase under a framework.
+
+    Bands of kernels of one class are taken to err together, and classes independently.
+    """
+    mine = priced.of(phase)
+    factor = slowdown(priced, gpu, framework)
+    busy_s = float(np.sum((priced.seconds * factor)[mine]))
+    launch_s = 0.0
+    if host_s := framework.launch_s.get(phase, 0.0):
+        repeats = priced.repeats[mine]
+        waits = np.array([launch.waits for launch in priced.launches], bool)[mine]
+        each_s = (priced.seconds * factor)[mine] / repeats
+        end_s = finish_s(each_s, repeats, waits & framework.synchronises, host_s)
+        launch_s = max(end_s - busy_s, 0.0)
+    below, above = _spread(priced, factor, mine)
+    return Span(
+        busy_s=busy_s,
+        launch_s=launch_s,
+        lo_s=busy_s + launch_s - below,
+        hi_s=busy_s + launch_s + above,
+        energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * resting_w(gpu),
+    )
+
+
+def finish_s(each_s: Floats, repeats: Floats, waits: NDArray[np.bool_], launch_s: float) -> float:
+    """Return when the last kernel ends under a host that launches one after another.
+
+    The host runs ahead of the GPU as far as it can, and the GPU runs kernels in order; where the
+    host reads a result it goes on when that is there. Neighbours that repeat alike are a loop.
+
+    >>> times, once = np.array([1.0, 5.0, 1.0]), np.ones(3)
+    >>> finish_s(times, once, np.zeros(3, bool), launch_s=2.0)
+    10.0
+    >>> finish_s(times, once, np.array([False, True, False]), launch_s=2.0)
+    12.0
+    """
+    order = _as_run(repeats)
+    each_s, waits = each_s[order], waits[order]
+    host_s = end_s = 0.0
+    for part in np.split(np.arange(order.size), np.flatnonzero(waits) + 1):
+        if part.size:
+            launched_s = host_s + launch_s * np.arange(1, part.size + 1)
+            done_s = np.cumsum(each_s[part])
+            begins_s = np.maximum(launched_s, end_s) - (done_s - each_s[part])
+            end_s = float(done_s[-1] + np.max(begins_s))
+            host_s = end_s if waits[part[-1]] else float(launched_s[-1])
+    return end_s
+
+
+def _as_run(repeats: Floats) -> NDArray[np.int64]:
+    """Return the positions of kernels in the order they run."""
+    changes = np.flatnonzero(np.diff(repeats)) + 1
+    loops = np.split(np.arange(repeats.size), changes)
+    return np.concatenate([np.tile(loop, int(repeats[loop[0]])) for loop in loops])
+
+
+def slowdown(priced: PricedLaunches, gpu: Gpu, framework: Framework) -> Floats:
+    """Return the time of each kernel within a model over its time alone."""
+    gradient = framework.gradient_of(gpu)
+    ordered = [
+        gradient if launch.phase == BACKWARD and isinstance(launch.kernel, Gemm) else 1.0
+        for launch in priced.launches
+    ]
+    return np.array(ordered) * [framework.pace.get(each.pace, 1.0) for each in priced.launches]
+
+
+def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return how far the 90 % interval reaches below and above the kernels' sum."""
+    classes = np.array([type(launch.kernel).__name__ for launch in priced.launches])[mine]
+    below = ((priced.seconds - priced.lo_s) * factor)[mine]
+    above = ((priced.hi_s - priced.seconds) * factor)[mine]
+    sums = [(below[classes == c].sum(), above[classes == c].sum()) for c in np.unique(classes)]
+    lo, hi = (float(np.sqrt(np.sum(np.square(side)))) for side in zip(*sums, strict=True))
+    return lo, hi
+
+
+def _alike(kernels: Iterable[Kernel]) -> list[NDArray[np.int64]]:
+    """Return the positions of kernels that one call can price."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        groups.setdefault((type(kernel), *_common(kernel)), []).append(position)
+    return [np.array(where, np.int64) for where in groups.values()]
+
+
+def _common(kernel: Kernel) -> tuple[Any, ...]:
+    """Return the fields that a column of operators shares."""
+    fields = dataclasses.fields(kernel)
+    shared = [
+        f.name for f in fields if f.name not in PER_OPERATOR and not _is_column(kernel, f.name)
+    ]
+    # A pointwise kernel's name is its class of rates.
+    name = kernel.name if isinstance(kernel, Elementwise) else ""
+    return (name, *(getattr(kernel, f) for f in shared))
+
+
+def _is_column(kernel: Kernel, name: str) -> bool:
+    return name not in SCALARS and isinstance(getattr(kernel, name), float)
+
+
+def _stacked(kernels: Sequence[Kernel]) -> Kernel:
+    """Return one operator over columns for kernels of one kind."""
+    first = kernels[0]
+    columns = {
+        f.name: np.array([getattr(kernel, f.name) for kernel in kernels], np.float64)
+        for f in dataclasses.fields(first)
+        if _is_column(first, f.name)
+    }
+    return dataclasses.replace(first, repeat=1, **columns)  # type: ignore[arg-type]

@@ -1,0 +1,100 @@
+"""A model that is no decoder names its family, and its family draws its graph.
+
+A file in `catalog/graphs/` states `family` and the sizes that family asks for; a Hugging Face
+`config.json` of one of the known kinds is read the same way. Adding a family is adding a class
+with `draw` and a line below.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Protocol
+
+from simulators.catalog.huggingface_graphs import GRAPH_KINDS, graph_sheet_of_config, kind_of_config
+from simulators.catalog.model import load_model
+from simulators.catalog.sheet import fill
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import MODELS, read_toml
+from simulators.workload.graphs.decoder import decoder_graph
+from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
+from simulators.workload.graphs.encoder import Encoder
+from simulators.workload.graphs.graph import Graph, Load
+from simulators.workload.graphs.onnx_import import graph_of_onnx
+from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
+from simulators.workload.graphs.unfused_transformers import Classic
+from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
+
+
+class Drawn(Protocol):
+    """A model that can be drawn for a load."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def draw(self, load: Load) -> Graph:
+        """Return its graph."""
+        ...
+
+
+FAMILIES: dict[str, type[Drawn]] = {
+    "classic": Classic,
+    "encoder": Encoder,
+    "resnet": ResNet,
+    "vgg": Vgg,
+    "mobilenet": MobileNet,
+    "vit": VisionTransformer,
+    "latent_diffusion": LatentDiffusion,
+    "diffusion_transformer": DiffusionTransformer,
+    "recommender": Recommender,
+    "graph_convolution": GraphConvolution,
+}
+
+
+def is_graph_model(name: str) -> bool:
+    """Say whether a model is drawn as a graph, and not iterated as a language model.
+
+    Raises:
+        UnknownNameError: nothing answers to the name.
+
+    >>> is_graph_model("resnet50"), is_graph_model("llama2_7b")
+    (True, False)
+    """
+    path = MODELS.find(name)
+    if path.suffix == ".onnx":
+        return True
+    if path.suffix == ".json":
+        return kind_of_config(path) in GRAPH_KINDS
+    return "family" in read_toml(path)
+
+
+def draw(name: str, load: Load) -> Graph:
+    """Return the graph of a model by name, TOML, `config.json` or ONNX file.
+
+    Raises:
+        UnknownNameError: nothing answers to the name, or to the family its file states.
+        UserError: the file lacks a size, has one that means nothing, or cannot be drawn.
+
+    >>> draw("resnet50", Load(batch=1)).parameters
+    25557032
+    """
+    path = MODELS.find(name)
+    if path.suffix == ".onnx":
+        return graph_of_onnx(path, load)
+    if not is_graph_model(name):
+        return decoder_graph(load_model(name), load)
+    try:
+        return _model(path, path.stat().st_mtime_ns).draw(load)
+    except (ValueError, ZeroDivisionError, IndexError) as error:
+        raise UserError(f"{path}: the model's sizes do not fit together: {error}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _model(path: Path, _mtime_ns: int) -> Drawn:
+    sheet = dict(graph_sheet_of_config(path) if path.suffix == ".json" else read_toml(path))
+    family = str(sheet.pop("family"))
+    if family not in FAMILIES:
+        raise UnknownNameError("family", family, FAMILIES)
+    return fill(FAMILIES[family], sheet, path, f"{family} model")

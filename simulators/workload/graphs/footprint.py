@@ -1,0 +1,113 @@
+"""What a graph keeps in memory: weights, what a backward pass needs, and the widest moment.
+
+Training keeps, besides weights and gradients, the optimiser's states: under Adam in mixed precision
+16 bytes a weight in all, of which data-parallel ranks may share out the states, then the gradients,
+then the weights (Rajbhandari et al., ZeRO, 2020). Of every operator it keeps what its derivative
+reads (Korthikanti et al., Reducing activation recomputation, 2022, count the same for a
+transformer's layer). Inference frees a result after its last reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.core.errors import UnknownNameError
+from simulators.workload.graphs.graph import VIEWS, Graph, Node
+from simulators.workload.operators import BYTES
+
+STATES = {"sgd": 0, "momentum": 1, "adam": 2}
+"""Numbers an optimiser keeps per weight, in fp32."""
+
+KEPT_INPUTS = (
+    "linear", "conv", "matmul", "attention", "grouped_linear", "layer_norm", "rms_norm",
+    "batch_norm", "group_norm", "gelu", "silu", "pow", "mul", "maximum",
+)  # fmt: skip
+KEPT_RESULTS = ("softmax", "relu", "tanh", "sigmoid", "rsqrt", "attention")
+MASK_BYTES = {"dropout": 1.0, "pool": 8.0}
+"""Of a number: whether it was dropped, and where the largest of a window was."""
+
+SHARED = ("nothing", "states", "gradients", "weights")
+"""What data-parallel ranks share out, each including those before: ZeRO's stages 0 to 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes on one GPU."""
+
+    weights: float
+    gradients: float = 0.0
+    states: float = 0.0  # of the optimiser, the fp32 copy of narrower weights among them
+    activations: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.weights + self.gradients + self.states + self.activations
+
+
+def training_footprint(
+    parameters: float,
+    dtype: str,
+    *,
+    optimizer: str = "adam",
+    ranks: int = 1,
+    shared: str = "nothing",
+) -> Footprint:
+    """Return what weights, gradients and optimiser take on each of `ranks` data-parallel GPUs.
+
+    Raises:
+        UnknownNameError: the optimiser, or what is shared out, is none of the known.
+
+    >>> training_footprint(1.5e9, "fp16").total / 1e9
+    24.0
+    """
+    if optimizer not in STATES:
+        raise UnknownNameError("optimizer", optimizer, STATES)
+    if shared not in SHARED:
+        raise UnknownNameError("what ranks share out", shared, SHARED)
+    stage, width = SHARED.index(shared), BYTES[dtype]
+    copy = BYTES["fp32"] if width < BYTES["fp32"] else 0.0
+    states = parameters * (STATES[optimizer] * BYTES["fp32"] + copy)
+    plain = parameters * width
+    return Footprint(
+        weights=plain / (ranks if stage > 2 else 1),
+        gradients=plain / (ranks if stage > 1 else 1),
+        states=states / (ranks if stage > 0 else 1),
+    )
+
+
+def kept_bytes(graph: Graph, dtype: str) -> float:
+    """Return what a forward pass keeps for the backward pass; nothing is computed twice."""
+    kept: set[int] = set()
+    masks = 0.0
+    for position, node in enumerate(graph.nodes):
+        if node.kind in KEPT_INPUTS:
+            kept |= {graph.base(s) for s in node.inputs}
+        if node.kind in KEPT_RESULTS:
+            kept.add(graph.base(position))
+        masks += MASK_BYTES.get(node.kind, 0.0) * node.repeat * node.numbers
+    results = (graph.nodes[i] for i in kept if graph.nodes[i].kind != "weight")
+    return masks + BYTES[dtype] * sum(node.repeat * node.numbers for node in results)
+
+
+def peak_bytes(graph: Graph, dtype: str) -> float:
+    """Return the most that results take at once when each is freed after its last reader.
+
+    >>> from simulators.workload.graphs.graph import Sketch
+    >>> g = Sketch("mlp")
+    >>> x = g.linear(g.input((1, 10)), 100)
+    >>> _ = g.linear(x, 10)
+    >>> peak_bytes(g.graph(), "fp32")
+    440.0
+    """
+    users = graph.users(through_dropout=True)
+    last = [max(readers, default=position) for position, readers in enumerate(users)]
+    freed: dict[int, list[Node]] = {}
+    live = peak = 0.0
+    for position, node in enumerate(graph.nodes):
+        if node.kind not in VIEWS[1:] and node.kind != "dropout":
+            live += node.numbers
+            freed.setdefault(last[position], []).append(node)
+        peak = max(peak, live)
+        live -= sum(done.numbers for done in freed.pop(position, ()))
+    return peak * BYTES[dtype]

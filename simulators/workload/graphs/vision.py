@@ -1,0 +1,163 @@
+"""Models of images: residual networks, plain stacks, separable convolutions, patches as tokens.
+
+ResNet (He et al., 2016), VGG (Simonyan and Zisserman, 2015), MobileNetV2 (Sandler et al., 2018) and
+ViT (Dosovitskiy et al., 2021), as torchvision and Hugging Face build them. Images are square.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.workload.graphs.blocks import encoder_layer
+from simulators.workload.graphs.graph import Graph, Load, Sketch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet:
+    """Bottleneck blocks in stages, each stage at half the resolution of the one before."""
+
+    name: str
+    source: str
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]  # of the result of each stage
+    image: int = 224
+    stem: int = 64
+    squeeze: int = 4  # a block's result over its inner width
+    classes: int = 1000
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of images; the length is their pixels a side."""
+        g = Sketch(self.name)
+        side = load.length or self.image
+        x = _conv_norm(g, g.input((load.batch, 3, side, side)), self.stem, 7, stride=2)
+        x = g.pool(x, 3, stride=2, padding=1)
+        for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
+            x = self._block(g, x, width, stride=1 if stage == 0 else 2)
+            if depth > 1:
+                with g.layers(depth - 1, f"stage{stage + 1}"):
+                    x = self._block(g, x, width, stride=1)
+        return _classified(g, x, self.classes)
+
+    def _block(self, g: Sketch, x: int, width: int, *, stride: int) -> int:
+        inner = width // self.squeeze
+        y = _conv_norm(g, x, inner, 1)
+        y = _conv_norm(g, y, inner, 3, stride=stride)
+        y = _conv_norm(g, y, width, 1, kind="")
+        if stride > 1 or g.shape(x)[1] != width:
+            x = _conv_norm(g, x, width, 1, stride=stride, kind="")
+        return g.relu(g.add(y, x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vgg:
+    """Stacks of 3 x 3 convolutions, a pool after each, and three wide linear layers."""
+
+    name: str
+    source: str
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    image: int = 224
+    hidden: int = 4096
+    classes: int = 1000
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of images; the length is their pixels a side."""
+        g = Sketch(self.name)
+        side = load.length or self.image
+        x = g.input((load.batch, 3, side, side))
+        for depth, width in zip(self.depths, self.widths, strict=True):
+            for _ in range(depth):
+                x = g.relu(g.conv(x, width, 3, bias=True))
+            x = g.pool(x, 2, stride=2)
+        _, channels, height, wide = g.shape(x)
+        x = g.view(x, (load.batch, channels * height * wide))
+        for _ in range(2):
+            x = g.pointwise("dropout", g.relu(g.linear(x, self.hidden)))
+        g.linear(x, self.classes)
+        return g.graph()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNet:
+    """Inverted residuals: wide inside, filtered channel by channel, narrow between."""
+
+    name: str
+    source: str
+    expansions: tuple[int, ...]
+    widths: tuple[int, ...]
+    depths: tuple[int, ...]
+    strides: tuple[int, ...]
+    image: int = 224
+    stem: int = 32
+    head: int = 1280
+    classes: int = 1000
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of images; the length is their pixels a side."""
+        g = Sketch(self.name)
+        side = load.length or self.image
+        x = _conv_norm(g, g.input((load.batch, 3, side, side)), self.stem, 3, stride=2)
+        stages = zip(self.expansions, self.widths, self.depths, self.strides, strict=True)
+        for expansion, width, depth, stride in stages:
+            x = _inverted(g, x, width, expansion, stride)
+            if depth > 1:
+                with g.layers(depth - 1):
+                    x = g.add(x, _inverted(g, x, width, expansion, 1))
+        return _classified(g, _conv_norm(g, x, self.head, 1), self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionTransformer:
+    """Patches as tokens, one more for the class."""
+
+    name: str
+    source: str
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    image: int = 224
+    patch: int = 16
+    classes: int = 1000
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of images; the length is their pixels a side."""
+        g = Sketch(self.name)
+        side = load.length or self.image
+        images = g.input((load.batch, 3, side, side))
+        x = g.conv(images, self.hidden, self.patch, stride=self.patch, padding=0, bias=True)
+        tokens = (side // self.patch) ** 2 + 1
+        table = g.node("weight", (), (1, tokens, self.hidden), weights=((tokens + 1, self.hidden),))
+        x = g.add(g.copy((x,), (load.batch, tokens, self.hidden)), table)
+        with g.layers(self.layers):
+            x = encoder_layer(g, x, self.heads, self.ffn)
+        first = g.part(g.norm(x), (load.batch, self.hidden))
+        g.linear(first, self.classes, name="classifier")
+        return g.graph()
+
+
+def _inverted(g: Sketch, x: int, width: int, expansion: int, stride: int) -> int:
+    """Draw an inverted residual block, without its residual."""
+    inner = g.shape(x)[1] * expansion
+    y = _conv_norm(g, x, inner, 1) if expansion > 1 else x
+    y = _conv_norm(g, y, inner, 3, stride=stride, groups=inner)
+    return _conv_norm(g, y, width, 1, kind="")
+
+
+def _conv_norm(
+    g: Sketch, x: int, filters: int, kernel: int, *, stride: int = 1, groups: int = 1,
+    kind: str = "relu",
+) -> int:  # fmt: skip
+    """Draw a convolution, its norm over the batch, and an activation if there is one."""
+    y = g.norm(g.conv(x, filters, kernel, stride=stride, groups=groups), "batch_norm")
+    return g.pointwise(kind, y) if kind else y
+
+
+def _classified(g: Sketch, x: int, classes: int) -> Graph:
+    """Draw the mean over all pixels and a linear layer."""
+    g.linear(g.mean(x, g.shape(x)[:2]), classes, name="classifier")
+    return g.graph()

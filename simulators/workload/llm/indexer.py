@@ -1,0 +1,75 @@
+"""The indexer of sparse attention: it scores all keys for each query, and the best are attended to.
+
+DeepSeek sparse attention ("DeepSeek-V3.2: pushing the frontier of open large language models",
+2025; GLM-5 has it too): a few small heads, copied to every tensor rank, score one narrow fp8 key
+per token; the `index_top_k` best are attended to in the latent space. Traffic is counted in bytes,
+as numbers of fp8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.llm.shard import Shard
+from simulators.workload.operators import BYTES, Column, Compute, Elementwise, Gemm, Norm
+
+KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
+
+
+def index_bytes_per_token(model: LanguageModel) -> float:
+    """Return the bytes of a token's key for the indexer in one layer; none without one."""
+    return model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
+
+
+def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return what makes the indexer's queries, keys and weights of heads."""
+    model, how, layers = shard.model, shard.how, shard.part.layers
+    key, width = model.index_head_dim, how.activations
+    queries = model.index_heads * key
+    return (
+        Gemm(
+            name="index_query", m=tokens, n=queries, k=model.q_lora_rank, dtype=how.compute,
+            weight_dtype=how.weights, repeat=layers,
+        ),
+        Gemm(name="index_key", m=tokens, n=key, k=model.hidden, dtype=width, repeat=layers),
+        Gemm(
+            name="index_weights", m=tokens, n=model.index_heads, k=model.hidden, dtype=width,
+            repeat=layers,
+        ),
+        Norm(name="index_norm", rows=tokens, cols=key, kind="layer_norm", dtype=width,
+             repeat=layers),
+        Elementwise(
+            name="index_rotary_rotation", elements=tokens * (queries + key), dtype=width,
+            repeat=layers,
+        ),
+        Elementwise(
+            name="index_quantise", elements=tokens * (queries + key), dtype=width, writes=0.5,
+            repeat=layers,
+        ),
+    )  # fmt: skip
+
+
+def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
+    """Return the scores of pairs of queries and keys, and the choice among them.
+
+    Decodes read each key for one query; the keys of a prompt are shared by its queries, and the
+    kernel sums over heads. What is written of the few keys chosen counts nothing.
+    """
+    model, how, layers = shard.model, shard.how, shard.part.layers
+    if phase == "decode":
+        scores: Compute = Elementwise(
+            name="index_scores", elements=pairs, reads=index_bytes_per_token(model),
+            writes=SCORE_BYTES, dtype="fp8", repeat=layers,
+        )  # fmt: skip
+    else:
+        scores = Gemm(
+            name="index_scores", m=queries, n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
+            k=model.index_heads * model.index_head_dim,
+            dtype=how.compute if how.compute == "fp8" else how.activations, repeat=layers,
+        )  # fmt: skip
+    choice = Elementwise(
+        name="index_choice", elements=pairs, reads=SCORE_BYTES, writes=0.0, dtype="fp8",
+        repeat=layers,
+    )  # fmt: skip
+    return scores, choice

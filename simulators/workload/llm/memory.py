@@ -1,0 +1,151 @@
+"""A GPU of a replica holds its share of the weights, the KV cache, and one layer's activations.
+
+Tensor parallelism splits matrices; norms, routers and the down-projections of latent attention
+are copied to every rank, and so are key-value heads where there are fewer of them than ranks
+(Shoeybi et al., Megatron-LM, 2019; vLLM cuts the same way).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.llm.indexer import index_bytes_per_token
+from simulators.workload.llm.parallelism import (
+    Parallelism,
+    Stage,
+    attending_layers,
+    kv_heads_per_gpu,
+    stage_of,
+)
+from simulators.workload.operators import BYTES, Column
+from simulators.workload.precision import Precision, number_bytes, precision
+
+WIDE_WINDOW = 4096
+"""Tokens of a window from which on it holds most requests whole; smaller ones hold little."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Bytes of weights on one GPU of a stage: a `tp`-th of matrices, and copies that all hold."""
+
+    split: float
+    copied: float
+
+    @property
+    def total(self) -> float:
+        """Bytes on the GPU."""
+        return self.split + self.copied
+
+
+def weight_bytes(model: LanguageModel, cut: Parallelism, dtype: str) -> float:
+    """Return the bytes of weights on the fullest GPU of a replica.
+
+    >>> from simulators.catalog.model import load_model
+    >>> round(weight_bytes(load_model("llama2_70b"), Parallelism(tp=4), "fp16") / 1e9, 1)
+    34.5
+    """
+    return max(stage_weights(model, cut, dtype, stage).total for stage in range(cut.pp))
+
+
+def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int) -> Share:
+    """Return the bytes of weights on each GPU of one pipeline stage."""
+    part, how = stage_of(model, cut, stage), precision(dtype)
+    split = _linear(model, cut, part) * how.weight_bytes / cut.tp
+    split += _experts(model, part) * how.expert_bytes / cut.width
+    split += _tables(model, part, cut) * how.activation_bytes / cut.tp
+    return Share(split=split, copied=_copied_bytes(model, part, how))
+
+
+def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) -> float:
+    """Return the KV-cache bytes of one token on the fullest GPU of a replica.
+
+    Under attention data parallelism a token is held by one group of ranks; groups are taken to hold
+    equally many. Layers that see a window are counted if whole requests fit into it.
+
+    >>> from simulators.catalog.model import load_model
+    >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
+    327680.0
+    """
+    stages = [stage_of(model, cut, stage) for stage in range(cut.pp)]
+    wide = model.window >= WIDE_WINDOW
+    layers = max(part.layers if wide else attending_layers(model, part) for part in stages)
+    if model.is_latent:
+        numbers = model.kv_lora_rank + model.qk_rope_head_dim
+    else:
+        numbers = 2 * kv_heads_per_gpu(model, cut) * model.head_dim
+    token_bytes = numbers * number_bytes(kv_dtype) + index_bytes_per_token(model)
+    return layers * token_bytes / cut.attention_dp
+
+
+def activation_bytes(
+    model: LanguageModel, cut: Parallelism, dtype: str, tokens: Column, logits_rows: Column
+) -> Column:
+    """Return the peak workspace of one iteration on one GPU, without weights and KV cache.
+
+    Buffers are reused between layers, so the peak is the widest moment of one layer: the residual
+    stream and its normed copy, and beside them the larger of attention (queries, keys, values and
+    output) and feed-forward (its inputs before and after the activation). On the last stage the
+    logits come after the layers, once in the activations' precision and once in fp32.
+    """
+    how = precision(dtype)
+    if model.is_latent:
+        head = model.qk_nope_head_dim + model.qk_rope_head_dim
+        attention = model.heads * (2 * head + 2 * model.v_head_dim) / cut.tp
+    else:
+        attention = 2 * (model.heads / cut.tp + kv_heads_per_gpu(model, cut)) * model.head_dim
+    wide = 3 if model.gated_ffn else 2
+    routed = model.top_k * (wide * model.expert_ffn / cut.width + 2 * model.hidden)
+    ffn = max(wide * model.ffn / cut.tp, routed)
+    layer = tokens * (2 * model.hidden + max(attention, ffn)) * how.activation_bytes
+    logits = logits_rows * (model.vocab / cut.tp) * (how.activation_bytes + BYTES["fp32"])
+    return layer + logits
+
+
+def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
+    """Weights of a stage that are split by tensor parallelism; copies of key-value heads count."""
+    attention = model.attention_parameters - _copied_attention(model)
+    if not model.is_latent:
+        copies = kv_heads_per_gpu(model, cut) * cut.tp - model.kv_heads
+        bias = model.biases or model.qkv_biases
+        attention += 2 * copies * model.head_dim * (model.hidden + bias)
+    shared = model.shared_experts * model.expert_parameters
+    dense = model.dense_ffn_parameters - model.biases * model.hidden
+    states = part.layers - attending_layers(model, part) if model.has_states else 0
+    projections = (part.layers - states) * attention + states * model.state_parameters
+    return projections + part.dense_layers * dense + part.expert_layers * shared
+
+
+def _experts(model: LanguageModel, part: Stage) -> int:
+    """Weights of the routed experts of a stage."""
+    return part.expert_layers * model.experts * model.expert_parameters if model.experts else 0
+
+
+def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
+    """Weights of embedding and LM head; a tied table is held once where both are on one stage."""
+    held = int(part.has_embedding) + int(part.has_head)
+    if model.tied_embeddings and cut.pp == 1:
+        held = 1
+    return held * model.vocab * model.hidden
+
+
+def _copied_attention(model: LanguageModel) -> int:
+    """Weights of one layer's attention that every rank holds."""
+    if model.is_latent:
+        down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
+        norms = model.kv_lora_rank + model.q_lora_rank
+        return model.hidden * down + norms + model.index_parameters
+    return 2 * model.head_dim * model.qk_norm + model.hidden * model.biases
+
+
+def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
+    """Bytes that every rank of a stage holds: norms, routers, positions, latent projections."""
+    down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
+    queries = model.q_lora_rank * model.index_heads * model.index_head_dim
+    matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0
+    rest = part.layers * (_copied_attention(model) + 2 * model.norm_parameters) - matrices
+    rest += part.dense_layers * model.biases * model.hidden
+    rest += part.expert_layers * model.hidden * model.experts
+    rest += part.has_head * model.norm_parameters
+    rest += part.has_embedding * model.learned_positions * model.hidden
+    return matrices * how.weight_bytes + rest * how.activation_bytes

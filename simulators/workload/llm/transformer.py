@@ -1,0 +1,234 @@
+"""The operators of one iteration of a transformer, their sizes a few sums over its requests.
+
+Linear layers, norms and everything pointwise see only the number of tokens; attention of the
+prefills and of the decodes see sums of their own; the LM head sees the rows it must answer. The
+lists below have exactly these dependences, so that each can be tabulated on its own.
+
+Whatever stands between two matrix products runs as one kernel, as compilers and hand-written
+kernels of serving engines do: residual with norm, rotary embedding with the cache write,
+activation. Tensor parallelism cuts heads and widths and sums twice per layer (Shoeybi et al.,
+Megatron-LM, 2019).
+"""
+
+from __future__ import annotations
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.llm.attention import decode_operators, prefill_operators
+from simulators.workload.llm.feed_forward import feed_forward
+from simulators.workload.llm.indexer import index_projections
+from simulators.workload.llm.parallelism import (
+    Parallelism,
+    attending_layers,
+    kv_heads_per_gpu,
+    stage_of,
+)
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.step import Step
+from simulators.workload.operators import (
+    BYTES,
+    Collective,
+    Column,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    Norm,
+    Operator,
+)
+
+
+def forward(
+    model: LanguageModel,
+    cut: Parallelism,
+    step: Step,
+    dtype: str,
+    kv_dtype: str,
+    stage: int = 0,
+) -> tuple[Operator, ...]:
+    """Return the operators that each GPU of one pipeline stage runs in one iteration.
+
+    `repeat` counts layers; the order is that of the lists, not of execution.
+
+    >>> from simulators.catalog.model import load_model
+    >>> from simulators.workload.llm.step import decode_step
+    >>> step = decode_step(8.0, 1024.0)
+    >>> for o in forward(load_model("gpt2"), Parallelism(), step, "fp16", "fp16")[:4]:
+    ...     print(o.name, o.repeat)
+    embedding 1
+    qkv_proj 12
+    cache_write 12
+    o_proj 12
+    """
+    shard = Shard(model, cut, stage_of(model, cut, stage), dtype, kv_dtype)
+    return (
+        *token_operators(shard, step.tokens),
+        *head_operators(shard, step.logits_rows),
+        *prefill_operators(shard, step),
+        *decode_operators(shard, step),
+        *collectives(shard, step.tokens),
+        *logits_collectives(shard, step.logits_rows),
+    )
+
+
+def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return what depends on the number of tokens alone: projections, norms, feed-forward."""
+    hidden, width = shard.model.hidden, shard.how.activations
+    embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
+    return (
+        *((embedding,) if shard.part.has_embedding else ()),
+        *_projections(shard, tokens),
+        *feed_forward(shard, tokens),
+        _residual_norm("attention_norm", shard, tokens),
+        _residual_norm("ffn_norm", shard, tokens),
+    )
+
+
+def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
+    """Return the last norm and the LM head, on the stage that has them."""
+    if not shard.part.has_head:
+        return ()
+    model, width = shard.model, shard.how.activations
+    return (
+        Norm(name="final_norm", rows=rows, cols=model.hidden, kind=model.norm, dtype=width),
+        Gemm(name="lm_head", m=rows, n=model.vocab / shard.cut.tp, k=model.hidden, dtype=width),
+    )
+
+
+def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
+    """Return the messages that grow with tokens: sums over tensor ranks, hand-over to a stage."""
+    cut, part = shard.cut, shard.part
+    size = tokens * shard.model.hidden * shard.how.activation_bytes
+    messages: list[Collective] = []
+    apart = cut.attention_dp > 1
+    if apart and part.expert_layers:
+        messages += _expert_exchange(shard, tokens)
+    if cut.tp > 1:
+        # The embedding is cut by vocabulary.
+        sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
+        messages.append(
+            Collective(
+                name="tensor_parallel_sum",
+                kind="all_reduce",
+                size_bytes=size,
+                ranks=cut.tp,
+                repeat=sums,
+            )
+        )
+    if not part.has_head:
+        # Each tensor rank sends its slice; the receiving ranks gather over their own links.
+        messages.append(
+            Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)
+        )
+    return tuple(messages)
+
+
+def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
+    """Return the messages that take tokens to their experts, and sums back.
+
+    A rank's share of its group's tokens goes to each part of the ranks that holds one of their
+    experts, in the precision of the experts' products; what comes back is as wide as activations.
+    """
+    cut, how = shard.cut, shard.how
+    parts = max(cut.ep, 1)
+    visited = cut.expert_tp * parts * (1.0 - (1.0 - 1.0 / parts) ** shard.model.top_k)
+    numbers = tokens / cut.tp * shard.model.hidden * visited
+    narrow = BYTES[how.expert_compute or how.compute]
+    return [
+        Collective(
+            name=f"experts_{name}",
+            kind="all_to_all",
+            size_bytes=numbers * width,
+            ranks=cut.width,
+            repeat=shard.part.expert_layers,
+        )
+        for name, width in (("dispatch", narrow), ("combine", how.activation_bytes))
+    ]
+
+
+def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
+    """Return the gathering of logits over tensor ranks, on the stage that has the LM head."""
+    if not shard.part.has_head or shard.cut.tp == 1:
+        return ()
+    size = rows * shard.model.vocab * shard.how.activation_bytes
+    return (Collective(name="logits", kind="all_gather", size_bytes=size, ranks=shard.cut.tp),)
+
+
+def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the linear layers around attention and what is fused between them."""
+    model, part = shard.model, shard.part
+    if model.is_latent:
+        return _latent_projections(shard, tokens)
+    heads, kv_heads = shard.heads, kv_heads_per_gpu(model, shard.cut)
+    layers = attending_layers(model, part) if model.has_states else part.layers
+    qkv = (heads + 2 * kv_heads) * model.head_dim
+    rotated = 0.0 if model.learned_positions else heads * model.head_dim
+    cached = 2 * kv_heads * model.head_dim
+    return (
+        shard.linear("qkv_proj", tokens, qkv, model.hidden, layers),
+        Elementwise(
+            name="rotary_cache_write" if rotated else "cache_write",
+            elements=tokens * (rotated + cached),
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
+        shard.linear("o_proj", tokens, model.hidden, heads * model.head_dim, layers),
+        *_state_projections(shard, tokens, part.layers - layers),
+    )
+
+
+def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
+    """Return what surrounds a layer's state: queries, keys, values and their gate; the output."""
+    if not layers:
+        return ()
+    model = shard.model
+    keys = model.state_key_heads * model.state_head_dim / shard.cut.tp
+    values = model.state_value_heads * model.state_head_dim / shard.cut.tp
+    return (
+        shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
+        Elementwise(
+            name="state_convolution_gate",
+            elements=tokens * (2 * keys + 2 * values),
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
+        shard.linear("state_out_proj", tokens, model.hidden, values, layers),
+    )
+
+
+def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the projections of latent attention; the down-projections run whole on each rank."""
+    model, heads, layers, width = shard.model, shard.heads, shard.part.layers, shard.how.activations
+    queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    latent = model.kv_lora_rank + model.qk_rope_head_dim
+    rank = model.q_lora_rank
+    return (
+        shard.linear("latent_down", tokens, rank + latent, model.hidden, layers),
+        Norm(
+            name="latent_norms",
+            rows=tokens,
+            cols=rank + model.kv_lora_rank,
+            dtype=width,
+            repeat=layers,
+        ),
+        shard.linear("q_up", tokens, queries, rank or model.hidden, layers),
+        Elementwise(
+            name="rotary_cache_write",
+            elements=tokens * (heads * model.qk_rope_head_dim + latent),
+            dtype=width,
+            repeat=layers,
+        ),
+        *(index_projections(shard, tokens) if model.index_top_k else ()),
+        shard.linear("o_proj", tokens, model.hidden, heads * model.v_head_dim, layers),
+    )
+
+
+def _residual_norm(name: str, shard: Shard, tokens: Column) -> Elementwise:
+    """Return the residual sum fused with the norm after it: two tensors in, two out."""
+    return Elementwise(
+        name=name,
+        elements=tokens * shard.model.hidden,
+        reads=2.0,
+        writes=2.0,
+        dtype=shard.how.activations,
+        repeat=shard.part.layers,
+    )

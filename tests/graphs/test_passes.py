@@ -1,0 +1,116 @@
+"""Passes over graphs, as points of the composition simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from simulators.composition.point import CompositionPoint
+from simulators.composition.simulator import SIMULATOR
+from simulators.core.contract import schema_of
+from simulators.core.errors import UserError
+from simulators.core.folder import GRAPHS
+from sweeper.testing import check_simulator
+
+
+def points(*rows: dict[str, Any]) -> pa.RecordBatch:
+    """Return points with defaults filled in."""
+    fields = dataclasses.fields(CompositionPoint)
+    filled = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    table = pa.Table.from_pylist([filled | row for row in rows], schema=schema_of(CompositionPoint))
+    columns = [
+        column.combine_chunks().dictionary_encode() if pa.types.is_string(column.type)
+        else column.combine_chunks()
+        for column in table.columns
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, names=table.column_names)
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    base = {"model": "resnet50", "gpu": "a100_sxm", "phase": "inference", "batch": 8}
+    return SIMULATOR.evaluate(points(base | more)).to_pylist()[0]
+
+
+@pytest.mark.parametrize("name", GRAPHS.names())
+def test_every_family_has_a_time_and_a_memory(name: str) -> None:
+    size = 10_000 if name == "gcn_products" else 0
+    found = asked(model=name, batch=1, size=size)
+    assert found["status"] == "ok"
+    assert found["latency_s_lo"] < found["latency_s"] < found["latency_s_hi"]
+    assert found["weight_bytes"] > 0
+    assert found["energy_j"] > 0
+    assert 0 < found["mfu"] < 1
+
+
+def test_the_parts_of_a_pass_add_up() -> None:
+    for more in ({}, {"phase": "training", "dp": 8}, {"runtime": "eager"}, {"model": "vit_b16"}):
+        found = asked(**more)
+        names = ("linear_s", "prefill_attention_s", "collective_s", "launch_s")
+        assert sum(found[name] for name in names) == pytest.approx(found["latency_s"])
+
+
+def test_a_mixed_batch_answers_as_its_rows_alone() -> None:
+    batch = points(
+        {"model": "resnet50", "gpu": "a100_sxm", "phase": "inference", "batch": 2},
+        {"model": "gpt2", "gpu": "a100_sxm", "phase": "decode", "batch": 2},
+        {"model": "gpt2", "gpu": "a100_sxm", "phase": "training", "batch": 2, "context": 128},
+        {"model": "vgg16", "gpu": "t4", "phase": "inference", "tp": 2},
+        {"model": "gpt2_xl", "gpu": "t4", "phase": "training"},
+    )
+    check_simulator(SIMULATOR, batch)
+
+
+def test_a_training_step_is_several_forward_passes() -> None:
+    forward, step = asked(runtime="graphs"), asked(phase="training")
+    assert 2.5 * forward["latency_s"] < step["latency_s"] < 8 * forward["latency_s"]
+    assert step["weight_bytes"] == pytest.approx(16 / 2 * forward["weight_bytes"])
+
+
+def test_gradients_of_more_gpus_are_summed_behind_the_backward_pass() -> None:
+    alone, few, many = (asked(phase="training", batch=64, dp=dp) for dp in (1, 8, 64))
+    assert alone["collective_s"] == 0.0
+    assert 0.0 < few["collective_s"] < 0.1 * few["latency_s"]
+    assert many["tokens_per_s"] > 4 * few["tokens_per_s"]
+
+
+def test_small_batches_wait_for_their_launches_unless_graphs_are_replayed() -> None:
+    eager, replayed = (asked(batch=1, runtime=runtime) for runtime in ("eager", "graphs"))
+    assert eager["launch_s"] > eager["linear_s"]
+    assert replayed["launch_s"] == 0.0
+    assert asked(batch=1, runtime="eager", without="launch")["launch_s"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"model": "gpt2_xl", "gpu": "t4", "phase": "training"}, "weights_exceed_hbm"),
+        ({"batch": 100_000}, "batch_exceeds_hbm"),
+        ({"tp": 2}, "cut_unsupported"),
+        ({"dtype": "fp8", "gpu": "h100_sxm"}, "dtype_unsupported"),
+    ],
+)
+def test_what_cannot_be_says_why(more: dict[str, Any], reason: str) -> None:
+    found = asked(**more)
+    assert found["status"] == "infeasible"
+    assert found["reason"].startswith(reason)
+
+
+def test_a_batch_of_none_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        asked(batch=0)
+
+
+def test_explained_rows_add_up_to_the_pass() -> None:
+    point = {"gpu": "a100_sxm", "batch": 4, "model": "resnet50", "phase": "training", "dp": 4}
+    fields = dataclasses.fields(CompositionPoint)
+    filled = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    rows = SIMULATOR.explain(filled | point)
+    found = asked(**point)
+    assert sum(row.time_s for row in rows) == pytest.approx(found["latency_s"])
+    assert sum(row.energy_j for row in rows) == pytest.approx(found["energy_j"])
+    kept = sum(row.memory_bytes for row in rows)
+    assert kept == pytest.approx(found["weight_bytes"] + found["activation_bytes"])
+    assert {row.devices for row in rows if row.flops} == {4}

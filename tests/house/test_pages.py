@@ -1,0 +1,51 @@
+"""Every metric of every simulator is defined under a heading of `docs/`, which it names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from simulators.core.contract import load_simulator
+from simulators.core.folder import SIMULATORS
+from tests.conftest import ROOT
+
+METRICS = [
+    (simulator, f.name, f.metadata["page"])
+    for simulator in SIMULATORS.names()
+    for f in fields(load_simulator(simulator).metrics)
+]
+CODE = re.compile(r"^```.*?^```", re.S | re.M)
+SECTION = re.compile(r"^(#+) (.+?)\n(.*?)(?=^#|\Z)", re.S | re.M)
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the text under each heading, by the name that links give the heading."""
+    text = CODE.sub("", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    named = {
+        re.sub(r"[^\w\- ]", "", title).lower(): body for _, title, body in SECTION.findall(text)
+    }
+    return {title.replace(" ", "-"): body for title, body in named.items()}
+
+
+def names(text: str) -> set[str]:
+    """Return the names between backticks; `a_{b,c}` are two.
+
+    >>> sorted(names("`ttft_{p50,p99}_s` and `mfu`"))
+    ['mfu', 'ttft_p50_s', 'ttft_p99_s']
+    """
+    found, spelt = [*re.findall(r"`([\w{},]+)`", text)], set()
+    for name in found:
+        if match := re.search(r"\{([\w,]+)\}", name):
+            found += [name.replace(match[0], word, 1) for word in match[1].split(",")]
+        else:
+            spelt.add(name)
+    return spelt
+
+
+@pytest.mark.parametrize(("simulator", "metric", "page"), METRICS)
+def test_a_metric_is_defined_on_its_page(simulator: str, metric: str, page: str) -> None:
+    file, _, heading = page.partition("#")
+    assert file == f"{simulator}.md"
+    assert metric in names(sections(file).get(heading, "")), f"docs/{page} does not define it"

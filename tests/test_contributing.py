@@ -1,0 +1,62 @@
+"""The guide for contributors does what it says: its files are written and its commands run."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sweeper.__main__ import main
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
+FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```", re.S | re.M)
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.S | re.M)
+EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
+PROMISED = (
+    "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine",
+    "simulator",
+)  # fmt: skip
+
+
+def test_every_kind_has_an_example() -> None:
+    assert {name.split()[-1] for name in EXAMPLES} == set(PROMISED)
+
+
+@pytest.mark.parametrize("home", ["catalog", "SWEEPER_HOME"])
+@pytest.mark.parametrize("section", EXAMPLES)
+def test_an_example_runs(
+    section: str,
+    home: str,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Beside the user first, then in the folder that $SWEEPER_HOME names."""
+    if home == "SWEEPER_HOME":
+        monkeypatch.setenv("SWEEPER_HOME", str(workplace / "mine"))
+    for name, text in FILE.findall(SECTIONS["Where things are"] + SECTIONS[section]):
+        file = workplace / name.replace(
+            "catalog/", "mine/" if home == "SWEEPER_HOME" else "catalog/"
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    for block in CONSOLE.findall(SECTIONS[section]):
+        for command, expected in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.M):
+            python, option, module, *words = shlex.split(command)
+            assert (python, option, module) == ("python", "-m", "sweeper")
+            assert main(words) == 0
+            _check(expected, capsys.readouterr().out)
+
+
+def _check(expected: str, printed: str) -> None:
+    """Compare as doctests do: `...` stands for anything."""
+    how = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    checker = doctest.OutputChecker()
+    if not checker.check_output(expected, printed, how):
+        example = doctest.Example("", expected)
+        pytest.fail(checker.output_difference(example, printed, how))
