@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.tables.catalog_names import replica_of
 from lab.tables.deployments import MEAN
 from simulators.composition.replica import Replica, Runtime
+from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import Step
-
-Floats = NDArray[np.float64]
 
 APART = ("sglang",)
 """Engines that run prompts in iterations of their own."""

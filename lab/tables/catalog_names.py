@@ -6,7 +6,7 @@ from typing import Any
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import MXFP4, load_model
+from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.composition.replica import Replica
 from simulators.core.folder import GPUS as CATALOG
 
@@ -76,10 +76,10 @@ def is_gpu(written: str) -> bool:
     return CATALOG.has(gpu_name(written))
 
 
-def replica_of(model: str, gpu: str, **more: Any) -> Replica:
+def replica_of(model: str | LanguageModel, gpu: str, **more: Any) -> Replica:
     """Return a replica of a model on GPUs in the nodes they are sold in, by the catalog's names."""
-    board = load_gpu(gpu)
-    return Replica(model=load_model(model), gpu=board, cluster=cluster_for("auto", board), **more)
+    known, board = load_model(model) if isinstance(model, str) else model, load_gpu(gpu)
+    return Replica(model=known, gpu=board, cluster=cluster_for("auto", board), **more)
 
 
 def four_bit_experts(model: str, gpu: str) -> str:

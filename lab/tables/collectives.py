@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.tables.rows import read_table
+from lab.tables.rows import Bools, read_table
+from simulators.core.jit import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = "collectives/nccl_measured.parquet"

@@ -1,4 +1,4 @@
-"""A deployment is a model on GPUs, looked up once and described so that equal ones share tables."""
+"""What a design point deploys: a model on GPUs, its cost, and what is known before any request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import Hardware
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A replica, known by its description: equal descriptions share their tables."""
+
+    description: str
+    replica: Replica = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -64,14 +71,6 @@ class _Known(Generic[K]):
 
     description: str
     value: K = field(compare=False, repr=False)
-
-
-DEPLOYED = (
-    "model", "gpu", "cluster", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "kv_dtype",
-    "runtime", "without", "prices", "usd_per_gpu_hour", "sm_scale", "clock_scale",
-    "bandwidth_scale", "l2_scale",
-)  # fmt: skip
-"""The fields of a point that say what stands in the rack, and what it costs."""
 
 
 def deployment_of(point: ServingPoint) -> Deployment:

@@ -15,12 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.tables.collectives import Curves
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from simulators.core.jit import Floats, Ints
 
 DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
 """Usual size of a departure, how far it reaches, and the spread between versions of a library."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from lab.tables.rows import Bools
+from simulators.core.jit import Floats
 
 ROW_ERROR = 0.10
 """Rows scatter by about this much for reasons no constant explains."""
@@ -66,7 +66,7 @@ def fit(problem: Problem) -> Fitted:
     return Fitted(solve(problem, np.ones(groups.size, bool)), without, held_out)
 
 
-def solve(problem: Problem, train: NDArray[np.bool_]) -> Floats:
+def solve(problem: Problem, train: Bools) -> Floats:
     """Return the constants fitted to some of the rows, none of them negative."""
     design = np.stack([c.column for c in problem.constants], axis=-1)[train]
     measured = problem.measured_s[train]
