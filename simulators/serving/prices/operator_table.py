@@ -51,24 +51,6 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
     return {str(name): (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
 
 
-def op_table(times: Times, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage.
-
-    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
-    sampling, the host. So may be the time to save keys and values, and to send them on.
-
-    Args:
-        times: of every operator.
-        layers: of one pipeline stage.
-        tp: tensor parallel degree.
-
-    Raises:
-        UserError: an operator is missing.
-    """
-    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
-    return stage_table(times, layer, layers=layers)
-
-
 def layer_ms(
     times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
 ) -> Floats:
@@ -83,17 +65,22 @@ def layer_ms(
     Raises:
         UserError: an operator is missing.
     """
-    needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
+    reduced = ("all_reduce",) if tp > 1 else ()
+    needed = (*ONCE, "attn_decode", "attn_prefill", *reduced)
     if missing := [name for name in needed if name not in times]:
         raise UserError(f"the op table lacks {', '.join(missing)}")
     layer = np.sum([by_tokens(times, name) for name in (*ONCE, *more)], axis=0)
-    if tp > 1:
-        layer = layer + 2.0 * (by_tokens(times, "all_reduce") + launch_ms)
+    for name in reduced:
+        layer = layer + 2.0 * (by_tokens(times, name) + launch_ms)
     return np.asarray(layer, np.float64)
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
-    """Return the price table of a stage, given what depends on tokens alone of one layer."""
+    """Return the price table of a stage, given what depends on tokens alone of one layer.
+
+    `iteration` is what the last stage adds to all its layers: the LM head, sampling, the host. It
+    may be left out, and so may the time to send on.
+    """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
     decode = _grid(*times["attn_decode"], a_step=1, b_step=at.PAST_STEP) * layers
