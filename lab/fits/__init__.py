@@ -1,1 +1,4 @@
-"""TO DESCRIBE."""
+"""Measurements become calibrations: a file each, run by `python -m lab.fits NAME`.
+
+`driver.py` reads the arguments, writes the files and prints the errors on held-out rows.
+"""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import Plan, plan_for
+from simulators.collectives.plan import Plan, op_of, plan_for, plan_of
 from simulators.collectives.single import simulate
 from simulators.collectives.topology import Dimension, Topology
 from simulators.collectives.world import FINISH_NS
@@ -22,6 +22,7 @@ BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch
 NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_binary_tree"}
 GIB = 2.0**30
 """A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
+HGX_LATENCY_S, HGX_MEMORY_BYTES_PER_S = 936.25e-9, 3.35e12
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,17 @@ def event_ns(runs: Runs) -> NDArray[np.int64]:
         report = simulate(runs.plans[i], runs.requests[i], float(runs.memory_bytes_per_s[i]))
         out[i] = report[FINISH_NS]
     return out
+
+
+def hgx(ranks: int, gbytes_per_s: float) -> Plan:
+    """Return the network of the peer's HGX-H100 configuration, of some NPUs and GB/s."""
+    return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
+
+
+def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
+    """Return what the event loop says of one collective under that configuration."""
+    request = np.array([0, op_of(collective), size_bytes, 4, 2, 1, 10, 0], np.int64)
+    return int(simulate(plan, request, HGX_MEMORY_BYTES_PER_S)[FINISH_NS])
 
 
 def plan_of_row(row: dict[str, Any]) -> Plan:

@@ -3,13 +3,13 @@
 `--write FILE` times PyTorch's kernels, as many shapes as fit in `--seconds`, and writes one Parquet
 file with the columns of the reference tables, which the fits read:
 
-    python -m lab.profiler.__main__ --write mine.parquet
-    python -m lab.profiler.__main__ --compare mine.parquet
-    python -m lab.fits.fp32_kernels        --device l40s --measured mine.parquet
-    python -m lab.fits.tensor_cores --device l40s --measured mine.parquet
+    python -m lab.profiler --write mine.parquet
+    python -m lab.profiler --compare mine.parquet
+    python -m lab.fits fp32_kernels --device l40s --measured mine.parquet
+    python -m lab.fits tensor_cores --device l40s --measured mine.parquet
 
 `latency_us` is the median of warm repeats, `cold_us` the same after the caches were overwritten,
-and `timing` says by what clock; `measure_torch.py` has the details.
+and `timing` says by what clock; `torch_backend.py` has the details.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pyarrow.parquet
 from lab.profiler.compare import compare_file
 from lab.profiler.shapes import DTYPES, FAMILIES, Call, Design, calls
 from lab.profiler.torch_backend import Bench, Timed, open_bench
-from lab.tables.kernels.fp32_kernels import SIZES, catalog_name
+from lab.tables.kernels.fp32_kernels import SIZES, is_in_catalog
 from lab.tables.kernels.tensor_cores import FORMATS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
@@ -102,7 +102,9 @@ def write_measured(asked: argparse.Namespace, designs: tuple[Design, ...]) -> No
     pa.parquet.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), asked.write)
     counts = Counter(str(row["op"]) for row in rows)
     print(f"{name}: {', '.join(f'{count} {op}' for op, count in counts.items())}")
-    print(f"Written: {asked.write}\n{_next_step(name, asked.write)}")
+    whose = "" if is_in_catalog(name) else " --gpu NAME_OF_ITS_DATA_SHEET"
+    print(f"Written: {asked.write}")
+    print(f"How far off are we? python -m lab.profiler --compare {asked.write}{whose}")
 
 
 def measured_rows(
@@ -125,16 +127,11 @@ def measured_rows(
 def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
     """Return a measurement under the names of the reference tables."""
     format_ = FORMATS.get(call.dtype)
-    kinds = (
-        {"gemm_dtype": format_}
-        if call.op == "gemm"
-        else {"attn_dtype": format_, "kv_cache_dtype": format_}
-        if call.op in ("prefill", "decode")
-        else {}
-    )
+    kinds: dict[str, tuple[str, ...]] = {"gemm": ("gemm_dtype",)}
+    kinds |= dict.fromkeys(("prefill", "decode"), ("attn_dtype", "kv_cache_dtype"))
     return {
         **call.sizes,
-        **kinds,
+        **dict.fromkeys(kinds.get(call.op, ()), format_),
         "op": call.op,
         "dtype": call.dtype,
         "gpu": gpu,
@@ -151,19 +148,9 @@ def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
     }
 
 
-def _next_step(name: str, written: Path) -> str:
-    """Say what can be done with the file."""
-    command = f"python -m lab.profiler.__main__ --compare {written}"
-    try:
-        catalog_name(name)
-    except UnknownNameError:
-        return f"How far off are we? {command} --gpu NAME_OF_ITS_DATA_SHEET"
-    return f"How far off are we? {command}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m lab.profiler.__main__",
+        prog="python -m lab.profiler",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -9,26 +9,26 @@ compared whole, and its line says so.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from lab.claims.kernels.fp32_kernels import Compared, by_family, compare, error_check
-from lab.claims.kernels.tensor_cores import product_of
-from lab.fits.fp32_kernels import is_full
-from lab.tables.kernels.fp32_kernels import CLASS_OF, catalog_name, read_table, rows_of_table
-from lab.tables.kernels.fused_kernels import attention_of, measured_in
+from lab.claims.kernels.fp32_kernels import by_family, compare
+from lab.claims.kernels.judged import detailed, judged
+from lab.claims.lines import was_fitted
+from lab.fits.kernels.fp32_kernels import is_full
+from lab.tables.kernels.fp32_kernels import CLASS_OF, NEEDS, catalog_name, rows_of_table
+from lab.tables.kernels.fused_kernels import measured_in
 from lab.tables.kernels.tensor_cores import own_products
+from lab.tables.rows import read_table
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import fitted_digests, sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
 from simulators.kernels.levels import calibration_file, places, profile_of
-from simulators.kernels.price import Kernel, price
 from simulators.kernels.tensor_levels import tensor_files
 
 ATTENTION = ("prefill", "decode")
@@ -45,15 +45,14 @@ def compare_file(measured: Path, device: str, framework: str) -> list[Check]:
     Raises:
         UserError: the file cannot be read, holds several GPUs or one without a data sheet.
     """
-    table = read_table(measured)
+    table = read_table(measured, NEEDS)
     gpu = load_gpu(device or _device_in(table, measured))
-    digest = sha256_of(measured)
-    compared = [
-        *_calls(table, gpu, unseen_only=digest in fitted_digests(_call_files(gpu))),
-        *_products(table, gpu, framework, unseen_only=digest in fitted_digests(_own_tensor(gpu))),
-        *_attention(table, gpu, framework),
+    calls = [file for file in [calibration_file(gpu.name)] if file is not None]
+    products = [file for file in tensor_files(places()) if file.stem == gpu.name]
+    lines = [
+        *_calls(table, gpu, unseen_only=was_fitted(calls, [measured])),
+        *_loops(table, gpu, framework, unseen_only=was_fitted(products, [measured])),
     ]
-    lines = [error_check(f"{c.gpu} {c.family} MAPE", c, note) for c, note in compared]
     if not lines:
         ops = ", ".join(map(str, table["op"].unique().to_pylist()))
         raise UserError(f"{measured}: no operator to compare; column 'op' has: {ops or 'no rows'}")
@@ -73,59 +72,26 @@ def _device_in(table: pa.Table, measured: Path) -> str:
     )
 
 
-def _call_files(gpu: Gpu) -> list[Path]:
-    file = calibration_file(gpu.name)
-    return [] if file is None else [file]
-
-
-def _own_tensor(gpu: Gpu) -> list[Path]:
-    return [file for file in tensor_files(places()) if file.stem == gpu.name]
-
-
-def _calls(table: pa.Table, gpu: Gpu, *, unseen_only: bool) -> list[tuple[Compared, str]]:
+def _calls(table: pa.Table, gpu: Gpu, *, unseen_only: bool) -> Iterator[Check]:
     """Compare fp32 calls timed from the host."""
     known = table.filter(pc.is_in(table["op"], pa.array(list(CLASS_OF))))
-    if not known.num_rows:
-        return []
     parts = [rows for found, _ in rows_of_table(known, gpu.name) for rows in found]
     profile = profile_of(gpu)
-    compared = []
-    for _, family, mine in by_family(parts):
-        judged = [p.where(p.held_out) if unseen_only and is_full(p) else p for p in mine]
+    for (_, family), mine in by_family(parts).items():
+        some = [p.where(p.held_out) if unseen_only and is_full(p) else p for p in mine]
         seen = unseen_only and not all(map(is_full, mine))
         note = f"{profile.level}, fitted to these rows" if seen else profile.level
-        compared.append((compare(gpu.name, family, judged, profile), note))
-    return compared
+        yield detailed(f"{gpu.name} {family} MAPE", compare(some, profile), note)
 
 
-def _products(
-    table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool
-) -> list[tuple[Compared, str]]:
-    """Compare tensor-core products timed in loops on the device."""
-    compared = []
-    for part in own_products(table, gpu.name):
-        judged = part.where(part.held_out) if unseen_only else part
-        if judged.kind in gpu.peak_flops and len(judged):
-            family = f"{judged.kind} product"
-            line = _priced(family, product_of(judged), gpu, framework, judged.seconds)
-            compared.append((line, f"{framework}'s kernels"))
-    return compared
-
-
-def _attention(table: pa.Table, gpu: Gpu, framework: str) -> list[tuple[Compared, str]]:
-    """Compare attention timed in loops on the device."""
-    compared = []
+def _loops(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> Iterator[Check]:
+    """Compare tensor-core products and attention timed in loops on the device."""
+    products = own_products(table, gpu.name)
+    parts = [part.where(part.held_out) if unseen_only else part for part in products]
+    parts = [part for part in parts if part.dtype in gpu.peak_flops and len(part)]
     for kernel in ATTENTION:
-        mine = table.filter(pc.equal(table["op"], kernel))
-        for part in measured_in(mine, gpu.name, kernel, 1) if mine.num_rows else ():
-            line = _priced(kernel, attention_of(part), gpu, framework, part.seconds)
-            compared.append((line, f"{framework}'s kernels"))
-    return compared
-
-
-def _priced(
-    family: str, operator: Kernel, gpu: Gpu, framework: str, seconds: NDArray[np.float64]
-) -> Compared:
-    priced = price(operator, gpu, framework=framework)
-    covered = (priced.lo_s <= seconds) & (seconds <= priced.hi_s)
-    return Compared(gpu.name, family, priced.latency_s, seconds, covered)
+        parts += measured_in(table.filter(pc.equal(table["op"], kernel)), gpu.name, kernel, 1)
+    for part in parts:
+        family = f"{part.dtype} product" if part.kernel == "gemm" else part.kernel
+        one = judged([replace(part, framework=framework)])
+        yield detailed(f"{gpu.name} {family} MAPE", one, f"{framework}'s kernels")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from simulators.catalog.cluster import AUTO
+from simulators.collectives.protocols import LIBRARIES
 from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, NOTHING
 from simulators.core.contract import choice, fact, metric
 
@@ -29,22 +30,31 @@ class CompositionPoint:
     phase: str = choice(
         "prefill of whole prompts, decode of one token each, training; a graph's: inference",
         default="decode",
+        known=PHASES,
     )
-    batch: int = choice("requests in the batch", default=1)
-    context: int = choice("tokens of each prompt, or read by each decode", default=1024)
+    batch: int = choice("requests in the batch", default=1, at_least=1)
+    context: int = choice("tokens of each prompt, or read by each decode", default=1024, at_least=1)
     size: int = choice(
-        "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual", default=0
+        "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual",
+        default=0,
+        at_least=0,
     )
-    dp: int = choice("GPUs that train on batches of their own and sum gradients", default=1)
+    dp: int = choice(
+        "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
+    )
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice(
         "how kernels are launched: graphs, eager, eager_tp", default=DEFAULT_RUNTIME
     )
     framework: str = choice(
-        "whose kernels and messages: trtllm, vllm, sglang; auto: the runtime's", default=AUTO
+        f"whose kernels and messages: {', '.join(LIBRARIES)}; auto: the runtime's",
+        default=AUTO,
+        known=(AUTO, *LIBRARIES),
     )
-    overlap: float = choice("share of the sums over tensor ranks hidden by products", default=0.0)
+    overlap: float = choice(
+        "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1
+    )
     without: str = choice(
         f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
     )
@@ -52,10 +62,12 @@ class CompositionPoint:
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
         default=NOTHING,
     )
-    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
-    clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
-    bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
-    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)
+    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
+    clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
+    bandwidth_scale: float = choice(
+        "memory bandwidth of a what-if device, relative", default=1.0, above=0
+    )
+    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
 
 
 _time = partial(metric, unit="s", page="composition.md#latency-and-its-parts")

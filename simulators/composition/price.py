@@ -32,6 +32,7 @@ from simulators.composition.replica import Replica
 from simulators.kernels.energy import resting_w
 from simulators.workload.llm.attention import decode_operators, prefill_operators
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
+from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.llm.transformer import (
     collectives,
@@ -161,21 +162,20 @@ def part_iteration(
 
 def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
     """Return the operators and messages of any part of the model, priced one by one."""
-    model, cut, dtype, kv = replica.model, replica.cut, replica.dtype, replica.kv_dtype
+    cut = replica.cut
+    shard = Shard(replica.model, cut, part, replica.dtype, replica.kv_dtype)
     shared = step.tokens / cut.attention_dp  # tokens are dealt out evenly, requests stay whole
     step = busiest_group(step, cut.attention_dp)
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
     some = Step(**{f.name: np.maximum(1.0, getattr(step, f.name)) for f in fields(step)})
     tokens, logits = np.maximum(1.0, shared), some.logits_rows
-    between = collectives(model, cut, part, tokens, dtype)
+    between = collectives(shard, tokens)
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
-    linear = token_operators(model, cut, part, tokens, dtype)
-    head = head_operators(model, cut, part, logits, dtype)
-    ends = logits_collectives(model, cut, part, logits, dtype)
-    prefill = prefill_operators(model, cut, part, some, dtype, kv)
-    decode = decode_operators(model, cut, part, some, dtype, kv)
+    linear, head = token_operators(shard, tokens), head_operators(shard, logits)
+    ends = logits_collectives(shard, logits)
+    prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
         ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
         ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
@@ -282,7 +282,7 @@ class Layers:
     def _send(self, cut: Parallelism) -> Row:
         """Return the message to the next stage, priced."""
         replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
-        sent = collectives(replica.model, cut, NO_LAYERS, tokens, replica.dtype)[-1]
+        sent = collectives(Shard(replica.model, cut, NO_LAYERS, replica.dtype), tokens)[-1]
         [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
         return row.where(self.step.tokens)
 

@@ -51,6 +51,7 @@ from simulators.core.columns import categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution, default_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.graphs import price as graphs
 from simulators.kernels.simulator import SIMULATOR as KERNELS
@@ -70,7 +71,12 @@ class Composition:
     facts: type = CompositionFacts
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Price every row; rows of one replica are priced together."""
+        """Price every row; rows of one replica are priced together.
+
+        Raises:
+            UserError: a value means nothing.
+        """
+        check_batch(CompositionPoint, batch)
         rows = batch.num_rows
         out = {f.name: np.full(rows, np.nan) for f in fields(CompositionMetrics)}
         reasons = np.full(rows, "", object)
@@ -138,6 +144,7 @@ class Composition:
             UserError: a value nothing answers to.
         """
         batch = _batch_of(point)
+        check_batch(CompositionPoint, batch)
         if _graph_rows(batch)[0]:
             job = _job_of(batch.to_pylist()[0])
             return graphs.explained_pass(job, graphs.price_pass(job))
@@ -204,15 +211,13 @@ def _job_of(point: Mapping[str, Any]) -> graphs.Job:
 
     Raises:
         Infeasible: the GPU has no such precision, or the model would have to be cut.
-        UserError: a name nothing answers to, or a size that cannot be.
+        UserError: a name nothing answers to.
     """
     gpu, dtype = gpu_of(point), point["dtype"]
     if dtype not in gpu.peak_flops or BYTES.get(dtype, 0.0) < BYTES["fp16"]:
         raise Infeasible("dtype_unsupported", f"graphs on '{gpu.name}' are not run in {dtype}")
     if point["tp"] * point["pp"] != 1:
         raise Infeasible("cut_unsupported", "a graph runs whole on each GPU; dp has replicas")
-    if min(point["batch"], point["dp"]) < 1 or point["size"] < 0:
-        raise UserError("batch and dp must be at least 1, and size at least 0")
     effects = effects_without(point["without"])
     replayed = point["runtime"] == DEFAULT_RUNTIME
     size = point["size"] if is_graph_model(point["model"]) else point["size"] or point["context"]

@@ -1,4 +1,4 @@
-"""A backward pass launches what each operator's derivative is written in.
+"""The kernels of a backward pass: what each operator's derivative is written in.
 
 The formulas are those of PyTorch's `derivatives.yaml`, as streams over memory where they are no
 products: softmax multiplies gradient and result before it takes row sums, dropout turns its mask
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulators.graphs.forward import (
     BACKWARD,
@@ -111,7 +112,7 @@ def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, .
     """Return the products for the gradients of both factors, and the sum for a bias."""
     forward = product(graph, node, dtype)
     if isinstance(forward, Attention):
-        return (_attention_backward(forward),)
+        return (replace(forward, pairs=ATTENTION_BACKWARD * forward.pairs),)
     if isinstance(forward, Gemm):
         m, n = node.numbers / node.shape[-1], float(node.shape[-1])
         k, batch = float(graph.shape(node)[-1]), 1.0
@@ -128,13 +129,3 @@ def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, .
     if graph.nodes[node.inputs[0]].kind == "input":
         return (of_weight, *bias)
     return (of_input, of_weight, *bias)
-
-
-def _attention_backward(forward: Attention) -> Attention:
-    """Return attention with the products of its backward pass."""
-    return Attention(
-        name=forward.name, phase=forward.phase, requests=forward.requests,
-        query_tokens=forward.query_tokens, pairs=ATTENTION_BACKWARD * forward.pairs,
-        kv_tokens=forward.kv_tokens, heads=forward.heads, kv_heads=forward.kv_heads,
-        head_dim=forward.head_dim, dtype=forward.dtype, kv_dtype=forward.kv_dtype,
-    )  # fmt: skip

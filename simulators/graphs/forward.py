@@ -1,4 +1,4 @@
-"""A framework runs a graph as kernels: one per operator, or one per group between two products.
+"""The kernels of a forward pass: one per operator, or one per group between two products.
 
 Eager PyTorch launches what its operators are written in; each kernel that is no product streams
 numbers through memory. A compiler fuses what stands between two matrix products, as far as one part

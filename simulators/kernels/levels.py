@@ -195,7 +195,7 @@ def _scalar_profile(key: _Key, level: str, file: Path | None) -> Profile:
     if wanted != has:
         raise UserError(
             f"gpu '{key.name}' is calibrated at level {has}, not {wanted}\n"
-            f"To change that: python -m lab.fits.fp32_kernels --device {key.name} --measured FILE"
+            f"To change that: python -m lab.fits fp32_kernels --device {key.name} --measured FILE"
         )
     donors = str(content["donor"]) if wanted == "few_shot" else ""
     under = zero_shot_profile(key.name, key.vendor, key.architecture, key.flops_per_j, donor=donors)

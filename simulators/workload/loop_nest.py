@@ -1,4 +1,4 @@
-"""A layer is a perfect loop nest: dimensions with bounds, and tensors that project from them.
+"""Layers as loop nests, for accelerators: dimensions with bounds, and tensors that project on them.
 
 Seven loops make a convolution: N images, M filters, C channels, R x S taps, P x Q outputs. Each
 rank of a tensor is a sum of dimensions with coefficients (stride, dilation), so products, batched
@@ -118,18 +118,8 @@ def conv(
     >>> conv("conv1", m=64, c=3, r=7, s=7, p=112, q=112, stride=2).macs
     118013952
     """
-    height = (("R", dilation), ("P", stride))
-    width = (("S", dilation), ("Q", stride))
-    return Layer(
-        name,
-        ("N", "C", "M", "R", "S", "P", "Q"),
-        (n, c, m, r, s, p, q),
-        (
-            Tensor("Weights", _ranks("CMRS")),
-            Tensor("Inputs", (*_ranks("NC"), height, width)),
-            Tensor("Outputs", _ranks("NMPQ"), output=True),
-        ),
-    )
+    bounds = {"N": n, "C": c, "M": m, "R": r, "S": s, "P": p, "Q": q}
+    return _layer(name, bounds, "CMRS", _window("NC", stride, dilation), "NMPQ")
 
 
 def dwconv(
@@ -145,18 +135,8 @@ def dwconv(
     dilation: int = 1,
 ) -> Layer:
     """Return a depthwise convolution: one filter per channel, so no M."""
-    height = (("R", dilation), ("P", stride))
-    width = (("S", dilation), ("Q", stride))
-    return Layer(
-        name,
-        ("N", "C", "R", "S", "P", "Q"),
-        (n, c, r, s, p, q),
-        (
-            Tensor("Weights", _ranks("CRS")),
-            Tensor("Inputs", (*_ranks("NC"), height, width)),
-            Tensor("Outputs", _ranks("NCPQ"), output=True),
-        ),
-    )
+    bounds = {"N": n, "C": c, "R": r, "S": s, "P": p, "Q": q}
+    return _layer(name, bounds, "CRS", _window("NC", stride, dilation), "NCPQ")
 
 
 def matmul(name: str, *, n: int, c: int, m: int) -> Layer:
@@ -165,30 +145,12 @@ def matmul(name: str, *, n: int, c: int, m: int) -> Layer:
     >>> matmul("fc", n=1, c=2048, m=1000).words("Weights")
     2048000
     """
-    return Layer(
-        name,
-        ("N", "C", "M"),
-        (n, c, m),
-        (
-            Tensor("Weights", _ranks("CM")),
-            Tensor("Inputs", _ranks("NC")),
-            Tensor("Outputs", _ranks("NM"), output=True),
-        ),
-    )
+    return _layer(name, {"N": n, "C": c, "M": m}, "CM", _ranks("NC"), "NM")
 
 
 def bmm(name: str, *, b: int, n: int, c: int, m: int) -> Layer:
     """Return B independent products; attention is two of them, chained."""
-    return Layer(
-        name,
-        ("B", "N", "C", "M"),
-        (b, n, c, m),
-        (
-            Tensor("Weights", _ranks("BCM")),
-            Tensor("Inputs", _ranks("BNC")),
-            Tensor("Outputs", _ranks("BNM"), output=True),
-        ),
-    )
+    return _layer(name, {"B": b, "N": n, "C": c, "M": m}, "BCM", _ranks("BNC"), "BNM")
 
 
 def einsum(name: str, projection: str, **bounds: int) -> Layer:
@@ -222,8 +184,25 @@ def _rank(name: str, text: str) -> Rank:
     return tuple(terms)
 
 
+def _layer(
+    name: str, bounds: Mapping[str, int], weights: str, inputs: tuple[Rank, ...], outputs: str
+) -> Layer:
+    """Return a layer whose weights and outputs have one dimension in each rank."""
+    tensors = (
+        Tensor("Weights", _ranks(weights)),
+        Tensor("Inputs", inputs),
+        Tensor("Outputs", _ranks(outputs), output=True),
+    )
+    return Layer(name, tuple(bounds), tuple(bounds.values()), tensors)
+
+
 def _ranks(dims: str) -> tuple[Rank, ...]:
     return tuple(((dim, 1),) for dim in dims)
+
+
+def _window(dims: str, stride: int, dilation: int) -> tuple[Rank, ...]:
+    """Return ranks with the rows and columns that taps slide over as the last two."""
+    return (*_ranks(dims), (("R", dilation), ("P", stride)), (("S", dilation), ("Q", stride)))
 
 
 def _check(tensor: Tensor, dims: tuple[str, ...], where: str) -> None:

@@ -1,4 +1,4 @@
-"""A precision names how a model is stored and multiplied: `fp8`, `w4a16`, `bf16` ...
+"""Precisions: how a model is stored and multiplied, by names such as `fp8`, `w4a16`, `bf16`.
 
 Public checkpoints of mixtures often narrow the experts alone: `bf16+fp4` is bf16 everywhere but in
 the routed experts, which are fp4.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.claims.collectives.collectives import PUBLISHED_NS
+from lab.claims.collectives.astra_sim import PUBLISHED_NS
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.analytic import collectives_ns
 from simulators.collectives.plan import plan_of

@@ -30,6 +30,7 @@ from simulators.core.errors import UnknownNameError
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import moved_bytes
 from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Gemm
@@ -64,7 +65,7 @@ def test_fusion_saves_traffic_and_quantising() -> None:
 
 def test_unfused_steps_move_what_lies_between_them_twice() -> None:
     model, cut = load_model("llama2_70b"), Parallelism(tp=4)
-    fused = token_operators(model, cut, stage_of(model, cut, 0), 100.0, "bf16")
+    fused = token_operators(Shard(model, cut, stage_of(model, cut, 0), "bf16"), 100.0)
     apart = unfused(fused, model)
     assert len(apart) > len(fused)
     moved = [sum(float(moved_bytes(o)) * o.repeat for o in one) for one in (fused, apart)]
@@ -130,16 +131,13 @@ def test_everything_is_counted_by_default() -> None:
 
 def test_what_is_timed_with_experts_is_not_priced_beside_them() -> None:
     design = replica("mixtral_8x7b", tp=2)
-    operators = token_operators(
-        design.model, design.cut, stage_of(design.model, design.cut, 0), 64.0, "bf16"
-    )
+    part = stage_of(design.model, design.cut, 0)
+    operators = token_operators(Shard(design.model, design.cut, part, "bf16"), 64.0)
     timed = {row.operator.name for row in compute_rows(operators, design, "tokens")}
     listed = {operator.name for operator in operators}
     assert listed - timed == set(AROUND_EXPERTS)
     # Nobody timed experts in 32 bits: their products are tiles, and the small ones stand alone.
-    wide = token_operators(
-        design.model, design.cut, stage_of(design.model, design.cut, 0), 64.0, "fp32"
-    )
+    wide = token_operators(Shard(design.model, design.cut, part, "fp32"), 64.0)
     assert {row.operator.name for row in compute_rows(wide, design, "tokens")} == listed
 
 

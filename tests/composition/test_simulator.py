@@ -101,14 +101,14 @@ def test_a_point_that_cannot_exist_says_why(point: dict[str, Any], reason: str) 
     [
         ({"model": "lama2_7b", "gpu": "h100_sxm"}, UnknownNameError, "did you mean 'llama2_7b'"),
         ({"model": "gpt2", "gpu": "h100_smx"}, UnknownNameError, "did you mean 'h100_sxm'"),
-        ({"model": "gpt2", "gpu": "h100_sxm", "phase": "decod"}, UnknownNameError, "decode"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "phase": "decod"}, UserError, "decode"),
         ({"model": "gpt2", "gpu": "h100_sxm", "dtype": "fp61"}, UnknownNameError, "fp16"),
         ({"model": "gpt2", "gpu": "h100_sxm", "kv_dtype": "fp61"}, UnknownNameError, "fp16"),
         ({"model": "gpt2", "gpu": "h100_sxm", "runtime": "grafs"}, UnknownNameError, "graphs"),
         ({"model": "gpt2", "gpu": "h100_sxm", "batch": 0}, UserError, "at least 1"),
-        ({"model": "gpt2", "gpu": "h100_sxm", "framework": "vlm"}, UnknownNameError, "'vllm'"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "framework": "vlm"}, UserError, "'vllm'"),
         ({"model": "gpt2", "gpu": "h100_sxm", "without": "lunch"}, UnknownNameError, "'launch'"),
-        ({"model": "gpt2", "gpu": "h100_sxm", "overlap": 1.5}, UserError, "a share, from 0 to 1"),
+        ({"model": "gpt2", "gpu": "h100_sxm", "overlap": 1.5}, UserError, "and at most 1"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_the_users_words(

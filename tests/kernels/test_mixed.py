@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.fits.decode_grids import fit_knots, nearest_rising
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.kernels.interpolation_grid import read_knots, rising
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, GroupedGemm
 
@@ -132,34 +130,3 @@ def test_a_borrowed_interval_is_wider() -> None:
     own, lent = (price(decode, load_gpu(gpu)) for gpu in ("h100_sxm", "h100_pcie"))
     assert own.lo_s < own.latency_s < own.hi_s
     assert float(lent.hi_s / lent.lo_s) > float(own.hi_s / own.lo_s)
-
-
-def test_the_nearest_rising_grid_is_the_grid_itself_where_it_rises() -> None:
-    grid = np.add.outer(np.arange(4.0), np.arange(5.0))
-    assert np.allclose(nearest_rising(grid, np.ones((4, 5))), grid)
-    fallen = grid.copy()
-    fallen[1, 2] = 9.0
-    found = nearest_rising(fallen, np.ones((4, 5)))
-    assert np.array_equal(found, rising(found))
-    assert np.sum((found - fallen) ** 2) < np.sum((rising(fallen) - fallen) ** 2)
-
-
-def test_knots_give_back_the_times_they_were_fitted_to() -> None:
-    requests, keys = (
-        x.reshape(-1) for x in np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(1, 9))
-    )
-    seconds = 1e-6 * (5.0 + requests * keys / 100.0)
-    steps = Attention(
-        name="decode",
-        phase="decode",
-        requests=requests,
-        query_tokens=requests,
-        pairs=requests * keys,
-        kv_tokens=requests * keys,
-        heads=8.0,
-        kv_heads=1.0,
-        head_dim=128.0,
-    )
-    knots = fit_knots(steps, seconds, lambda a: np.full(np.shape(a.requests), 1e-5), alone=False)
-    assert np.allclose(read_knots(knots, steps), seconds, rtol=1e-6)
-    assert np.isnan(read_knots(knots, replace(steps, head_dim=80.0))).all()

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lab.tables.kernels.tensor_cores import TensorRows
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
 from simulators.kernels.families.gemm import batched_rates_of, tensor_rates_of
@@ -160,11 +159,3 @@ def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> N
     assert tensor_rates(boards, "rtx_4090", "ada")["bf16"].measured_on == "rtx_4090"
     assert tensor_rates(boards, "l4", "ada")["bf16"].measured_on == "rtx_pro_6000"
     assert tensor_rates(boards, "rtx_4090", "ada")["fp8"].measured_on == "rtx_pro_6000"
-
-
-def test_few_matrices_still_leave_some_to_judge_by() -> None:
-    place = np.array([0.1, 0.3, 0.5, 0.7, 0.9]).repeat(2)
-    size = np.ones(10)
-    rows = TensorRows("rtx_4090", "vllm", "bf16", "", size, size, size, size, size, place)
-    assert rows.held_out.sum() == 2
-    assert not rows.where(~rows.held_out).held_out.any()

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
 from simulators.catalog.model import load_model
-from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import GRAPHS, MODELS, read_toml
+from simulators.core.folder import GRAPHS, MODELS
 from simulators.workload.graphs.decoder import decoder_graph
-from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Graph, Load
 
@@ -70,12 +68,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def shape_of(name: str, kind: type) -> Any:
-    """Return the sizes in the catalog as one family."""
-    sheet = {k: v for k, v in read_toml(GRAPHS.find(name)).items() if k != "family"}
-    return fill(kind, sheet, GRAPHS.find(name), "model")
-
-
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_weights_are_those_the_makers_count(name: str) -> None:
     assert draw(name, Load(batch=1)).parameters == PARAMETERS[name]
@@ -87,9 +79,10 @@ def test_products_are_those_the_makers_count(name: str) -> None:
 
 
 def test_denoisers_have_their_published_sizes() -> None:
-    unet = shape_of("stable_diffusion_1_5", LatentDiffusion).denoiser(1)
-    assert unet.parameters == 859_520_964  # diffusers' UNet2DConditionModel
-    dit = shape_of("dit_xl_2", DiffusionTransformer).denoiser(1)
+    images = draw("stable_diffusion_1_5", Load(batch=1, training=True))
+    unet = sum(n.copies * n.parameters for n in images.nodes if n.name.startswith("step."))
+    assert unet == 859_520_964  # diffusers' UNet2DConditionModel
+    dit = draw("dit_xl_2", Load(batch=1, training=True))
     assert dit.parameters == pytest.approx(675e6, rel=1e-3)  # Peebles and Xie, table 4
     assert dit.flops / 2e9 == pytest.approx(118.64, rel=1e-3)
 

@@ -11,6 +11,7 @@ from simulators.catalog.model import load_model
 from simulators.workload.llm.attention import decode_operators, prefill_operators
 from simulators.workload.llm.feed_forward import busiest_share
 from simulators.workload.llm.parallelism import Parallelism, stage_of
+from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import (
@@ -142,10 +143,8 @@ def test_a_latent_decode_reads_one_latent_a_key() -> None:
 def test_an_indexer_leaves_a_query_its_best_keys_alone() -> None:
     model = load_model("glm_5")
     for context, seen in ((1500.0, 1500.0), (9000.0, 2048.0)):
-        operators = decode_operators(
-            model, Parallelism(tp=8), stage_of(model, Parallelism(), 0), decode_step(4.0, context),
-            "fp8", "fp8",
-        )  # fmt: skip
+        shard = Shard(model, Parallelism(tp=8), stage_of(model, Parallelism(), 0), "fp8", "fp8")
+        operators = decode_operators(shard, decode_step(4.0, context))
         (attention,) = [o for o in operators if isinstance(o, Attention)]
         (scores,) = [o for o in operators if o.name == "index_scores"]
         assert isinstance(scores, Elementwise)
@@ -156,10 +155,8 @@ def test_an_indexer_leaves_a_query_its_best_keys_alone() -> None:
 def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
     model, pairs = load_model("glm_5"), []
     for tokens in (2048.0, 8192.0):
-        operators = prefill_operators(
-            model, Parallelism(), stage_of(model, Parallelism(), 0), prefill_step(2.0, tokens),
-            "fp8", "fp8",
-        )  # fmt: skip
+        shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "fp8", "fp8")
+        operators = prefill_operators(shard, prefill_step(2.0, tokens))
         dense, sparse = (o for o in operators if isinstance(o, Attention))
         pairs.append((float(np.asarray(dense.pairs)), float(np.asarray(sparse.pairs))))
     assert pairs[0] == (2.0 * 2048 * 2049 / 2, 1.0)

@@ -1,3 +1,4 @@
-"""Claims about kernels that `validate` prints."""
+"""Claims about kernels that `validate kernels` prints: a file each, with a function `checks`.
 
-from lab.claims.kernels.fp32_kernels import checks as checks
+`judged.py` is what they share: predictions beside measured rows.
+"""

@@ -9,78 +9,56 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.claims.kernels.judged import judged
+from lab.claims.lines import absent, error_line, percent_off
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
-from lab.tables.kernels.power import PowerRows, read_power_rows, read_times
+from lab.tables.kernels.power import read_power_rows, read_times
 from lab.tables.kernels.tensor_cores import HOST_BOUND
-from simulators.catalog.gpu import load_gpu
+from lab.tables.rows import Groups, Rows, group_of
 from simulators.core.contract import Check
-from simulators.kernels.price import price
-
-Floats = NDArray[np.float64]
 
 LEAST_SHARED = 30
 """Fewer shapes than this in both versions say nothing about their drift."""
 
 
-def checks(reference: Path, rows: str) -> list[Check]:
-    """Return the error of each version's kernels, and the drift between two versions.
-
-    Args:
-        reference: a folder laid out like the reference data.
-        rows: `test` for held-out shapes, `all` for every row.
-    """
-    metered = [p for p in read_power_rows(reference) if (p.framework, p.kind) not in HOST_BOUND]
+def by_version(reference: Path, rows: str) -> list[Check]:
+    """Return the error of each version's kernels, and the drift between two versions."""
+    metered = [p for p in read_power_rows(reference) if (p.framework, p.dtype) not in HOST_BOUND]
     if not metered:
-        return [Check("kernels by version", None, note=f"{MEASURED}/*_power.parquet are absent")]
+        return [absent("kernels by version", f"{MEASURED}/*_power.parquet are absent")]
     found: list[Check] = []
-    for name in dict.fromkeys((p.gpu, p.framework, p.kernel) for p in metered):
-        gpu, framework, kernel = name
-        before = [p for p in metered if (p.gpu, p.framework, p.kernel) == name]
-        after = read_times(reference, kernel, gpu, framework)
-        for old in before:
-            twin = [p for p in after if p.kind == old.kind]
-            found += [_error(part, rows) for part in (old, *twin)]
-            found += [_drift(old, new) for new in twin if _shared(old, new)[0].size >= LEAST_SHARED]
+    for name in dict.fromkeys((p.kernel, p.gpu, p.framework) for p in metered):
+        after = read_times(reference, *name)
+        for old in (p for p in metered if (p.kernel, p.gpu, p.framework) == name):
+            twins = [p for p in after if p.dtype == old.dtype]
+            found += [_error(part, rows) for part in (old, *twins)]
+            found += [line for new in twins for line in _drift(old, new)]
     return list({line.name: line for line in found}.values())
 
 
-def _error(part: PowerRows, rows: str) -> Check:
+def _error(part: Rows, rows: str) -> Check:
     """Check one version's times against what is predicted."""
-    judged = part if rows == "all" else part.where(part.held_out)
-    name = f"{_title(part)} {part.version} MAPE"
-    if not len(judged):
-        return Check(name, None, "%", note="no rows")
-    priced = price(judged.operator, load_gpu(part.gpu), framework=part.framework)
-    error = 100.0 * (priced.latency_s / judged.seconds - 1.0)
-    note = f"median {np.median(np.abs(error)):.1f}, bias {np.mean(error):+.1f}"
-    return Check(name, float(np.mean(np.abs(error))), "%", rows=len(judged), note=note)
+    one = judged([part if rows == "all" else part.where(part.held_out)])
+    return error_line(f"{_title(part)} {part.version} MAPE", [one.errors])
 
 
-def _drift(old: PowerRows, new: PowerRows) -> Check:
+def _drift(old: Rows, new: Rows) -> list[Check]:
     """Compare the same shapes in two versions, neither of them predicted."""
-    i, j = _shared(old, new)
-    change = 100.0 * (new.seconds[j] / old.seconds[i] - 1.0)
+    _, i, j = np.intersect1d(_shape(old), _shape(new), return_indices=True)
+    if i.size < LEAST_SHARED:
+        return []
+    change = percent_off(new.seconds[j], old.seconds[i])
     low, high = np.quantile(change, (0.05, 0.95))
-    name = f"{_title(old)} drift {old.version} to {new.version}"
     note = f"median {np.median(change):+.1f}, nine of ten between {low:+.0f} and {high:+.0f}"
-    return Check(name, float(np.mean(np.abs(change))), "%", rows=change.size, note=note)
+    name = f"{_title(old)} drift {old.version} to {new.version}"
+    return [Check(name, float(np.mean(np.abs(change))), "%", rows=change.size, note=note)]
 
 
-def _shared(old: PowerRows, new: PowerRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of both that timed the same shape."""
-    _, i, j = np.intersect1d(_keys(old), _keys(new), return_indices=True)
-    return np.asarray(i, np.int64), np.asarray(j, np.int64)
+def _shape(part: Rows) -> Groups:
+    """Return a number per row that all sizes decide; nothing metered is batched."""
+    return group_of(size for name, size in part.sizes.items() if name != "batch")
 
 
-def _keys(part: PowerRows) -> NDArray[np.uint64]:
-    """Return a number per row that all sizes decide."""
-    key = np.zeros(len(part), np.uint64)
-    for column in part.sizes.values():
-        key = key * np.uint64(1_000_003) + column.astype(np.uint64)
-    return key
-
-
-def _title(part: PowerRows) -> str:
-    return f"{part.gpu} {part.framework} {part.kernel} {part.kind}"
+def _title(part: Rows) -> str:
+    return f"{part.gpu} {part.framework} {part.kernel} {part.dtype}"

@@ -8,12 +8,14 @@ weight of a few rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Name = TypeVar("Name", bound=Hashable)
 
 WIDTH = 0.01
 """Residuals below about 1 % count as noise: squared."""
@@ -66,3 +68,41 @@ def fit_log(
         if before - best < 1e-5 * before:
             break
     return p
+
+
+def fit_named(
+    model: Callable[[dict[Name, float]], Floats],
+    names: Sequence[Name],
+    start: Floats,
+    measured_s: Floats,
+    *,
+    low: Floats,
+    high: Floats,
+    ridge: float | Floats,
+    weights: Floats | None = None,
+) -> dict[Name, float]:
+    """Return positive numbers by their names, fitted as logarithms.
+
+    Args:
+        model: seconds by these numbers.
+        names: of the numbers.
+        start: logarithms to begin with, and what the ridge pulls to.
+        measured_s: what the model should say.
+        low: least logarithms.
+        high: largest logarithms.
+        ridge: weight of the start, in rows.
+        weights: of the rows; alike unless given.
+    """
+
+    def named(p: Floats) -> dict[Name, float]:
+        return dict(zip(names, np.exp(p).tolist(), strict=True))
+
+    fitted = fit_log(
+        lambda p: model(named(p)),
+        start,
+        measured_s,
+        weights=np.ones(measured_s.size) if weights is None else weights,
+        ridge=np.broadcast_to(ridge, start.shape),
+        bounds=(low, high),
+    )
+    return named(fitted)

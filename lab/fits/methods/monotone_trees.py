@@ -22,18 +22,32 @@ DEEPEST = 4
 
 
 def bend_lines(bend: Correction, leaf_step: float = LEAF_STEP, digits: int = 4) -> list[str]:
-    """Return what a calibration holds of a correction, as finely as asked."""
+    """Return what a calibration holds of a correction, leaves in steps, as finely as asked."""
     leaves = np.rint(bend.values / leaf_step).astype(int).tolist()
+    return [
+        *slope_lines(bend),
+        *split_lines(bend, digits),
+        *([] if leaf_step == LEAF_STEP else [f"leaf_step = {leaf_step}"]),
+        f'leaves = "{" ".join(map(str, leaves))}"',
+    ]
+
+
+def slope_lines(bend: Correction) -> list[str]:
+    """Return what a calibration holds of a correction besides its trees."""
     return [
         f"alpha = {bend.alpha}",
         f"offset = {bend.offset:.6g}",
         f"log_t_lo = {bend.log_t_lo:.6g}",
         f"log_t_hi = {bend.log_t_hi:.6g}",
         f"depth = {bend.depth}",
+    ]
+
+
+def split_lines(bend: Correction, digits: int) -> list[str]:
+    """Return the splits of a correction's trees, as lines of numbers."""
+    return [
         f'features = "{" ".join(map(str, bend.features.tolist()))}"',
         f'thresholds = "{" ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist())}"',
-        *([] if leaf_step == LEAF_STEP else [f"leaf_step = {leaf_step}"]),
-        f'leaves = "{" ".join(map(str, leaves))}"',
     ]
 
 

@@ -1,1 +1,1 @@
-"""TO DESCRIBE."""
+"""Measured kernels as tidy rows: one adapter for each kind of reference table."""

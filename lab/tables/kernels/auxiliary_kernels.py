@@ -1,24 +1,30 @@
-"""Measured side kernels as operators whose every size is a column; shapes are held out whole.
+"""Kernels beside products and attention: state updates, convolutions, quantisation, embeddings.
 
-The layout is that of the reference tables `llm_kernels/{gdn,mamba2,computescale,scale_matrix,
-encoder_attention}.parquet`, and of embeddings in `llm_ops/linear_ops.parquet`. Half of all shapes,
-whatever board or framework they were timed on, are never fitted to.
+The reference tables are `llm_kernels/{gdn,mamba2,computescale,scale_matrix,encoder_attention}` and,
+for embeddings, `llm_ops/linear_ops`. Half of all shapes, whatever board or framework they were
+timed on, are never fitted to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from lab.tables.kernels.fp32_kernels import fraction
-from lab.tables.kernels.fused_kernels import FOLDER, HELD_OUT
+from lab.tables.kernels.fused_kernels import FOLDER
+from lab.tables.rows import (
+    Floats,
+    Rows,
+    Sizes,
+    by_labels,
+    first,
+    group_of,
+    numbers,
+    read_table,
+    tidy,
+)
 from simulators.kernels.families.auxiliary_kernels import (
     CausalConvolution,
     EncoderAttention,
@@ -29,9 +35,6 @@ from simulators.kernels.families.auxiliary_kernels import (
 )
 from simulators.workload.operators import Embedding
 
-Floats = NDArray[np.float64]
-Sizes = Mapping[str, Floats]
-
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "a40")
 
 LAYERS = "llm_ops/linear_ops.parquet"
@@ -39,7 +42,7 @@ LAYERS_SOURCE, LAYERS_FRAMEWORK = "vidur", "vllm"
 """Vidur timed the layers of vllm, whose embedding is PyTorch's; times are in whole microseconds."""
 
 LAYERS_GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "a40": "a40"}
-PHASES = {"context": "prefill", "generation": "decode"}
+PHASES = {"context": "prefill", "generation": "decode", "": ""}
 
 DIFFERENCE = "_minus_"
 """In the name of a kernel whose times are differences of two measured ones, mostly noise."""
@@ -60,106 +63,62 @@ SHAPES = {
 }  # fmt: skip
 """Columns that say what was run, by table."""
 
+TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 
-@dataclass(frozen=True)
-class SideRows:
-    """Rows of one kernel of one framework on one GPU."""
-
-    gpu: str
-    framework: str
-    version: str
-    make: Callable[[Sizes], Side]
-    sizes: Sizes
-    seconds: Floats
-
-    def __len__(self) -> int:
-        return self.seconds.size
-
-    @property
-    def operator(self) -> Side:
-        """Rows as one operator whose sizes are columns."""
-        return self.make(self.sizes)
-
-    @property
-    def kernel(self) -> str:
-        """The calibration's name of the kernel."""
-        return kernel_of(self.operator)
-
-    @property
-    def place(self) -> Floats:
-        """A number in [0, 1) per shape that looks drawn."""
-        group = np.zeros(len(self), np.uint64)
-        for column in self.sizes.values():
-            group = group * np.uint64(1_000_003) + column.astype(np.uint64)
-        return fraction(group)
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Rows of shapes no fit may see."""
-        return np.asarray(self.place >= HELD_OUT)
-
-    def where(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> SideRows:
-        """Return some of the rows."""
-        sizes = {name: column[keep] for name, column in self.sizes.items()}
-        return replace(self, sizes=sizes, seconds=self.seconds[keep])
+Make = Callable[[Sizes], Side]
 
 
-def read_side_rows(reference: Path, gpu: str) -> list[SideRows]:
+def read_auxiliary_rows(reference: Path, gpu: str) -> list[Rows]:
     """Return the rows of one GPU by table, framework and kernel; empty without tables."""
-    found: list[SideRows] = []
+    found: list[Rows] = []
     for name in SHAPES:
-        file = reference / FOLDER / f"{name}.parquet"
-        if not file.is_file():
-            continue
-        table = pa.parquet.read_table(file, filters=[("gpu", "==", gpu)]).unify_dictionaries()
-        for framework in sorted(set(table["framework"].to_pylist())):
-            found += _kernels(name, table.filter(pc.equal(table["framework"], framework)))
-    if gpu in LAYERS_GPUS and (file := reference / LAYERS).is_file():
-        found += _embeddings(file, gpu)
+        if (file := reference / FOLDER / f"{name}.parquet").is_file():
+            found += _kernels(name, read_table(file, gpu=gpu), gpu)
+    if gpu in LAYERS_GPUS and (reference / LAYERS).is_file():
+        found.append(_embeddings(reference / LAYERS, gpu))
     return found
 
 
-def side_tables(reference: Path) -> list[Path]:
-    """Return the tables there are."""
-    files = [reference / FOLDER / f"{name}.parquet" for name in SHAPES]
-    return [file for file in (*files, reference / LAYERS) if file.is_file()]
+def auxiliary_tables(reference: Path) -> list[str]:
+    """Return the names of the tables there are."""
+    return [name for name in TABLES if (reference / name).is_file()]
 
 
-def _embeddings(file: Path, gpu: str) -> list[SideRows]:
+def _embeddings(file: Path, gpu: str) -> Rows:
     """Return the embeddings of one GPU."""
-    wanted = [("gpu", "==", LAYERS_GPUS[gpu]), ("source", "==", LAYERS_SOURCE)]
-    table = pa.parquet.read_table(file, filters=wanted)
-    sizes = {name: table[name].to_numpy().astype(np.float64) for name in ("num_tokens", "n_embd")}
-    seconds = table["emb_ms"].to_numpy().astype(np.float64) * 1e-3
-    timed = np.isfinite(seconds) & (seconds > 0.0)
+    table = read_table(file, gpu=LAYERS_GPUS[gpu], source=LAYERS_SOURCE)
+    columns = numbers(table, ("num_tokens", "n_embd", "emb_ms"))
+    seconds = columns.pop("emb_ms") * 1e-3
 
     def make(s: Sizes) -> Side:
         return Embedding(name="embedding", rows=s["num_tokens"], cols=s["n_embd"], dtype="bf16")
 
-    return [SideRows(gpu, LAYERS_FRAMEWORK, "", make, sizes, seconds).where(timed)]
+    rows = _tidy(columns, seconds, make, gpu, LAYERS_FRAMEWORK, "")
+    return rows.where(np.isfinite(seconds) & (seconds > 0.0))
 
 
-def _kernels(name: str, table: pa.Table) -> list[SideRows]:
-    """Return the rows of each kernel of one framework."""
-    found = []
-    for kernel in sorted(set(table["kernel"].to_pylist())):
-        if DIFFERENCE in kernel:
+def _kernels(name: str, table: pa.Table, gpu: str) -> Iterator[Rows]:
+    """Yield the rows of each framework and kernel of a table."""
+    for (framework, kernel), rows in by_labels(table, "framework", "kernel"):
+        if DIFFERENCE in kernel or rows.num_rows < LEAST_ROWS:
             continue
-        mine = table.filter(pc.equal(table["kernel"], kernel))
-        if mine.num_rows < LEAST_ROWS:
-            continue
-        columns = {n: mine[n].to_numpy().astype(np.float64) for n in SHAPES[name]}
-        gpu, framework, version = (
-            str(mine[word][0].as_py()) for word in ("gpu", "framework", "version")
-        )
-        phase = PHASES[str(mine["phase"][0].as_py())] if "phase" in mine.column_names else ""
+        version, phase = first(rows, "version"), PHASES[first(rows, "phase")]
+        columns = numbers(rows, (*SHAPES[name], "latency_us"))
+        seconds = columns.pop("latency_us") * 1e-6
         make = _maker(name, kernel, phase, version in KEYS_ONLY)
-        seconds = mine["latency_us"].to_numpy().astype(np.float64) * 1e-6
-        found.append(SideRows(gpu, framework, version, make, columns, seconds))
-    return found
+        yield _tidy(columns, seconds, make, gpu, framework, version)
 
 
-def _maker(table: str, kernel: str, phase: str, keys_only: bool) -> Callable[[Sizes], Side]:
+def _tidy(
+    sizes: Sizes, seconds: Floats, make: Make, gpu: str, framework: str, version: str
+) -> Rows:
+    return tidy(
+        sizes, seconds, group_of(sizes.values()), gpu=gpu, framework=framework, version=version,
+        kernel=kernel_of(make(sizes)), dtype="bf16", operator_of=make,
+    )  # fmt: skip
+
+
+def _maker(table: str, kernel: str, phase: str, keys_only: bool) -> Make:
     """Return how a table's sizes become an operator."""
     if table == "computescale":
         return lambda s: Quantisation(name=kernel, rows=s["m"], cols=s["k"], scan=True)

@@ -11,12 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from lab.tables.kernels.fused_kernels import Measured, group_of
-
-Floats = NDArray[np.float64]
+from lab.tables.kernels.fused_kernels import EXPERTS, timed
+from lab.tables.rows import Rows, joined, numbers, read_table, words
 
 FRONTIER = "moe/frontier_moe_profile.parquet"
 SERVING = "serving_modern/lss_profile_moe.parquet"
@@ -24,62 +21,57 @@ SERVING = "serving_modern/lss_profile_moe.parquet"
 FRONTIER_GPUS = {"a100_sxm": ("a100", "a800")}
 SERVING_GPUS = {"rtx_pro_6000": "RTXPRO6000"}
 
+COLUMNS = ("num_tokens", "hidden_dim", "expert_hidden_dim", "router_topk", "num_experts",
+           "num_tensor_parallel_workers", "expert_parallel_size")  # fmt: skip
+"""Frontier's names of the sizes of a layer of experts."""
+
 QWEN3_30B = {"hidden_size": 2048.0, "inter_size": 768.0, "topk": 8.0, "num_experts": 128.0}
 """The one model of the serving table, by its public configuration."""
 
 
-def read_layers(reference: Path, gpu: str) -> list[Measured]:
+def read_layers(reference: Path, gpu: str) -> list[Rows]:
     """Return the rows of one GPU, each series by itself."""
-    found: list[Measured] = []
+    found: list[Rows] = []
     if gpu in FRONTIER_GPUS and (reference / FRONTIER).is_file():
-        first, *others = (_frontier(reference / FRONTIER, gpu, b) for b in FRONTIER_GPUS[gpu])
-        for rows in others:
-            first = first.with_rows(rows)
-        found.append(first)
+        boards = (_frontier(reference / FRONTIER, gpu, name) for name in FRONTIER_GPUS[gpu])
+        found += joined(boards, lambda rows: rows.name)
     if gpu in SERVING_GPUS and (reference / SERVING).is_file():
         found.append(_serving(reference / SERVING, gpu))
     return found
 
 
-def _frontier(path: Path, gpu: str, board: str) -> Measured:
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", board)])
-    column = {name: np.array(table[name].to_pylist()) for name in table.column_names}
-
-    def number(name: str) -> Floats:
-        return np.asarray(column[name], np.float64)
-
-    sizes = {
-        "num_tokens": number("num_tokens"), "hidden_size": number("hidden_dim"),
-        "inter_size": number("expert_hidden_dim"), "topk": number("router_topk"),
-        "num_experts": number("num_experts"),
-        "moe_tp_size": number("num_tensor_parallel_workers"),
-        "moe_ep_size": number("expert_parallel_size"),
-    }  # fmt: skip
-    keep = number("moe_grouped_gemm_ms") > 0.0
-    routed = number("total_routed_tokens")
-    here = number("num_experts_per_device")
-    sizes["routed"], sizes["awake"] = routed, number("expert_utilization") * here
+def _frontier(path: Path, gpu: str, board: str) -> Rows:
+    table = read_table(path, gpu=board)
+    sizes = dict(zip(EXPERTS, numbers(table, COLUMNS).values(), strict=True))
+    time_ms, routed, here, used = numbers(
+        table,
+        ("moe_grouped_gemm_ms", "total_routed_tokens", "num_experts_per_device",
+         "expert_utilization"),
+    ).values()  # fmt: skip
+    keep = time_ms > 0.0
+    sizes |= {"routed": routed, "awake": used * here}
     if np.isfinite(routed).any():
-        keep &= (routed > 0.0) & (column["load_distribution"] == "uniform")
+        keep &= (routed > 0.0) & (words(table, "load_distribution") == "uniform")
     else:
-        chance = sizes["topk"] / sizes["num_experts"]
-        sizes["routed"] = np.maximum(sizes["num_tokens"] * chance * here, 1.0)
-        sizes["awake"] = np.maximum(here * (1.0 - (1.0 - chance) ** sizes["num_tokens"]), 1.0)
-    seconds = number("moe_grouped_gemm_ms") * 1e-3
-    shape = group_of({name: size[keep] for name, size in sizes.items()})
-    sizes = {name: size[keep] for name, size in sizes.items()}
-    return Measured(gpu, "frontier", "experts", "bf16", sizes, seconds[keep], shape, "uniform")
+        chance, tokens = sizes["topk"] / sizes["num_experts"], sizes["num_tokens"]
+        sizes["routed"] = np.maximum(tokens * chance * here, 1.0)
+        sizes["awake"] = np.maximum(here * (1.0 - (1.0 - chance) ** tokens), 1.0)
+    kept = {name: column[keep] for name, column in sizes.items()}
+    return timed(
+        kept, time_ms[keep] * 1e-3, "experts", "bf16",
+        gpu=gpu, framework="frontier", variant="uniform",
+    )  # fmt: skip
 
 
-def _serving(path: Path, gpu: str) -> Measured:
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", SERVING_GPUS[gpu])])
-    tokens = table["tokens"].to_numpy().astype(np.float64)
+def _serving(path: Path, gpu: str) -> Rows:
+    table = read_table(path, gpu=SERVING_GPUS[gpu])
+    tokens, awake, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
+    alone = np.ones(tokens.shape)
     sizes = {
-        "num_tokens": tokens,
-        **{name: np.full(tokens.shape, value) for name, value in QWEN3_30B.items()},
-        "moe_tp_size": np.ones(tokens.shape), "moe_ep_size": np.ones(tokens.shape),
-        "routed": tokens * QWEN3_30B["topk"],
-        "awake": table["activated_experts"].to_numpy().astype(np.float64),
+        "num_tokens": tokens, **{name: alone * value for name, value in QWEN3_30B.items()},
+        "moe_tp_size": alone, "moe_ep_size": alone,
+        "routed": tokens * QWEN3_30B["topk"], "awake": awake,
     }  # fmt: skip
-    seconds = table["time_us"].to_numpy().astype(np.float64) * 1e-6
-    return Measured(gpu, "vllm", "experts", "bf16", sizes, seconds, group_of(sizes), "activated")
+    return timed(
+        sizes, time_us * 1e-6, "experts", "bf16", gpu=gpu, framework="vllm", variant="activated"
+    )

@@ -1,43 +1,44 @@
-"""Measured tables as columns, and the rule that splits them: by whole shapes, never by rows.
+"""Calls of fp32 operators, timed from the host: the reference tables `gpu_kernels/*.parquet`.
 
-The layout is that of the reference folder `gpu_kernels`: one row per timed call, with `op`,
-`gpu`, the sizes, and `latency_us`. `split` says how shapes came about: `train` are random, `test`
-are those of layers of real models. Repeats of a shape are nearly copies of each other, so rows
-are grouped by shape, a hash of the shape decides, and a group falls wholly on one side:
-
-- all random-shaped rows may be fitted, and half of the groups of layer-shaped rows;
-- the other half is held out. Where a class has no layer-shaped rows, its random-shaped rows are
-  split by the same rule.
+One row per timed call, with `op`, `gpu`, the sizes, and `latency_us`. `split` says how shapes came
+about: `train` are spread over a range, `test` are those of layers of real models. All rows of the
+first kind may be fitted, and half of the shapes of the second; where a class has no layer-shaped
+rows, half of its other shapes.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from simulators.core.errors import UnknownNameError, UserError
+from lab.tables.rows import (
+    Rows,
+    Sizes,
+    by_labels,
+    joined,
+    mixed_group_of,
+    numbers,
+    read_table,
+    require,
+    tidy,
+    words,
+)
+from simulators.core.errors import UnknownNameError
 from simulators.core.folder import GPUS
 from simulators.kernels.families.convolution import Convolution
 from simulators.kernels.price import Kernel
 from simulators.workload.operators import Elementwise, Gemm, Norm
 
 TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
+NEEDS = ("op", "latency_us")
 
 SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitted, half held out"
 """The split rule in a sentence, as calibration files state it."""
-
-HELD_OUT = 0.5
-"""Part of the groups of layer-shaped rows that nothing is fitted to."""
 
 CLASS_OF = {
     "linear": "linear", "bmm": "bmm", "conv": "conv", "softmax": "softmax", "ln": "layer_norm",
@@ -47,20 +48,10 @@ CLASS_OF = {
 }  # fmt: skip
 """Operator class of each measured operator: those of a class share their rates."""
 
-SIZES = {
-    "linear": ("m", "n", "k", "batch"),
-    "bmm": ("m", "n", "k", "batch"),
-    "conv": (
-        "batch",
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "input_size",
-        "stride",
-        "padding",
-    ),
-}
-SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": SIZES["conv"][1:]}
+PRODUCT = ("m", "n", "k", "batch")
+WINDOW = ("in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding")
+SIZES = {"linear": PRODUCT, "bmm": PRODUCT, "conv": ("batch", *WINDOW)}
+SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
 """What makes up a shape: batch and rows of activations vary with the load, not with the model."""
 
 FAULTY = {("p4", "linear", "train")}
@@ -68,55 +59,6 @@ FAULTY = {("p4", "linear", "train")}
 
 TWINS = {"mi250": "mi210"}
 """One die of an MI250 behaves as an MI210 within 5 %; its rows belong to the same group."""
-
-Columns = dict[str, NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Measured calls of one operator class on one GPU."""
-
-    gpu: str
-    label: str
-    ops: NDArray[np.str_]
-    sizes: Columns
-    seconds: NDArray[np.float64]
-    layer_shaped: NDArray[np.bool_]
-    group: NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        return self.seconds.size
-
-    def where(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
-        """Return some of the rows."""
-        return dataclasses.replace(
-            self,
-            ops=self.ops[chosen],
-            sizes={name: column[chosen] for name, column in self.sizes.items()},
-            seconds=self.seconds[chosen],
-            layer_shaped=self.layer_shaped[chosen],
-            group=self.group[chosen],
-        )
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Which rows the split rule keeps from every fit."""
-        candidates = self.layer_shaped if self.layer_shaped.any() else np.ones(len(self), bool)
-        return candidates & (fraction(self.group) >= HELD_OUT)
-
-
-def operator_of(rows: Rows) -> Kernel:
-    """Return the rows as one operator over columns."""
-    sizes = rows.sizes
-    if rows.label in ("linear", "bmm"):
-        return Gemm(name=rows.label, dtype="fp32", **sizes)  # type: ignore[arg-type]
-    if rows.label == "conv":
-        return Convolution(name="conv", **sizes)  # type: ignore[arg-type]
-    if rows.label in ("softmax", "layer_norm"):
-        return Norm(name=rows.label, kind=rows.label, dtype="fp32", **sizes)  # type: ignore[arg-type]
-    elements = sizes["rows"] * sizes["cols"]
-    reads = 2.0 if rows.label in ("binary", "pow") else 1.0
-    return Elementwise(name=rows.label, elements=elements, reads=reads, dtype="fp32")
 
 
 def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
@@ -127,32 +69,11 @@ def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
         if not (reference / name).is_file():
             skipped.append(f"{name} is not in {reference}")
             continue
-        for part, problem in rows_of_table(read_table(reference / name)):
+        for part, problem in rows_of_table(read_table(reference / name, NEEDS)):
             found += part
             skipped += problem
-    return _merged(found), skipped
-
-
-def read_table(path: Path) -> pa.Table:
-    """Return a table of measurements, Parquet or CSV.
-
-    Raises:
-        UserError: it cannot be read, or lacks a column every measurement has.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file")
-    try:
-        if path.suffix == ".csv":
-            table = pyarrow.csv.read_csv(path)
-        else:
-            table = pyarrow.parquet.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: {error}") from error
-    if missing := [name for name in ("op", "latency_us") if name not in table.column_names]:
-        raise UserError(
-            f"{path} lacks the column {', '.join(missing)}\nIt has: {', '.join(table.column_names)}"
-        )
-    return table
+    merged = joined(found, lambda part: (part.gpu, part.kernel))
+    return [rows for rows in merged if len(rows)], skipped
 
 
 def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows], list[str]]]:
@@ -162,15 +83,14 @@ def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows
         table: measurements.
         device: take every row as one of this device, whatever the column `gpu` says.
     """
-    names = [device] if device else pc.unique(table["gpu"]).to_pylist()
-    for name in names:
-        mine = table if device else table.filter(pc.equal(table["gpu"], name))
+    boards = [((device,), table)] if device else by_labels(table, "gpu")
+    for (name,), mine in boards:
         try:
             gpu = device or catalog_name(str(name))
         except UnknownNameError:
             yield [], [f"{name} has no data sheet"]
             continue
-        labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()])
+        labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_)
         rows = [
             _rows(mine.filter(pa.array(labels == label)), gpu, str(label))
             for label in np.unique(labels[labels != ""])
@@ -206,67 +126,35 @@ def is_in_catalog(measured: str) -> bool:
     return True
 
 
-def fraction(group: NDArray[np.uint64], salt: int = 0) -> NDArray[np.float64]:
-    """Return a number in [0, 1) per group that looks drawn, and is the same everywhere."""
-    mixed = _mix(group ^ np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64))
-    return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
+def _operator(label: str, sizes: Sizes) -> Kernel:
+    """Return the operator of a class over columns."""
+    if label in ("linear", "bmm"):
+        return Gemm(name=label, dtype="fp32", **sizes)  # type: ignore[arg-type]
+    if label == "conv":
+        return Convolution(name="conv", **sizes)  # type: ignore[arg-type]
+    if label in ("softmax", "layer_norm"):
+        return Norm(name=label, kind=label, dtype="fp32", **sizes)  # type: ignore[arg-type]
+    elements = sizes["rows"] * sizes["cols"]
+    reads = 2.0 if label in ("binary", "pow") else 1.0
+    return Elementwise(name=label, elements=elements, reads=reads, dtype="fp32")
 
 
 def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
-    """Return one class of one GPU; columns that are missing have their defaults."""
+    """Return one class of one GPU; a missing batch is one, and rows without a split are layers'."""
     names = SIZES.get(label, ("rows", "cols"))
-    if missing := [name for name in names if name not in table.column_names and name != "batch"]:
-        raise UserError(f"measurements of {label} lack the column {', '.join(missing)}")
-    sizes = {
-        name: table[name].to_numpy().astype(np.float64)
-        if name in table.column_names
-        else np.ones(table.num_rows)
-        for name in names
-    }
-    split = (
-        np.array(table["split"].to_pylist())
-        if "split" in table.column_names
-        else np.full(table.num_rows, "test")
-    )
-    group = np.zeros(table.num_rows, np.uint64)
-    for name in SHAPE.get(label, names):
-        group = _mix(group ^ sizes[name].astype(np.uint64))
-    rows = Rows(
+    require(table, (name for name in names if name != "batch"), f"a table of {label}")
+    there = numbers(table, (name for name in names if name in table.column_names))
+    sizes = {name: there.get(name, np.ones(table.num_rows)) for name in names}
+    has_split = "split" in table.column_names
+    split = words(table, "split") if has_split else np.full(table.num_rows, "test")
+    rows = tidy(
+        sizes,
+        numbers(table, ["latency_us"])["latency_us"] * 1e-6,
+        mixed_group_of(sizes[name] for name in SHAPE.get(label, names)),
         gpu=gpu,
-        label=label,
-        ops=np.array(table["op"].to_pylist()),
-        sizes=sizes,
-        seconds=table["latency_us"].to_numpy().astype(np.float64) * 1e-6,
-        layer_shaped=split == "test",
-        group=group,
+        kernel=label,
+        dtype="fp32",
+        from_layers=split == "test",
+        operator_of=functools.partial(_operator, label),
     )
-    faulty = np.array([(gpu, label, str(s)) in FAULTY for s in split], bool)
-    return rows.where(~faulty)
-
-
-def _merged(parts: list[Rows]) -> list[Rows]:
-    """Join rows of twins, so that one device and class stand once."""
-    merged: dict[tuple[str, str], Rows] = {}
-    for part in parts:
-        key = (part.gpu, part.label)
-        merged[key] = _joined(merged[key], part) if key in merged else part
-    return [rows for rows in merged.values() if len(rows)]
-
-
-def _joined(one: Rows, other: Rows) -> Rows:
-    return dataclasses.replace(
-        one,
-        ops=np.concatenate([one.ops, other.ops]),
-        sizes={k: np.concatenate([one.sizes[k], other.sizes[k]]) for k in one.sizes},
-        seconds=np.concatenate([one.seconds, other.seconds]),
-        layer_shaped=np.concatenate([one.layer_shaped, other.layer_shaped]),
-        group=np.concatenate([one.group, other.group]),
-    )
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return splitmix64 of each number (Steele, Lea and Flood, 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return rows.where(np.array([(gpu, label, str(s)) not in FAULTY for s in split], bool))

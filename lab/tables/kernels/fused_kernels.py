@@ -1,27 +1,35 @@
-"""Measured attention and expert kernels as operators whose every size is a column.
+"""Attention and expert kernels, timed in loops: the reference tables of `llm_kernels`.
 
-The layout is that of the reference folder `llm_kernels`: `num_heads` are those of one GPU, a decode
-step sees `isl + step` keys, a window of `w` keys cuts them at `w`, and 0 means no window. Experts
-were timed as a whole layer: both products, the activation between them, routing and gathering.
-A shape falls wholly on one side of the split, whatever framework or GPU it was timed on.
+`num_heads` are those of one GPU, a decode step sees `isl + step` keys, a window of `w` keys cuts
+them at `w`, and 0 means no window. Experts were timed as a whole layer: both products, the
+activation between them, routing and gathering. A shape falls wholly on one side of the split,
+whatever framework or GPU it was timed on.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from lab.tables.kernels.fp32_kernels import fraction
+from lab.tables.rows import (
+    Floats,
+    Rows,
+    Sizes,
+    by_labels,
+    first,
+    group_of,
+    metered,
+    numbers,
+    read_table,
+    tidy,
+)
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
 from simulators.workload.operators import Attention
-
-Floats = NDArray[np.float64]
-Sizes = dict[str, Floats]
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090")
 NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
@@ -38,67 +46,31 @@ DTYPES = {
 NARROW = ("fp8_block", "fp4", "w4a8", "w4a16")
 """Formats in which experts alone were timed: numbers that share scales."""
 
-SHAPE = {
-    "attention": ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim",
-                  "window_size"),
-    "mla": ("batch_size", "isl", "step", "num_heads"),
-    "experts": ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
-                "moe_ep_size"),
-}  # fmt: skip
-HELD_OUT = 0.5
-"""Half of all shapes are never fitted to."""
+LATENT = ("batch_size", "isl", "step", "num_heads")
+ATTENTION = (*LATENT, "num_key_value_heads", "head_dim", "window_size")
+EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
+           "moe_ep_size")  # fmt: skip
+SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
+"""Columns that say what was run, where they are not those of attention."""
+
+LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "moe_dtype",
+          "distribution")  # fmt: skip
+FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Rows of one kernel of one framework on one GPU."""
-
-    gpu: str
-    framework: str
-    kernel: str  # prefill, decode, mla_prefill, mla_decode, experts
-    dtypes: str  # of the arithmetic and of the cache
-    sizes: Sizes
-    seconds: Floats
-    group: NDArray[np.uint64]
-    spread: str = "balanced"  # how tokens spread over experts
-
-    @property
-    def name(self) -> str:
-        """The calibration's name of this kernel."""
-        return f"{self.framework}.{self.kernel}.{self.dtypes}"
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Rows of shapes no fit may see."""
-        return fraction(self.group) >= HELD_OUT
-
-    def with_rows(self, more: Measured) -> Measured:
-        """Return these rows and others of the same kernel."""
-        sizes = {n: np.concatenate([c, more.sizes[n]]) for n, c in self.sizes.items()}
-        seconds = np.concatenate([self.seconds, more.seconds])
-        return replace(
-            self, sizes=sizes, seconds=seconds, group=np.concatenate([self.group, more.group])
-        )
-
-    def where(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> Measured:
-        """Return some of the rows."""
-        sizes = {name: column[keep] for name, column in self.sizes.items()}
-        return replace(self, sizes=sizes, seconds=self.seconds[keep], group=self.group[keep])
-
-
-def read_measured(reference: Path, gpu: str, kernel: str) -> list[Measured]:
+def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of one GPU, by framework and precisions, each of its most used kernel."""
     path = reference / FOLDER / f"{TABLES.get(kernel, kernel)}.parquet"
     if not path.is_file():
         return []
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "==", NAMED.get(gpu, gpu))])
+    table = read_table(path, gpu=NAMED.get(gpu, gpu))
     return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS if kernel == "experts" else LEAST_ROWS)
 
 
-def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Measured]:
+def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:
     """Return a table's rows by framework and precisions, each of its most used kernel.
 
     Args:
@@ -107,53 +79,49 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
         kernel: prefill, decode, mla_prefill, mla_decode or experts.
         least_rows: kernels with fewer are left out.
     """
-    text = [n for n in ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype",
-                        "moe_dtype", "distribution") if n in table.column_names]  # fmt: skip
-    labels = {name: np.array(table[name].to_pylist()) for name in text}
-    shape = SHAPE[
-        "experts"
-        if kernel == "experts"
-        else kernel.split("_")[0].replace("prefill", "attention").replace("decode", "attention")
-    ]
-    sizes = {name: table[name].to_numpy().astype(np.float64) for name in shape}
-    seconds = table["latency_us"].to_numpy().astype(np.float64) * 1e-6
-    group = group_of(sizes)
-    found: dict[str, Measured] = {}
-    keys = np.array(["|".join(row) for row in zip(*labels.values(), strict=True)])
-    for key in np.unique(keys):
-        label = dict(zip(text, str(key).split("|"), strict=True))
-        mine = keys == key
-        dtypes = [label[n] for n in ("attn_dtype", "mla_dtype", "moe_dtype") if n in label]
-        dtypes += [label["kv_cache_dtype"]] if "kv_cache_dtype" in label else []
-        if mine.sum() < least_rows or not set(dtypes) <= set(DTYPES):
+    labels = [name for name in LABELS if name in table.column_names]
+    found: dict[tuple[str, str], Rows] = {}
+    for key, rows in sorted(by_labels(table, *labels), key=lambda group: "|".join(group[0])):
+        label = dict(zip(labels, key, strict=True))
+        formats = [label[name] for name in FORMATS if name in label]
+        if rows.num_rows < least_rows or not set(formats) <= set(DTYPES):
             continue
-        rows = Measured(
-            gpu, label["framework"], kernel, "_".join(DTYPES[d] for d in dtypes),
-            {n: c[mine] for n, c in sizes.items()}, seconds[mine], group[mine],
-            label.get("distribution", "balanced"),
-        )  # fmt: skip
-        name = f"{rows.name}.{rows.spread}"
-        if name not in found or found[name].seconds.size < rows.seconds.size:
-            found[name] = rows
+        dtypes = "_".join(DTYPES[name] for name in formats)
+        spread = label.get("distribution", "")
+        part = kernel_rows(rows, kernel, gpu, label["framework"], dtypes)
+        part = replace(part, variant="" if spread == "balanced" else spread)
+        before = found.get((part.name, part.variant))
+        if before is None or len(before) < len(part):
+            found[part.name, part.variant] = part
     return list(found.values())
 
 
-def group_of(sizes: Sizes) -> NDArray[np.uint64]:
-    """Return a number of each row's shape, by which it falls on a side of the split."""
-    group = np.zeros(next(iter(sizes.values())).size, np.uint64)
-    for column in sizes.values():
-        group = group * np.uint64(1_000_003) + column.astype(np.uint64)
-    return group
+def kernel_rows(table: pa.Table, kernel: str, gpu: str, framework: str, dtypes: str) -> Rows:
+    """Return the rows of a table of one GPU, framework, kernel and formats."""
+    columns = numbers(table, (*SHAPE.get(kernel, ATTENTION), "latency_us"))
+    seconds = columns.pop("latency_us") * 1e-6
+    return timed(
+        columns, seconds, kernel, dtypes, gpu=gpu, framework=framework,
+        version=first(table, "version"), **metered(table),
+    )  # fmt: skip
 
 
-def attention_of(rows: Measured) -> Attention:
-    """Return the attention these rows timed, as columns."""
-    s = rows.sizes
-    dtype, kv_dtype = rows.dtypes.split("_")
+def timed(sizes: Sizes, seconds: Floats, kernel: str, dtypes: str, **more: Any) -> Rows:
+    """Return rows of attention, or of experts, of given sizes; `more` are other labels."""
+    if kernel != "experts":
+        more["operator_of"] = functools.partial(attention_of, kernel, dtypes)
+    group = group_of(sizes.values())
+    return tidy(sizes, seconds, group, kernel=kernel, dtype=dtypes, **more)
+
+
+def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
+    """Return the attention that was timed, as columns."""
+    dtype, kv_dtype = dtypes.split("_")
     requests, heads = s["batch_size"], s["num_heads"]
-    window = s.get("window_size", heads * 0.0)
+    nothing = heads * 0.0
+    window = s.get("window_size", nothing)
     seen = np.where(window > 0.0, window, np.inf)
-    decode = rows.kernel.endswith("decode")
+    decode, latent = kernel.endswith("decode"), kernel.startswith("mla")
     if decode:
         query_tokens = requests
         pairs = kv_tokens = requests * np.minimum(s["isl"] + s["step"], seen)
@@ -161,19 +129,17 @@ def attention_of(rows: Measured) -> Attention:
         new, past = np.minimum(s["isl"], seen), np.minimum(s["step"], seen)
         pairs = requests * (new * (new + 1.0) / 2.0 + (s["isl"] - new) * new + s["isl"] * past)
         query_tokens, kv_tokens = requests * s["isl"], requests * (s["isl"] + past)
-    decodes = s.get("decodes", heads * 0.0)
+    decodes = s.get("decodes", nothing)
     decode_kv_tokens = decodes * s.get("decode_keys", decodes)
-    latent = rows.kernel.startswith("mla")
-    kv_heads, head_dim = s.get("num_key_value_heads", heads), s.get("head_dim", heads * 0.0)
+    kv_heads, head_dim = s.get("num_key_value_heads", heads), s.get("head_dim", nothing)
+    if latent:
+        head_dim = nothing + (LATENT_DECODE_DIM if decode else LATENT_PREFILL_DIM)
     if latent and decode:
-        head_dim = np.full(heads.shape, LATENT_DECODE_DIM)
-        kv_heads = np.full(heads.shape, 576.0 / (2.0 * LATENT_DECODE_DIM))
-    elif latent:
-        head_dim = np.full(heads.shape, LATENT_PREFILL_DIM)
-    columns: dict[str, object] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        kv_heads = nothing + 576.0 / (2.0 * LATENT_DECODE_DIM)
+    columns: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     return Attention(
-        name=rows.kernel,
-        phase=rows.kernel.removeprefix("mla_"),
+        name=kernel,
+        phase=kernel.removeprefix("mla_"),
         requests=requests + decodes,
         query_tokens=query_tokens + decodes,
         pairs=pairs + decode_kv_tokens,
@@ -183,7 +149,7 @@ def attention_of(rows: Measured) -> Attention:
         window=window,
         decodes=decodes,
         decode_kv_tokens=decode_kv_tokens,
-        **columns,  # type: ignore[arg-type]  # a table has a head count per row
+        **columns,  # a table has a head count per row
     )
 
 
@@ -196,7 +162,7 @@ class Product:
     top_k: Floats  # of them, per token
 
 
-def products_of(rows: Measured) -> tuple[Product, Product]:
+def products_of(rows: Rows) -> tuple[Product, Product]:
     """Return the two products of a gated layer.
 
     Balanced tables spread tokens evenly: as many experts wake as there are routed rows. Others are
@@ -207,7 +173,7 @@ def products_of(rows: Measured) -> tuple[Product, Product]:
     top_k = s["topk"] / s["moe_ep_size"]
     routed = np.maximum(s["num_tokens"] * top_k, 1.0)
     awake = np.minimum(experts, routed)
-    if rows.spread != "balanced":
+    if rows.variant:
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
     routed, awake = s.get("routed", routed), s.get("awake", awake)

@@ -9,17 +9,17 @@ timed). An A800 and an H800 compute as an A100 and an H100 do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from lab.tables.kernels.fused_kernels import Measured, attention_of, group_of
+from lab.tables.kernels.fused_kernels import timed
+from lab.tables.rows import Rows, by_labels, first, joined, numbers, read_table, words
 from simulators.catalog.gpu import load_gpu
 from simulators.kernels.families.attention import attention_roofline_s
-
-Floats = NDArray[np.float64]
 
 MIXED = "serving_modern/lss_profile_attention.parquet"
 CHUNKS = "llm_ops/attention.parquet"
@@ -27,6 +27,7 @@ POINTS = "llm_ops/attention_vidur_7b_a100_points.parquet"
 
 MIXED_GPUS = {"rtx_pro_6000": "RTXPRO6000", "rtx_4090": "RTX4090"}
 CHUNK_GPUS = {"a100_sxm": ("a100", "a800"), "h100_sxm": ("h100", "h800")}
+POINT_GPUS = ("a100_sxm",)
 FRAMEWORKS = {"FLASH_ATTENTION": "flash_attention", "FLASHINFER": "flashinfer"}
 
 HEADS = {
@@ -46,113 +47,82 @@ LEAST_ROWS = 100
 IMPOSSIBLE, REPEATED = 0.01, 1.1
 
 
-def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
+def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of one GPU and kernel: prefill (chunks), decode, or mixed.
 
     A library with a mixed kernel runs chunks by it as well, so they are among its rows.
     """
-    found: list[Measured] = []
+    found: list[Rows] = []
     if gpu in MIXED_GPUS and kernel in ("prefill", "decode", "mixed"):
-        found += _mixed(reference, gpu, kernel)
+        found += _mixed(reference / MIXED, gpu, kernel)
     if gpu in CHUNK_GPUS and kernel in ("prefill", "decode"):
-        found += _chunks(reference, gpu, kernel)
+        series = [*_chunks(reference / CHUNKS, gpu, kernel), *_points(reference, gpu, kernel)]
+        found += joined(series, lambda rows: rows.framework)
     return found
 
 
-def _mixed(reference: Path, gpu: str, kernel: str) -> list[Measured]:
-    path = reference / MIXED
+def _mixed(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
     if not path.is_file():
-        return []
-    mine = [("gpu", "==", MIXED_GPUS[gpu]), ("model", "in", list(HEADS))]
-    table = pyarrow.parquet.read_table(path, filters=mine)
-    cut = table["tp"].to_numpy()
-    heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64)
-    new, past, decodes, keys = (
-        table[name].to_numpy().astype(np.float64)
-        for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
-    )
+        return
+    table = read_table(path, gpu=MIXED_GPUS[gpu], model=list(HEADS))
+    new, past, decodes, keys, cut, time_us = numbers(
+        table, ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "tp", "time_us")
+    ).values()
+    heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64).T / cut
     sizes = {
         "batch_size": np.where(new > 0, 1.0, 0.0), "isl": new, "step": past,
-        "num_heads": heads[:, 0] / cut, "num_key_value_heads": heads[:, 1] / cut,
+        "num_heads": heads[0], "num_key_value_heads": heads[1],
         "head_dim": np.full(new.shape, HEAD_DIM), "window_size": np.zeros(new.shape),
     }  # fmt: skip
-    mine = {
-        "mixed": new > 0,
-        "prefill": (new > 0) & (decodes == 0),
-        "decode": new == 0,
-    }[kernel]
     if kernel == "decode":
         sizes |= {"batch_size": decodes, "isl": np.ones(new.shape), "step": keys - 1.0}
     if kernel == "mixed":
         sizes |= {"decodes": decodes, "decode_keys": keys}
-    seconds = table["time_us"].to_numpy().astype(np.float64) * 1e-6
-    rows = Measured(gpu, "vllm", kernel, "bf16_bf16", sizes, seconds, group_of(sizes))
-    return [rows.where(mine)]
+    wanted = {"mixed": new > 0, "prefill": (new > 0) & (decodes == 0), "decode": new == 0}
+    rows = timed(sizes, time_us * 1e-6, kernel, "bf16_bf16", gpu=gpu, framework="vllm")
+    yield rows.where(wanted[kernel])
 
 
-def _chunks(reference: Path, gpu: str, kernel: str) -> list[Measured]:
-    """Return each sound series of a table, and the points, those of one framework together."""
-    path = reference / CHUNKS
+def _chunks(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
+    """Yield each sound series of the table of chunks."""
     if not path.is_file():
-        return []
-    table = pyarrow.parquet.read_table(path, filters=[("gpu", "in", CHUNK_GPUS[gpu])])
-    column = {name: np.array(table[name].to_pylist()) for name in table.column_names}
-    timed = f"attn_{kernel}_ms"
-    wanted = (column["is_prefill"] == (kernel == "prefill")) & ~column["is_mixed_batch"]
-    wanted &= np.array([any(model.startswith(k) for k in KNOWN) for model in column["model"]])
-    wanted &= column[timed].astype(np.float64) > 0.0
-    label = [f"{a}|{b}|{c}|{d}" for a, b, c, d in zip(
-        *(column[n] for n in ("gpu", "model", "measurement", "tp")), strict=True)]  # fmt: skip
-    labels = np.array(label)
-    found: dict[str, Measured] = {}
-    for name in np.unique(labels[wanted]):
-        mine = wanted & (labels == name)
-        rows = _series({n: c[mine] for n, c in column.items()}, gpu, kernel)
-        if rows.seconds.size >= LEAST_ROWS and _sound(rows):
-            _keep(found, rows)
-    for points in _points(reference, gpu, kernel):
-        _keep(found, points)
-    return list(found.values())
+        return
+    table = read_table(
+        path, gpu=CHUNK_GPUS[gpu], is_prefill=kernel == "prefill", is_mixed_batch=False
+    )
+    known = np.array([model.startswith(KNOWN) for model in words(table, "model").tolist()], bool)
+    timed_rows = table.filter(pa.array(known)).filter(pc.field(f"attn_{kernel}_ms") > 0.0)
+    for _, rows in by_labels(timed_rows, "gpu", "model", "measurement", "tp"):
+        series = _series(rows, gpu, kernel)
+        if len(series) >= LEAST_ROWS and _is_sound(series):
+            yield series
 
 
-def _keep(found: dict[str, Measured], rows: Measured) -> None:
-    """Add rows to those of their framework."""
-    before = found.get(rows.framework)
-    found[rows.framework] = rows if before is None else before.with_rows(rows)
+def _points(reference: Path, gpu: str, kernel: str) -> Iterator[Rows]:
+    """Yield decode points of VIDUR's first A100 profile, of a model with a key head per head."""
+    if gpu in POINT_GPUS and kernel == "decode" and (reference / POINTS).is_file():
+        yield _series(read_table(reference / POINTS), gpu, kernel)
 
 
-def _points(reference: Path, gpu: str, kernel: str) -> list[Measured]:
-    """Return decode points of VIDUR's first A100 profile, of a model with a key head per head."""
-    path = reference / POINTS
-    if gpu != "a100_sxm" or kernel != "decode" or not path.is_file():
-        return []
-    return [_series(pyarrow.parquet.read_table(path).to_pydict(), gpu, kernel)]
-
-
-def _series(column: dict[str, NDArray[np.generic]], gpu: str, kernel: str) -> Measured:
+def _series(table: pa.Table, gpu: str, kernel: str) -> Rows:
     """Return one series of measurements, each of equal requests."""
-    timed = f"attn_{kernel}_ms"
-    names = ("batch_size", "kv_cache_size", "tp", "n_q_head", "n_kv_head", timed)
-    number = {name: np.asarray(column[name], np.float64) for name in names}
-    requests = number["batch_size"]
-    chunk = requests * 0.0 + 1.0
+    names = ("batch_size", "kv_cache_size", "tp", "n_q_head", "n_kv_head", f"attn_{kernel}_ms")
+    requests, past, cut, heads, kv_heads, time_ms = numbers(table, names).values()
+    chunk = np.ones(requests.shape)
     if kernel == "prefill":
-        chunk = np.asarray(column["prefill_chunk_size"], np.float64)
+        chunk = numbers(table, ["prefill_chunk_size"])["prefill_chunk_size"]
     sizes = {
-        "batch_size": requests, "isl": chunk, "step": number["kv_cache_size"],
-        "num_heads": number["n_q_head"] / number["tp"],
-        "num_key_value_heads": np.maximum(number["n_kv_head"] / number["tp"], 1.0),
-        "head_dim": np.full(requests.shape, HEAD_DIM),
-        "window_size": np.zeros(requests.shape),
+        "batch_size": requests, "isl": chunk, "step": past, "num_heads": heads / cut,
+        "num_key_value_heads": np.maximum(kv_heads / cut, 1.0),
+        "head_dim": np.full(requests.shape, HEAD_DIM), "window_size": np.zeros(requests.shape),
     }  # fmt: skip
-    seconds = number[timed] * 1e-3
-    framework = FRAMEWORKS[str(column["backend"][0])]
-    return Measured(gpu, framework, kernel, "bf16_bf16", sizes, seconds, group_of(sizes))
+    framework = FRAMEWORKS[first(table, "backend")]
+    return timed(sizes, time_ms * 1e-3, kernel, "bf16_bf16", gpu=gpu, framework=framework)
 
 
-def _sound(rows: Measured) -> bool:
+def _is_sound(rows: Rows) -> bool:
     """Say whether a series can be what it says: no row too fast, and shapes that repeat alike."""
-    least_s = attention_roofline_s(attention_of(rows), load_gpu(rows.gpu))
+    least_s = attention_roofline_s(rows.operator, load_gpu(rows.gpu))
     _, shape = np.unique(rows.group, return_inverse=True)
     slowest, fastest = np.zeros(shape.max() + 1), np.full(shape.max() + 1, np.inf)
     np.maximum.at(slowest, shape, rows.seconds)

@@ -1,28 +1,37 @@
-"""Measured tensor-core products as columns; weight matrices are held out whole.
+"""Tensor-core products, timed in loops on the GPU: reference table `llm_kernels/gemm.parquet`.
 
-The layout is that of the reference table `llm_kernels/gemm.parquet`: `gpu`, `framework`, `kernel`,
-`gemm_dtype`, sizes and `latency_us`, timed in a loop on the GPU. A weight matrix (n, k) was timed
-with tens of row counts that lie close together, so a hash of (n, k) decides which side all of its
-rows fall on.
+It has `gpu`, `framework`, `kernel`, `gemm_dtype`, sizes and `latency_us`. A weight matrix (n, k)
+was timed with tens of row counts that lie close together, so a hash of (n, k) decides which side
+all of its rows fall on.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from lab.tables.kernels.fp32_kernels import fraction
-from simulators.kernels.families.tensor_cores import Sizes
-
-Floats = NDArray[np.float64]
+from lab.tables.rows import (
+    LOWER_QUARTER,
+    Floats,
+    Rows,
+    Sizes,
+    by_labels,
+    first,
+    group_of,
+    metered,
+    numbers,
+    read_table,
+    tidy,
+)
+from simulators.kernels.families.tensor_cores import MEASURED
+from simulators.workload.operators import Gemm
 
 TABLE = "llm_kernels/gemm.parquet"
 
@@ -31,17 +40,14 @@ LATENT_TABLE = "llm_kernels/mla_bmm.parquet"
 
 SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
-HELD_OUT = 0.25
-"""Part of the weight matrices that nothing is fitted to."""
-
 FORMATS = {
     "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4", "int8": "sq",
     "w8a16": "int8_wo", "w4a16": "int4_wo",
 }  # fmt: skip
 """Names of the kinds in the table."""
 
-LATENT_FORMATS = {"bmm": "bfloat16", "bmm_fp8": "fp8"}
-"""Names of the batched kinds in theirs."""
+KIND_OF = {label: kind for kind, label in FORMATS.items()}
+LATENT_KIND_OF = {"bfloat16": "bmm", "fp8": "bmm_fp8"}
 
 LATENT_SHAPES = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}
 """Columns and inner length: queries enter the 512 numbers of a latent, results leave them."""
@@ -59,121 +65,100 @@ BOARDS = {
 """Names of the boards in the table, and those of their data sheets."""
 
 
-@dataclass(frozen=True)
-class TensorRows:
-    """Rows of one board, framework and kind."""
-
-    gpu: str
-    framework: str
-    kind: str
-    version: str
-    m: Floats
-    n: Floats
-    k: Floats
-    batch: Floats
-    seconds: Floats
-    order: Floats | None = None  # the place of each row, where a hash would leave a side empty
-
-    def __len__(self) -> int:
-        return self.seconds.size
-
-    @property
-    def sizes(self) -> Sizes:
-        """Sizes as products have them."""
-        return self.m, self.n, self.k, self.batch
-
-    @property
-    def place(self) -> Floats:
-        """A number in [0, 1) per weight matrix, or batch of them, that looks drawn."""
-        if self.order is not None:
-            return self.order
-        n, k, more = (size.astype(np.uint64) for size in (self.n, self.k, self.batch - 1.0))
-        return fraction(n * np.uint64(2**32) + more * np.uint64(2**48) + k)
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Rows that nothing is fitted to."""
-        return np.asarray(self.place < HELD_OUT)
-
-    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> TensorRows:
-        """Return some of the rows."""
-        m, n, k, batch, seconds = (column[rows] for column in (*self.sizes, self.seconds))
-        order = None if self.order is None else self.order[rows]
-        return replace(self, m=m, n=n, k=k, batch=batch, seconds=seconds, order=order)
-
-
 @functools.lru_cache(maxsize=1)
-def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[TensorRows, ...]:
+def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Rows, ...]:
     """Return every board, framework and kind of the tables that is known; empty without any."""
-    found = []
+    found: list[Rows] = []
     if (file := reference / TABLE).is_file():
-        found += plain_rows(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
+        found += plain_rows(read_table(file), frameworks)
     if (file := reference / LATENT_TABLE).is_file():
-        found += _latent(pa.parquet.read_table(file).unify_dictionaries(), frameworks)
+        found += _latent_rows(read_table(file), frameworks)
     return tuple(found)
 
 
 def plain_rows(
     table: pa.Table, frameworks: Sequence[str], boards: Mapping[str, str] = BOARDS
-) -> list[TensorRows]:
-    """Return products with one weight matrix, by board, framework and kind.
+) -> Iterator[Rows]:
+    """Yield products with one weight matrix, by board, framework and kind.
 
     Args:
         table: with the columns of the reference table.
         frameworks: whose rows.
         boards: what the table calls each board, and the name of its data sheet.
     """
-    found = []
-    for name, gpu in boards.items():
-        mine = table.filter(pc.equal(table["gpu"], name))
-        for framework in frameworks:
-            theirs = mine.filter(pc.equal(mine["framework"], framework))
-            for kind, label in FORMATS.items():
-                if (framework, kind) in HOST_BOUND:
-                    continue
-                rows = theirs.filter(pc.equal(theirs["gemm_dtype"], label))
-                if kernel := KERNELS.get((framework, kind)):
-                    rows = rows.filter(pc.equal(rows["kernel"], kernel))
-                if rows.num_rows:
-                    found.append(_columns(rows, gpu, framework, kind))
-    return found
+    for key, rows in _known(table, "gemm_dtype", frameworks, boards, KIND_OF):
+        whose = key[1:]
+        if kernel := KERNELS.get(whose):
+            rows = rows.filter(pc.equal(rows["kernel"], kernel))
+        if rows.num_rows and whose not in HOST_BOUND:
+            yield product_rows(rows, *key)
 
 
-def own_products(table: pa.Table, gpu: str) -> list[TensorRows]:
+def own_products(table: pa.Table, gpu: str) -> list[Rows]:
     """Return the products in a file of one device's measurements, by framework and kind."""
     mine = table.filter(pc.equal(table["op"], "gemm"))
     if not mine.num_rows:
         return []
-    frameworks = mine["framework"].unique().to_pylist()
-    return plain_rows(mine, frameworks, dict.fromkeys(mine["gpu"].unique().to_pylist(), gpu))
+    frameworks, names = (mine[name].unique().to_pylist() for name in ("framework", "gpu"))
+    return list(plain_rows(mine, frameworks, dict.fromkeys(names, gpu)))
 
 
-def _latent(table: pa.Table, frameworks: tuple[str, ...]) -> list[TensorRows]:
-    """Return products with one matrix per head."""
-    found = []
-    for name, gpu in BOARDS.items():
-        for framework in frameworks:
-            for kind, label in LATENT_FORMATS.items():
-                wanted = {"gpu": name, "framework": framework, "bmm_dtype": label}
-                rows = table
-                for column, value in wanted.items():
-                    rows = rows.filter(pc.equal(rows[column], value))
-                if not rows.num_rows:
-                    continue
-                shapes = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()])
-                m, batch, latency_us = (
-                    rows[column].to_numpy().astype(np.float64)
-                    for column in ("num_tokens", "num_heads", "latency_us")
-                )
-                version = str(rows["version"][0].as_py())
-                sizes = (m, shapes[:, 0], shapes[:, 1], batch)
-                found.append(TensorRows(gpu, framework, kind, version, *sizes, latency_us * 1e-6))
-    return found
+def product_rows(table: pa.Table, gpu: str, framework: str, kind: str) -> Rows:
+    """Return the rows of a table of one board, framework and kind."""
+    m, n, k, latency_us = numbers(table, ("m", "n", "k", "latency_us")).values()
+    return products(
+        m, n, k, np.ones(m.size), latency_us * 1e-6, gpu=gpu, framework=framework, dtype=kind,
+        version=first(table, "version"), **metered(table),
+    )  # fmt: skip
 
 
-def _columns(table: pa.Table, gpu: str, framework: str, kind: str) -> TensorRows:
-    m, n, k, latency_us = (
-        table[name].to_numpy().astype(np.float64) for name in ("m", "n", "k", "latency_us")
+def products(
+    m: Floats, n: Floats, k: Floats, batch: Floats, seconds: Floats, *, dtype: str, **more: Any
+) -> Rows:
+    """Return products of given sizes as rows; `more` are other fields of `tidy`."""
+    return tidy(
+        {"m": m, "n": n, "k": k, "batch": batch},
+        seconds,
+        group_of([n + 2**16 * (batch - 1.0), k], base=2**32),
+        LOWER_QUARTER,
+        kernel="gemm",
+        dtype=dtype,
+        operator_of=functools.partial(_product, dtype),
+        **more,
     )
-    version = str(table["version"][0].as_py())
-    return TensorRows(gpu, framework, kind, version, m, n, k, np.ones(m.size), latency_us * 1e-6)
+
+
+def sizes_of(rows: Rows) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return m, n, k and batch."""
+    s = rows.sizes
+    return s["m"], s["n"], s["k"], s["batch"]
+
+
+def _product(kind: str, sizes: Sizes) -> Gemm:
+    dtype, weight_dtype = MEASURED[kind]
+    return Gemm(name="product", dtype=dtype, weight_dtype=weight_dtype, **sizes)  # type: ignore[arg-type]
+
+
+def _latent_rows(table: pa.Table, frameworks: Sequence[str]) -> Iterator[Rows]:
+    """Yield products with one matrix per head."""
+    for key, rows in _known(table, "bmm_dtype", frameworks, BOARDS, LATENT_KIND_OF):
+        n, k = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()]).T
+        m, batch, latency_us = numbers(rows, ("num_tokens", "num_heads", "latency_us")).values()
+        yield products(
+            m, n, k, batch, latency_us * 1e-6, gpu=key[0], framework=key[1], dtype=key[2],
+            version=first(rows, "version"),
+        )  # fmt: skip
+
+
+def _known(
+    table: pa.Table,
+    format_column: str,
+    frameworks: Sequence[str],
+    boards: Mapping[str, str],
+    kinds: Mapping[str, str],
+) -> Iterator[tuple[tuple[str, str, str], pa.Table]]:
+    """Yield the rows of each known board, framework and kind, in the order of those lists."""
+    groups = dict(by_labels(table, "gpu", "framework", format_column))
+    for key in product(boards, frameworks, kinds):
+        if key in groups:
+            yield (boards[key[0]], key[1], kinds[key[2]]), groups[key]

@@ -1,4 +1,4 @@
-"""Images from noise: a denoiser that runs many steps, a text encoder before it, a decoder after it.
+"""Diffusion models: a denoiser that runs many steps, a text encoder before it, a decoder after it.
 
 A U-Net of residual and transformer blocks with text as a second sequence (Rombach et al., Latent
 diffusion, 2022) or a transformer over patches whose norms are set by the time step (Peebles and
@@ -56,14 +56,6 @@ class LatentDiffusion:
             self._unet(g, g.input((images, LATENT_CHANNELS, side, side), "noise"), text)
         if not load.training:
             _decoder(g, self.decoder_widths, g.input((load.batch, LATENT_CHANNELS, side, side)))
-        return g.graph()
-
-    def denoiser(self, batch: int, length: int = 0) -> Graph:
-        """Return the graph of one step of the U-Net alone."""
-        g = Sketch(self.name)
-        side = (length or self.image) // REDUCTION
-        text = g.input((batch, self.text_length, self.text_hidden), "text")
-        self._unet(g, g.input((batch, LATENT_CHANNELS, side, side), "noise"), text)
         return g.graph()
 
     def _text(self, g: Sketch, batch: int) -> int:
@@ -138,12 +130,6 @@ class DiffusionTransformer:
             self._transformer(g, images, side)
         if not load.training:
             _decoder(g, self.decoder_widths, g.input((load.batch, LATENT_CHANNELS, side, side)))
-        return g.graph()
-
-    def denoiser(self, batch: int, length: int = 0) -> Graph:
-        """Return the graph of one step alone."""
-        g = Sketch(self.name)
-        self._transformer(g, batch, (length or self.image) // REDUCTION)
         return g.graph()
 
     def _transformer(self, g: Sketch, batch: int, side: int) -> int:

@@ -1,4 +1,4 @@
-"""A feed-forward block widens every token and narrows it again; a mixture does so in its experts.
+"""Feed-forward blocks of dense models and of mixtures of experts.
 
 Tensor parallelism cuts every expert's width, so each GPU holds a slice of all experts; expert
 parallelism deals out whole experts. `tokens` are those of one group of ranks; where several groups
@@ -13,98 +13,75 @@ from statistics import NormalDist
 import numpy as np
 
 from simulators.catalog.model import LanguageModel
-from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.llm.shard import Shard
 from simulators.workload.operators import Column, Compute, Elementwise, Gemm, GroupedGemm
-from simulators.workload.precision import Precision
 
 
-def feed_forward(
-    model: LanguageModel, cut: Parallelism, part: Stage, tokens: Column, how: Precision
-) -> tuple[Compute, ...]:
+def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the feed-forward blocks of a stage, dense layers first."""
-    dense = _block("ffn", model, model.ffn / cut.tp, tokens, how, part.dense_layers)
+    model, cut, part = shard.model, shard.cut, shard.part
+    dense = _block("ffn", shard, model.ffn / cut.tp, tokens, part.dense_layers)
     if not part.expert_layers:
         return dense
-    mixture = _mixture(model, cut, tokens, how, part.expert_layers)
+    mixture = _mixture(shard, tokens)
     if model.shared_experts:
         width = model.shared_experts * model.expert_ffn / cut.tp
-        mixture += _block("shared_expert", model, width, tokens, how, part.expert_layers)
+        mixture += _block("shared_expert", shard, width, tokens, part.expert_layers)
     return (dense if part.dense_layers else ()) + mixture
 
 
 def _block(
-    name: str, model: LanguageModel, width: float, tokens: Column, how: Precision, repeat: int
+    name: str, shard: Shard, width: float, tokens: Column, repeat: int
 ) -> tuple[Compute, ...]:
     """Return up projection (with the gate, if any), activation and down projection."""
-    up = 2 if model.gated_ffn else 1
+    hidden, up = shard.model.hidden, 2 if shard.model.gated_ffn else 1
     return (
-        Gemm(
-            name=f"{name}_up",
-            m=tokens,
-            n=up * width,
-            k=model.hidden,
-            dtype=how.compute,
-            weight_dtype=how.weights,
-            repeat=repeat,
-        ),
+        shard.linear(f"{name}_up", tokens, up * width, hidden, repeat),
         Elementwise(
             name=f"{name}_activation",
             elements=tokens * width,
             reads=float(up),
-            dtype=how.activations,
+            dtype=shard.how.activations,
             repeat=repeat,
         ),
-        Gemm(
-            name=f"{name}_down",
-            m=tokens,
-            n=model.hidden,
-            k=width,
-            dtype=how.compute,
-            weight_dtype=how.weights,
-            repeat=repeat,
-        ),
+        shard.linear(f"{name}_down", tokens, hidden, width, repeat),
     )
 
 
-def _mixture(
-    model: LanguageModel, cut: Parallelism, tokens: Column, how: Precision, repeat: int
-) -> tuple[Compute, ...]:
+def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
+    model, cut = shard.model, shard.cut
+    narrow, repeat, hidden = shard.how.activations, shard.part.expert_layers, model.hidden
     width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
     everywhere = tokens * cut.attention_dp
     everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
     routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
+
+    def moved(name: str, elements: Column, reads: float) -> Elementwise:
+        return Elementwise(name=name, elements=elements, reads=reads, dtype=narrow, repeat=repeat)
+
     return (
-        Gemm(
-            name="router",
-            m=tokens,
-            n=model.experts,
-            k=model.hidden,
-            dtype=how.activations,
-            repeat=repeat,
-        ),
-        Elementwise(
-            name="gather_by_expert",
-            elements=routed * model.hidden,
-            dtype=how.activations,
-            repeat=repeat,
-        ),
-        _experts("experts_up", model, cut, everywhere, up * width, model.hidden, how, repeat),
-        Elementwise(
-            name="experts_activation",
-            elements=routed * width,
-            reads=float(up),
-            dtype=how.activations,
-            repeat=repeat,
-        ),
-        _experts("experts_down", model, cut, everywhere, model.hidden, width, how, repeat),
-        Elementwise(
-            name="weighted_sum",
-            elements=tokens * model.hidden,
-            reads=float(model.top_k),
-            dtype=how.activations,
-            repeat=repeat,
-        ),
+        Gemm(name="router", m=tokens, n=model.experts, k=hidden, dtype=narrow, repeat=repeat),
+        moved("gather_by_expert", routed * hidden, 1.0),
+        _experts("experts_up", shard, everywhere, up * width, hidden),
+        moved("experts_activation", routed * width, float(up)),
+        _experts("experts_down", shard, everywhere, hidden, width),
+        moved("weighted_sum", tokens * hidden, float(model.top_k)),
+    )
+
+
+def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> GroupedGemm:
+    model, how, ep = shard.model, shard.how, shard.cut.ep
+    return GroupedGemm(
+        name=name,
+        tokens=tokens,
+        n=n,
+        k=k,
+        experts=model.experts // ep,
+        top_k=model.top_k / ep,
+        dtype=how.expert_compute or how.compute,
+        weight_dtype=how.expert_weights or how.weights,
+        repeat=shard.part.expert_layers,
     )
 
 
@@ -126,26 +103,3 @@ def busiest_share(model: LanguageModel, parts: int, tokens: Column) -> Column:
     rows = np.maximum(tokens, 1.0) * model.top_k / parts
     above = most * np.sqrt((1.0 - model.top_k / model.experts) / rows)
     return np.minimum(1.0 + above, float(parts))
-
-
-def _experts(
-    name: str,
-    model: LanguageModel,
-    cut: Parallelism,
-    tokens: Column,
-    n: float,
-    k: float,
-    how: Precision,
-    repeat: int,
-) -> GroupedGemm:
-    return GroupedGemm(
-        name=name,
-        tokens=tokens,
-        n=n,
-        k=k,
-        experts=model.experts // cut.ep,
-        top_k=model.top_k / cut.ep,
-        dtype=how.expert_compute or how.compute,
-        weight_dtype=how.expert_weights or how.weights,
-        repeat=repeat,
-    )

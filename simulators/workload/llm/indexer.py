@@ -1,8 +1,9 @@
-"""A light indexer scores all keys for each query, and attention reads only those that score best.
+"""The indexer of sparse attention: it scores all keys for each query, and the best are attended to.
 
 DeepSeek sparse attention ("DeepSeek-V3.2: pushing the frontier of open large language models",
 2025; GLM-5 has it too): a few small heads, copied to every tensor rank, score one narrow fp8 key
-per token; the `index_top_k` best are attended to in the latent space.
+per token; the `index_top_k` best are attended to in the latent space. Traffic is counted in bytes,
+as numbers of fp8.
 """
 
 from __future__ import annotations
@@ -10,14 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from simulators.catalog.model import LanguageModel
-from simulators.workload.llm.parallelism import Stage
+from simulators.workload.llm.shard import Shard
 from simulators.workload.operators import BYTES, Column, Compute, Elementwise, Gemm, Norm
-from simulators.workload.precision import Precision
 
-KEY_BYTES = BYTES["fp8"]
-SCALE_BYTES = BYTES["fp32"]
-SCORE_BYTES = BYTES["fp32"]
-"""Traffic is counted in bytes, as numbers of fp8."""
+KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
 
 
 def index_bytes_per_token(model: LanguageModel) -> float:
@@ -25,12 +22,11 @@ def index_bytes_per_token(model: LanguageModel) -> float:
     return model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
 
 
-def index_projections(
-    model: LanguageModel, part: Stage, tokens: Column, how: Precision
-) -> tuple[Compute, ...]:
+def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return what makes the indexer's queries, keys and weights of heads."""
-    queries, key = model.index_heads * model.index_head_dim, model.index_head_dim
-    width, layers = how.activations, part.layers
+    model, how, layers = shard.model, shard.how, shard.part.layers
+    key, width = model.index_head_dim, how.activations
+    queries = model.index_heads * key
     return (
         Gemm(
             name="index_query", m=tokens, n=queries, k=model.q_lora_rank, dtype=how.compute,
@@ -54,27 +50,26 @@ def index_projections(
     )  # fmt: skip
 
 
-def index_choice(
-    phase: str, model: LanguageModel, part: Stage, queries: Column, pairs: Column, how: Precision
-) -> tuple[Compute, ...]:
+def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
     """Return the scores of pairs of queries and keys, and the choice among them.
 
     Decodes read each key for one query; the keys of a prompt are shared by its queries, and the
     kernel sums over heads. What is written of the few keys chosen counts nothing.
     """
+    model, how, layers = shard.model, shard.how, shard.part.layers
     if phase == "decode":
         scores: Compute = Elementwise(
             name="index_scores", elements=pairs, reads=index_bytes_per_token(model),
-            writes=SCORE_BYTES, dtype="fp8", repeat=part.layers,
+            writes=SCORE_BYTES, dtype="fp8", repeat=layers,
         )  # fmt: skip
     else:
-        narrow = how.compute if how.compute == "fp8" else how.activations
         scores = Gemm(
             name="index_scores", m=queries, n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
-            k=model.index_heads * model.index_head_dim, dtype=narrow, repeat=part.layers,
+            k=model.index_heads * model.index_head_dim,
+            dtype=how.compute if how.compute == "fp8" else how.activations, repeat=layers,
         )  # fmt: skip
     choice = Elementwise(
         name="index_choice", elements=pairs, reads=SCORE_BYTES, writes=0.0, dtype="fp8",
-        repeat=part.layers,
+        repeat=layers,
     )  # fmt: skip
     return scores, choice

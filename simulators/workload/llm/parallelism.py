@@ -1,4 +1,4 @@
-"""A replica is cut across GPUs: heads and widths by tensor parallelism, layers by pipeline.
+"""How a replica is cut across GPUs: heads and widths by tensor, layers by pipeline parallelism.
 
 Under attention data parallelism a stage is several groups of `tp` ranks. Each group attends to
 requests of its own; in the experts' layers the tokens of all groups meet. Experts are dealt whole

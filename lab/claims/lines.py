@@ -1,0 +1,147 @@
+"""Lines of `validate`: an error beside its limit, a coverage beside its range, a table not there.
+
+A claim is a module of `lab/claims/<room>/` with a function `checks(reference, rows)`, found by its
+place in that folder. `rows` is `test` for what no fit has seen, and `all` for every row of a folder
+that nothing was fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.calibration import fitted_digests, sha256_of
+from simulators.core.contract import Check
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def absent(name: str, note: str = "no rows", unit: str = "") -> Check:
+    """Return a line for what cannot be judged, and why."""
+    return Check(name, None, unit, note=note)
+
+
+def at_most(
+    name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
+) -> Check:
+    """Return a value beside the largest that is allowed, if one is set."""
+    ok = None if limit is None else bool(value <= limit)
+    return Check(name, value, unit, limit, ok, rows, note)
+
+
+def at_least(
+    name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
+) -> Check:
+    """Return a value beside the smallest that is allowed, if one is set."""
+    ok = None if limit is None else bool(value >= limit)
+    return Check(name, value, unit, limit, ok, rows, note)
+
+
+def within(
+    name: str, inside: Sequence[Bools], allowed: tuple[float, float], note: str = ""
+) -> list[Check]:
+    """Return the share of rows inside their intervals beside its allowed range, in percent.
+
+    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].ok
+    False
+    """
+    held = np.concatenate([np.zeros(0, bool), *inside])
+    if not held.size:
+        return []
+    low, high = allowed
+    value = 100.0 * float(np.mean(held))
+    asked = f"{note}; asked for {low:g} to {high:g} %".removeprefix("; ")
+    return [Check(name, value, "%", low, bool(low <= value <= high), held.size, asked)]
+
+
+def error_line(
+    name: str, errors: Iterable[Floats], limit: float | None = None, note: str = ""
+) -> Check:
+    """Return the mean absolute error with median and bias.
+
+    Args:
+        name: of the line.
+        errors: signed, in percent, in as many parts as there are.
+        limit: that the mean may not exceed.
+        note: what else to say after them.
+    """
+    signed = np.concatenate([np.zeros(0), *errors])
+    if not signed.size:
+        return absent(name, unit="%")
+    said = "; ".join(text for text in (spread(signed), note) if text)
+    return at_most(name, float(np.mean(np.abs(signed))), limit, signed.size, said)
+
+
+def spread(errors: Floats) -> str:
+    """Return median and bias of signed errors in percent.
+
+    >>> spread(np.array([-10.0, 4.0, 3.0]))
+    'median 4.0, bias -1.0'
+    """
+    return f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
+
+
+def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
+    """Return the mean error in percent, given ours over theirs, not a number where ours is absent.
+
+    The bias is that of the median.
+    """
+    known = ratio[~np.isnan(ratio)]
+    if not known.size:
+        return absent(name)
+    error = 100.0 * np.abs(known - 1.0)
+    said = f"median {np.median(error):.1f}, bias {100.0 * (np.median(known) - 1.0):+.1f} %{note}"
+    return at_most(name, float(error.mean()), limit, known.size, said)
+
+
+def compared(
+    name: str, predicted: Floats, measured: Floats, groups: Sequence[str], limit: float | None
+) -> Check:
+    """Return the mean error of seconds in percent, with the rest of an error table in its note.
+
+    Args:
+        name: of the line.
+        predicted: seconds, one per row.
+        measured: the same.
+        groups: what to call each row where it is the worst.
+        limit: that the mean may not exceed.
+    """
+    if not groups:
+        return absent(name, unit="%")
+    ratio = predicted / measured - 1.0
+    worst = int(np.argmax(np.abs(ratio)))
+    rmse_ms = 1e3 * float(np.sqrt(np.mean((predicted - measured) ** 2)))
+    note = (
+        f"median {100 * np.median(np.abs(ratio)):.1f} %, bias {100 * np.mean(ratio):+.1f} %, "
+        f"RMSE {rmse_ms:.3g} ms, tau {kendall_tau(predicted, measured):.2f}, "
+        f"worst {100 * ratio[worst]:+.0f} % ({groups[worst]})"
+    )
+    value = round(100.0 * float(np.mean(np.abs(ratio))), 2)
+    return at_most(name, value, limit, len(groups), note)
+
+
+def kendall_tau(a: Floats, b: Floats) -> float:
+    """Return Kendall's tau-b, which counts ties in neither direction.
+
+    >>> kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).__round__(3)
+    0.333
+    """
+    signs_a = np.sign(np.subtract.outer(a, a))
+    signs_b = np.sign(np.subtract.outer(b, b))
+    untied = float(np.sqrt(np.sum(signs_a**2) * np.sum(signs_b**2)))
+    return float(np.sum(signs_a * signs_b)) / untied if untied else 1.0
+
+
+def percent_off(predicted: Floats, measured: Floats) -> Floats:
+    """Return signed errors in percent."""
+    return np.asarray(100.0 * (predicted / measured - 1.0), np.float64)
+
+
+def was_fitted(calibrations: Iterable[Path], tables: Iterable[Path]) -> bool:
+    """Say whether a calibration rests on one of these tables, so that its rows do not judge it."""
+    digests = fitted_digests(calibrations)
+    return any(sha256_of(table) in digests for table in tables if table.is_file())

@@ -1,0 +1,283 @@
+"""Fit attention and experts to loops timed on the GPU: `python -m lab.fits fused_kernels`.
+
+On half of all shapes: first the few numbers of the form, then the trees, then for decode the knots
+of the table, if they say more about shapes set aside within that half. Of the other half, one half
+again gives the 90 % interval and the rest judges it; errors are of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, chosen, hashes
+from lab.fits.methods.decode_grids import fit_knots
+from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
+from lab.fits.methods.least_squares import fit_named
+from lab.fits.methods.monotone_trees import fit_bend
+from lab.tables.kernels import fused_kernels as measured
+from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
+from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, products_of, read_measured
+from lab.tables.kernels.prompt_chunks import (
+    CHUNK_GPUS,
+    CHUNKS,
+    MIXED,
+    MIXED_GPUS,
+    POINT_GPUS,
+    POINTS,
+    read_chunks,
+)
+from lab.tables.rows import Bools, Floats, Rows, joined, mape
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels import frameworks
+from simulators.kernels.families.attention import fitted_seconds, form_seconds, formula_seconds
+from simulators.kernels.families.experts import fitted_expert_seconds
+from simulators.kernels.families.fused import (
+    FORMS,
+    PARTS,
+    attention_features,
+    expert_features,
+    expert_seconds,
+    mixed_features,
+)
+from simulators.kernels.frameworks import Entry
+from simulators.kernels.interpolation_grid import Knots, sliced
+from simulators.kernels.monotone_correction import Correction
+
+FOLDER = frameworks.FOLDER
+
+FORM_ROWS, TREE_ROWS = 3000, 8000
+"""Rows a fit looks at, drawn evenly; more of them say nothing new."""
+
+ALPHA, TREES, DEPTH = 0.5, 64, 4
+"""Trees add nothing beyond: laws, not their number, bound the error."""
+
+RIDGE = 0.1
+REACH = 4.0
+"""No number leaves where it started by more than a factor of 55."""
+
+MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}}
+"""Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
+taller one would make a short chunk pay for its whole prefix many times over."""
+
+MUCH_LESS = 0.9
+"""Trees mend what is less; and some laws they mend better in one form than in the other."""
+
+KNOTTED_TREES = 24
+"""Trees that only serve head sizes a table of knots lacks."""
+
+NARROW_TREES = 36
+"""Enough for experts in narrow formats, whose layers are few or look alike."""
+
+NARROW_SHIPPED = {
+    "h100_sxm": (("trtllm", "fp8_block"), ("trtllm", "w4a16"), ("vllm", "w4a16")),
+    "b200_sxm": (
+        ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
+        ("flashinfer", "fp8_block"),
+    ),
+    "rtx_pro_6000": (("trtllm", "fp4"),),
+}  # fmt: skip
+"""Experts in narrow formats that are kept, by whose kernels engines run."""
+
+LIBRARY = {("b200_sxm", "vllm", "experts", "fp8_block"): "flashinfer"}
+"""Kernels of a library, timed through a framework that others than itself are run by: vLLM's public
+recipes switch them off, SGLang's ask for them."""
+
+EXPERT_TREES = {"sglang.experts.bf16": 96}
+"""SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
+
+WRITTEN = (1e-3, 3)
+"""How finely files hold trees: leaves in tenths of a percent, thresholds in three digits."""
+
+SET_ASIDE = 0.35
+"""Beyond this part of the split, fitted rows are set aside while a choice is made."""
+
+KERNELS = (*TABLES, "mixed")
+
+FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
+"""A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
+
+SHIPPED = ("vllm", "trtllm", "flashinfer")
+"""Calibrations stay small: the third framework's kernels are fitted where these have no table."""
+
+
+def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
+    """Yield the calibrations of the GPUs of the tables."""
+    for gpu in chosen(only, GPUS):
+        found = [rows for kernel in KERNELS for rows in _kept(reference, gpu, kernel)]
+        if done := [fit_kernel(rows) for rows in found]:
+            tables = hashes(reference, _tables(gpu, {rows.kernel for rows in found}))
+            yield entries(gpu, done, tables, leaves=WRITTEN)
+
+
+def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
+    """Return the rows of a kernel that are fitted to, those of one name together."""
+    found = [
+        replace(r, framework=LIBRARY.get((gpu, r.framework, kernel, r.dtype), r.framework))
+        for r in read_measured(reference, gpu, kernel)
+        if not r.variant
+    ]
+    shipped = [rows for rows in found if rows.framework in SHIPPED] or found
+    narrow = NARROW_SHIPPED.get(gpu, ())  # the others are borrowed, as on H200
+    shipped = [r for r in shipped if r.dtype not in NARROW or (r.framework, r.dtype) in narrow]
+    shipped += read_chunks(reference, gpu, kernel)
+    if kernel == "experts":
+        shipped += read_layers(reference, gpu)
+    together = joined(shipped, lambda rows: rows.name)
+    return [rows for rows in together if len(rows) >= FEWEST_ROWS]
+
+
+def _tables(gpu: str, kernels: set[str]) -> list[str]:
+    """Return the tables that the calibration of a GPU rests on."""
+    others: list[tuple[str, Collection[str]]] = [
+        (MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (POINTS, POINT_GPUS), (FRONTIER, FRONTIER_GPUS),
+    ]  # fmt: skip
+    return [
+        *(f"{measured.FOLDER}/{name}.parquet" for k, name in TABLES.items() if k in kernels),
+        *(table for table, gpus in others if gpu in gpus),
+    ]
+
+
+def fit_kernel(rows: Rows) -> Fitted:
+    """Return the entry of one kernel, fitted to half of its shapes."""
+    seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
+    entry = plain_entry(rows, _fit_form(seen.thinned(FORM_ROWS), gpu))
+    entry = _fit_rest(seen, gpu, entry)
+    return judged(entry, [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+
+
+def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
+    """Return the entry with trees and, where they foretell rows set aside better, with knots."""
+    if len(seen) < FEWEST_TREE_ROWS:
+        return plain
+    trees = EXPERT_TREES.get(seen.name, NARROW_TREES if seen.dtype in NARROW else TREES)
+    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
+    if not seen.kernel.endswith("decode"):
+        return bent
+    aside = seen.bucket >= SET_ASIDE
+    first, rest = seen.where(~aside), seen.where(aside)
+    choices = [replace(plain, bend=_fit_trees(first, gpu, plain, TREES))]
+    choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]
+    errors = [mape(predicted_s(rest, gpu, choice), rest.seconds) for choice in choices]
+    best = choices[int(np.argmin(errors))].knots
+    if best is None:
+        return bent
+    worse = _better_by_formula(best, rest, gpu, choices[0])
+    knots = _with_knots(seen, gpu, bent, alone=best.alone).knots
+    assert knots is not None
+    kept = {where: grid for where, grid in knots.grids.items() if where.packing not in worse}
+    trees = TREES if worse else KNOTTED_TREES
+    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
+    return replace(bent, knots=replace(knots, grids=kept))
+
+
+def _better_by_formula(knots: Knots, rest: Rows, gpu: Gpu, bent: Entry) -> set[int]:
+    """Return the packings whose rows, set aside, a formula foretells better than knots."""
+    errors = [
+        np.abs(np.log(predicted_s(rest, gpu, entry) / rest.seconds))
+        for entry in (bent, replace(bent, knots=knots))
+    ]
+    rows: dict[int, list[Bools]] = {}
+    for where, mine, _, _ in sliced(rest.operator, alone=knots.alone):
+        rows.setdefault(where.packing, []).append(mine)
+    both = {packing: np.any(parts, axis=0) for packing, parts in rows.items()}
+    return {p for p, mine in both.items() if errors[0][mine].mean() < errors[1][mine].mean()}
+
+
+def _with_knots(rows: Rows, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
+    """Return an entry that reads times off the knots of these rows."""
+    knots = fit_knots(
+        rows.operator, rows.seconds, lambda op: formula_seconds(op, gpu, bent), alone=alone
+    )
+    return replace(bent, knots=knots)
+
+
+def _fit_trees(rows: Rows, gpu: Gpu, plain: Entry, trees: int) -> Correction:
+    thinned = rows.thinned(TREE_ROWS)
+    features, seconds, target = _stacked(thinned, gpu, plain)
+    weights = np.resize(_weights(thinned), seconds.size)  # of both products of experts
+    return fit_bend(
+        features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH, weights=weights
+    )
+
+
+def _weights(rows: Rows) -> Floats:
+    """Return what rows count: SGLang's experts less, the more GPUs they are dealt over.
+
+    Its kernel walks over the rows of others' experts too, which the form has no word for, and its
+    table holds as many rows of 128 GPUs as of one.
+    """
+    if rows.framework != "sglang" or rows.kernel != "experts":
+        return np.ones(len(rows))
+    weights = rows.sizes["moe_ep_size"] ** -0.5
+    return np.asarray(weights / weights.mean(), np.float64)
+
+
+def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
+    """Return what an entry says of measured rows: of experts, both products together."""
+    if rows.kernel != "experts":
+        return fitted_seconds(rows.operator, gpu, entry)
+    up, down = _products_s(rows, gpu, entry)
+    return np.asarray(up + down, np.float64)
+
+
+def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
+    return [
+        fitted_expert_seconds(p.sizes, p.experts, p.top_k, rows.dtype, gpu, entry)
+        for p in products_of(rows)
+    ]
+
+
+def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
+    """Return the numbers of the form alone: the first form's, unless another errs much less."""
+    fitted = [_fit_numbers(rows, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
+    seconds = _form_of(rows, gpu)
+    errors = [float(np.mean(np.abs(np.log(seconds(one) / rows.seconds)))) for one in fitted]
+    best = int(np.argmin(errors))
+    return fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+
+
+def _fit_numbers(rows: Rows, gpu: Gpu, form: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers of one form."""
+    start = np.log(list(form.values()))
+    ends = [0.0 if n in PARTS else x + REACH for n, x in zip(form, start, strict=True)]
+    most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in form]
+    high = np.minimum(ends, most)
+    return fit_named(
+        _form_of(rows, gpu),
+        list(form),
+        np.minimum(start, high),
+        rows.seconds,
+        low=start - REACH,
+        high=high,
+        ridge=RIDGE,
+        weights=_weights(rows),
+    )
+
+
+def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
+    """Return the uncorrected seconds as a function of the form's numbers."""
+    if rows.kernel == "experts":
+        products = [product.sizes for product in products_of(rows)]
+        return lambda numbers: np.asarray(
+            sum(expert_seconds(sizes, rows.dtype, gpu, numbers) for sizes in products)
+        )
+    attention = rows.operator
+    return lambda numbers: form_seconds(attention, gpu, numbers)
+
+
+def _stacked(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floats]:
+    """Return features, formula and target; a layer's time is shared by its products as computed."""
+    if rows.kernel != "experts":
+        seconds = predicted_s(rows, gpu, plain)
+        looked_at = mixed_features if rows.kernel == "mixed" else attention_features
+        return looked_at(rows.operator, seconds.shape), seconds, rows.seconds
+    each = _products_s(rows, gpu, plain)
+    miss = rows.seconds / (each[0] + each[1])
+    features = np.concatenate(
+        [expert_features(p.sizes, p.experts, p.top_k) for p in products_of(rows)], axis=1
+    )
+    return features, np.concatenate(each), np.concatenate([part * miss for part in each])

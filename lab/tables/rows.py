@@ -1,0 +1,301 @@
+"""Measured tables as tidy rows: sizes as columns, seconds beside them, and which rows are held out.
+
+A table is read by one adapter, which yields `Rows`: those of one kernel (or collective, or pass) of
+one framework on one GPU. Rows of equal shape are nearly copies of each other, so a hash of the
+shape decides on which side of the split all of them fall: no fit may see what is held out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from simulators.core.errors import UserError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Groups = NDArray[np.uint64]
+Sizes = Mapping[str, Floats]
+Range = tuple[float, float]
+
+UPPER_HALF: Range = (0.5, 1.0)
+LOWER_QUARTER: Range = (0.0, 0.25)
+"""Hashes of shapes, as fractions of their range, that are held out of every fit."""
+
+BANDED = 0.75
+"""Of the upper half, rows below this give the interval of a fit; those above it judge it."""
+
+
+def _no_operator(sizes: Sizes) -> Any:
+    raise AssertionError(f"rows with the sizes {', '.join(sizes)} time no single operator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Measurements under one set of labels; every column has one entry per row."""
+
+    gpu: str
+    framework: str = ""
+    kernel: str = ""
+    dtype: str = ""  # of the arithmetic; of attention followed by that of the cache: bf16_fp8
+    version: str = ""  # of the framework
+    variant: str = ""  # what else tells rows apart, such as how tokens spread over experts
+    sizes: Sizes
+    seconds: Floats
+    watts: Floats  # not a number where none were metered
+    group: Groups  # a number of each row's shape
+    bucket: Floats  # where its group falls in [0, 1); looks drawn
+    held_out: Bools  # rows no fit may see
+    from_layers: Bools  # shapes of layers of real models; the others are spread over a range
+    operator_of: Callable[[Sizes], Any] = _no_operator  # the operator that was timed
+
+    def __len__(self) -> int:
+        return self.seconds.size
+
+    @property
+    def operator(self) -> Any:
+        """The rows as one operator whose sizes are columns."""
+        return self.operator_of(self.sizes)
+
+    @property
+    def name(self) -> str:
+        """What a calibration calls the kernel: framework, kernel and formats."""
+        return f"{self.framework}.{self.kernel}.{self.dtype}"
+
+    def where(self, chosen: Bools | NDArray[np.int64]) -> Rows:
+        """Return some of the rows."""
+        sizes = {name: column[chosen] for name, column in self.sizes.items()}
+        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ARRAYS}
+        return dataclasses.replace(self, sizes=sizes, **arrays)
+
+    def with_rows(self, more: Rows) -> Rows:
+        """Return these rows and others with the same sizes."""
+        sizes = {n: np.concatenate([column, more.sizes[n]]) for n, column in self.sizes.items()}
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in ARRAYS
+        }
+        return dataclasses.replace(self, sizes=sizes, **arrays)
+
+    @property
+    def layers(self) -> Rows:
+        """The rows with shapes of real models, where there are any; else all."""
+        return self.where(self.from_layers) if self.from_layers.any() else self
+
+    def thinned(self, count: int) -> Rows:
+        """Return at most so many rows, evenly spaced."""
+        last, kept = len(self) - 1, min(len(self), count)
+        return self.where(np.unique(np.linspace(0, last, kept).astype(np.int64)))
+
+    def drawn(self, count: int) -> Rows:
+        """Return at most so many rows, drawn at random, the same ones each time."""
+        if len(self) <= count:
+            return self
+        draw = np.random.default_rng(np.random.SeedSequence(0))
+        return self.where(np.sort(draw.choice(len(self), count, replace=False)))
+
+
+ARRAYS = ("seconds", "watts", "group", "bucket", "held_out", "from_layers")
+"""Columns of `Rows` besides its sizes."""
+
+
+def tidy(
+    sizes: Sizes,
+    seconds: Floats,
+    group: Groups,
+    held_out: Range = UPPER_HALF,
+    *,
+    bucket: Floats | None = None,
+    watts: Floats | None = None,
+    from_layers: Bools | None = None,
+    **labels: Any,
+) -> Rows:
+    """Return rows with the hold-out rule applied.
+
+    Args:
+        sizes: columns.
+        seconds: measured.
+        group: a number of each row's shape, as by `group_of`.
+        held_out: the part of [0, 1) in which a group's bucket keeps it from every fit.
+        bucket: of each row, where it is not a hash of the group.
+        watts: measured, if they were.
+        from_layers: rows with shapes of real models; where there are any, no others are held out.
+        labels: other fields of `Rows`.
+
+    >>> rows = tidy({"m": np.arange(4.0)}, np.ones(4), np.arange(4, dtype=np.uint64), gpu="t4")
+    >>> rows.held_out.tolist(), rows.bucket.round(2).tolist()
+    ([True, True, True, False], [0.88, 0.57, 0.59, 0.11])
+    """
+    bucket = fraction(group) if bucket is None else bucket
+    layers = np.ones(seconds.size, bool) if from_layers is None else from_layers
+    aside = (held_out[0] <= bucket) & (bucket < held_out[1])
+    return Rows(
+        sizes=sizes,
+        seconds=seconds,
+        watts=np.full(seconds.size, np.nan) if watts is None else watts,
+        group=group,
+        bucket=bucket,
+        held_out=aside & layers if layers.any() else aside,
+        from_layers=layers,
+        **labels,
+    )
+
+
+Key = TypeVar("Key")
+
+
+def joined(parts: Iterable[Rows], key: Callable[[Rows], Key]) -> list[Rows]:
+    """Return rows of equal key together, in the order of their first appearance."""
+    found: dict[Key, Rows] = {}
+    for part in parts:
+        before = found.get(key(part))
+        found[key(part)] = part if before is None else before.with_rows(part)
+    return list(found.values())
+
+
+def group_of(columns: Iterable[Floats], base: int = 1_000_003) -> Groups:
+    """Return a number of each row's shape: its sizes as digits to a base."""
+    group: Groups = np.zeros(1, np.uint64)
+    for column in columns:
+        group = group * np.uint64(base) + column.astype(np.uint64)
+    return group
+
+
+def mixed_group_of(columns: Iterable[Floats]) -> Groups:
+    """Return a number of each row's shape whose bits all depend on all sizes."""
+    group: Groups = np.zeros(1, np.uint64)
+    for column in columns:
+        group = _mix(group ^ column.astype(np.uint64))
+    return group
+
+
+def fraction(group: Groups, salt: int = 0) -> Floats:
+    """Return a number in [0, 1) per group that looks drawn, and is the same everywhere."""
+    mixed = _mix(group ^ np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64))
+    return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def _mix(x: Groups) -> Groups:
+    """Return splitmix64 of each number (Steele, Lea and Flood, 2014)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def read_table(file: Path, needs: Sequence[str] = (), **wanted: Any) -> pa.Table:
+    """Return a measured table, Parquet or CSV.
+
+    Args:
+        file: where it is.
+        needs: columns it must have.
+        wanted: by column, the value, or a list of values, of the rows to return.
+
+    Raises:
+        UserError: it is not there, cannot be read, or lacks a column.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file")
+    try:
+        if file.suffix == ".csv":
+            table = pyarrow.csv.read_csv(file)
+        else:
+            table = pyarrow.parquet.read_table(file, filters=_filters(file, wanted))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{file}: {error}") from error
+    require(table, needs, str(file))
+    return table.unify_dictionaries()
+
+
+def _filters(file: Path, wanted: Mapping[str, Any]) -> list[tuple[str, str, Any]] | None:
+    require(pyarrow.parquet.read_schema(file).empty_table(), wanted, str(file))
+    return [
+        (name, "in" if isinstance(value, list | tuple) else "==", value)
+        for name, value in wanted.items()
+    ] or None
+
+
+def require(table: pa.Table, names: Iterable[str], title: str) -> None:
+    """Say which columns a table lacks.
+
+    Raises:
+        UserError: it lacks some.
+    """
+    if missing := [name for name in names if name not in table.column_names]:
+        has = ", ".join(table.column_names)
+        raise UserError(f"{title} lacks the column {', '.join(missing)}\nIt has: {has}")
+
+
+def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
+    """Return columns as floats, not a number where a cell is empty.
+
+    Raises:
+        UserError: a column is missing.
+    """
+    names = tuple(names)
+    require(table, names, "a measured table")
+    return {name: table[name].to_numpy().astype(np.float64) for name in names}
+
+
+def column(table: pa.Table, name: str) -> Floats:
+    """Return one column as floats.
+
+    Raises:
+        UserError: it is missing.
+    """
+    return numbers(table, [name])[name]
+
+
+def metered(table: pa.Table) -> dict[str, Floats]:
+    """Return the column of watts as a field of `Rows`, where a table has one."""
+    return {"watts": column(table, "power_w")} if "power_w" in table.column_names else {}
+
+
+def first(table: pa.Table, name: str) -> str:
+    """Return the word in the first row of a column; none without rows or column."""
+    return str(table[name][0].as_py()) if table.num_rows and name in table.column_names else ""
+
+
+def words(table: pa.Table, name: str) -> NDArray[np.str_]:
+    """Return a column of words."""
+    return np.array(table[name].to_pylist(), np.str_)
+
+
+def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yield the rows of each combination of labels, in the order of the labels.
+
+    >>> table = pa.table({"gpu": ["b", "a", "b"], "us": [1, 2, 3]})
+    >>> [(gpu, rows["us"].to_pylist()) for (gpu,), rows in by_labels(table, "gpu")]
+    [('a', [2]), ('b', [1, 3])]
+    """
+    require(table, names, "a measured table")
+    code = np.zeros(table.num_rows, np.int64)
+    labels = []
+    for name in names:
+        column = table[name].combine_chunks()
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        code = code * len(values) + encoded.indices.to_numpy(zero_copy_only=False)
+        labels.append(values)
+    found = []
+    for key in np.unique(code).tolist():
+        left, label = key, []
+        for values in reversed(labels):
+            left, index = divmod(left, len(values))
+            label.append(values[index])
+        found.append((tuple(reversed(label)), key))
+    for combination, key in sorted(found):
+        yield combination, table.filter(pa.array(code == key))
+
+
+def mape(predicted: Floats, measured: Floats) -> float:
+    """Return the mean absolute error, relative to what was measured."""
+    return float(np.mean(np.abs(predicted / measured - 1.0)))

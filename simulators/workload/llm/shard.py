@@ -1,0 +1,38 @@
+"""What one GPU of a pipeline stage runs, and the linear layers it makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.catalog.model import LanguageModel
+from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.operators import Column, Gemm
+from simulators.workload.precision import Precision, precision
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The layers of a model on one GPU: how they are cut, and in which precision."""
+
+    model: LanguageModel
+    cut: Parallelism
+    part: Stage
+    dtype: str
+    kv_dtype: str = "fp16"
+
+    @property
+    def how(self) -> Precision:
+        """What the linear layers multiply in, and what flows between them."""
+        return precision(self.dtype)
+
+    @property
+    def heads(self) -> float:
+        """Query heads on the GPU."""
+        return self.model.heads / self.cut.tp
+
+    def linear(self, name: str, m: Column, n: Column, k: Column, repeat: float) -> Gemm:
+        """Return a linear layer over `m` rows."""
+        how = self.how
+        return Gemm(
+            name=name, m=m, n=n, k=k, dtype=how.compute, weight_dtype=how.weights, repeat=repeat
+        )

@@ -1,0 +1,98 @@
+"""A fit finds back what made its measurements, and writes it down whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from lab.fits.driver import main
+from lab.fits.methods.least_squares import fit_log
+from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
+from lab.tables.rows import fraction
+from simulators.catalog.gpu import load_gpu
+from simulators.core.errors import UserError
+from simulators.kernels.levels import profile_of
+from simulators.kernels.price import price_call
+from simulators.workload.operators import Gemm
+
+SHAPES = [(m, n, k) for m in (512, 4096) for n in (1024, 8192) for k in (1024, 4096, 16384)]
+
+
+def table(compute: float) -> pa.Table:
+    """Return what an L40S that sustains this part of its peak would have measured."""
+    gpu = load_gpu("l40s")
+    profile = profile_of(gpu, "zero_shot")
+    rates = dataclasses.replace(profile.gemm["linear"], compute=compute)
+    true = dataclasses.replace(profile, gemm={**profile.gemm, "linear": rates})
+    m, n, k = (np.array(column, np.float64) for column in zip(*SHAPES, strict=True))
+    seconds = price_call(Gemm(name="linear", m=m, n=n, k=k, dtype="fp32"), gpu, true).latency_s
+    return pa.table(
+        {
+            "op": ["linear"] * m.size, "gpu": ["L40S"] * m.size, "m": m, "n": n, "k": k,
+            "latency_us": seconds * 1e6,
+        }
+    )  # fmt: skip
+
+
+def test_a_few_rows_find_the_sustained_part_of_the_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pyarrow.csv.write_csv(table(0.35), tmp_path / "mine.csv")
+    main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
+    assert "few_shot" in capsys.readouterr().out
+    profile = profile_of(load_gpu("l40s"))
+    assert profile.level == "few_shot"
+    assert profile.gemm["linear"].compute == pytest.approx(0.35, rel=0.02)
+    assert profile.gemm["linear"].calibrated
+    assert not profile.gemm["bmm"].calibrated
+
+
+def test_a_table_without_latencies_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pyarrow.csv.write_csv(table(0.5).drop_columns(["latency_us"]), tmp_path / "mine.csv")
+    with pytest.raises(SystemExit, match="lacks the column latency_us"):
+        main(["fp32_kernels", "--device", "l40s", "--measured", "mine.csv"])
+
+
+def test_a_missing_size_is_named() -> None:
+    with pytest.raises(UserError, match="linear lacks the column k"):
+        list(rows_of_table(table(0.5).drop_columns(["k"])))
+
+
+def test_boards_are_found_under_the_names_of_measured_tables() -> None:
+    assert catalog_name("V100-PCIE-32GB") == "v100_pcie"
+    assert catalog_name("H100-SXM-80GB") == "h100_sxm"
+    assert catalog_name("MI250") == "mi210"  # one die of it: twins
+
+
+def test_repeats_of_a_shape_fall_on_one_side() -> None:
+    rows = next(iter(rows_of_table(table(0.5))))[0][0]
+    sides: dict[tuple[float, float], set[bool]] = {}
+    for n, k, aside in zip(rows.sizes["n"], rows.sizes["k"], rows.held_out, strict=True):
+        sides.setdefault((n, k), set()).add(bool(aside))
+    assert all(len(side) == 1 for side in sides.values())
+
+
+def test_groups_are_spread_evenly() -> None:
+    share = fraction(np.arange(10_000, dtype=np.uint64))
+    assert abs(float(np.mean(share < 0.5)) - 0.5) < 0.02
+
+
+def test_a_line_in_logarithms_is_found_despite_outliers() -> None:
+    x = np.linspace(1.0, 10.0, 50)
+    seconds = 3.0 * x**2
+    seconds[::10] *= 5.0
+    p = fit_log(
+        lambda p: np.exp(p[0]) * x ** p[1], np.array([0.0, 1.0]), seconds, weights=np.ones(50),
+        ridge=np.full(2, 1e-6), bounds=(np.full(2, -5.0), np.full(2, 5.0)),
+    )  # fmt: skip
+    assert np.exp(p[0]) == pytest.approx(3.0, rel=0.02)
+    assert p[1] == pytest.approx(2.0, rel=0.02)

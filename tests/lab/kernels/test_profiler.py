@@ -1,0 +1,229 @@
+"""What is measured has the reference columns, and what we foretold ourselves is off by nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from lab.fits import driver
+from lab.profiler.__main__ import COLUMNS, designs_of, main
+from lab.profiler.shapes import (
+    DTYPES,
+    FAMILIES,
+    MOST_FLOPS,
+    MOST_NUMBERS,
+    Call,
+    calls,
+    weight_of,
+)
+from lab.profiler.torch_backend import Bench
+from lab.tables.kernels.fp32_kernels import rows_of_table
+from lab.tables.kernels.fused_kernels import measured_in
+from lab.tables.kernels.tensor_cores import own_products
+from simulators.catalog.gpu import load_gpu
+from simulators.kernels.price import price, price_call
+
+EVERYTHING = designs_of(list(FAMILIES), list(DTYPES))
+
+
+def first_calls(count: int, largest: int = 2**31, ops: str = "") -> list[Call]:
+    designs = designs_of([ops], list(DTYPES)) if ops else EVERYTHING
+    return list(itertools.islice(calls(designs, largest), count))
+
+
+def foretold(count: int, device: str, name: str = "") -> pa.Table:
+    """Return what a device would have measured, were we right."""
+    formats = {"bf16": "bfloat16", "fp8": "fp8"}
+    rows = [
+        {
+            **call.sizes, "op": call.op, "gpu": name or device, "framework": "pytorch",
+            "version": "2", "kernel": "pytorch", "dtype": call.dtype, "split": "train",
+            "gemm_dtype": formats.get(call.dtype), "attn_dtype": formats.get(call.dtype),
+            "kv_cache_dtype": formats.get(call.dtype), "latency_us": 1.0,
+        }
+        for call in first_calls(count)
+    ]  # fmt: skip
+    gpu, table = load_gpu(device), pa.Table.from_pylist(rows, schema=COLUMNS)
+    ops = np.array(table["op"].to_pylist())
+    seconds = np.zeros(len(rows))
+    for op in np.unique(ops):
+        mine = table.filter(pa.array(ops == op))
+        if op == "gemm":
+            kinds = np.array(table["gemm_dtype"].to_pylist())
+            for product in own_products(mine, device):
+                chosen = (ops == op) & (kinds == formats[product.dtype])
+                seconds[chosen] = price(product.operator, gpu).latency_s
+        elif op in ("prefill", "decode"):
+            (measured,) = measured_in(mine, device, str(op), 1)
+            seconds[ops == op] = price(measured.operator, gpu).latency_s
+        else:
+            ((part,), _), *_ = rows_of_table(mine, device)
+            seconds[ops == op] = price_call(part.operator, gpu).latency_s
+    return table.set_column(
+        table.schema.get_field_index("latency_us"), "latency_us", pa.array(seconds * 1e6)
+    )
+
+
+def test_calls_differ_and_are_small_enough_to_be_timed() -> None:
+    many = first_calls(400)
+    assert len({(c.op, c.dtype, *c.sizes.items()) for c in many}) > 380
+    for call in many:
+        numbers, flops = weight_of(call.op, call.sizes)
+        assert numbers <= MOST_NUMBERS
+        assert flops <= MOST_FLOPS
+
+
+def test_sizes_fill_their_range_evenly() -> None:
+    places = np.sort([np.log2(c.sizes["cols"]) for c in first_calls(64, ops="vector")])
+    assert np.max(np.diff(places)) < 0.1 * (places[-1] - places[0])
+
+
+def test_no_size_is_above_what_is_asked_for() -> None:
+    sizes = [c.sizes for c in first_calls(50, largest=128, ops="linear")]
+    assert max(max(s["m"], s["n"], s["k"]) for s in sizes) <= 128
+
+
+def test_of_our_own_answers_we_are_not_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa.parquet.write_table(foretold(90, "l40s"), tmp_path / "mine.parquet")
+    main(["--compare", str(tmp_path / "mine.parquet")])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    families = ("bmm", "conv", "elementwise", "linear", "softmax", "bf16", "fp8", "prefill")
+    assert all(any(f" {family} " in line for line in lines) for family in families)
+    assert all(float(line.split("MAPE")[1].split()[0]) < 1e-6 for line in lines)
+
+
+def test_twice_as_slow_as_foretold_is_off_by_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = foretold(60, "l40s", name="my board")
+    slow = pa.array(2.0 * table["latency_us"].to_numpy())
+    column = table.schema.get_field_index("latency_us")
+    pa.parquet.write_table(table.set_column(column, "latency_us", slow), tmp_path / "mine.parquet")
+    with pytest.raises(SystemExit, match="rows of 'my board'"):
+        main(["--compare", str(tmp_path / "mine.parquet")])
+    main(["--compare", str(tmp_path / "mine.parquet"), "--gpu", "l40s"])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    errors = [float(line.split("MAPE")[1].split()[0]) for line in lines]
+    assert errors == pytest.approx([50.0] * len(errors), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ops", "gem"], "did you mean 'gemm'"),
+        (["--ops", "gemm", "--dtype", "fp32"], "gemm in bf16, fp8"),
+        (["--dtype", "int9"], "unknown precision"),
+    ],
+)
+def test_what_cannot_be_timed_is_said(words: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=said):
+        main(["--write", str(tmp_path / "x.parquet"), *words])
+
+
+@dataclasses.dataclass
+class Board:
+    """Stands for torch on a GPU: writes down what is queued, and takes a second for each entry."""
+
+    queue: list[str] = dataclasses.field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *words: Any, **named: Any) -> Any:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def Event(self, enable_timing: bool) -> Any:  # noqa: N802 - torch's name
+        return Mark(self.queue)
+
+    def CUDAGraph(self) -> Any:  # noqa: N802 - torch's name
+        return Replayed(self.queue)
+
+    def zero_(self) -> None:
+        self.queue.append("evict")
+
+
+@dataclasses.dataclass
+class Mark:
+    queue: list[str]
+    at: int = 0
+
+    def record(self) -> None:
+        self.at = len(self.queue)
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: Mark) -> float:
+        return 1000.0 * sum(20 if q == "replay" else 1 for q in self.queue[self.at : other.at])
+
+
+@dataclasses.dataclass
+class Replayed:
+    queue: list[str]
+
+    def replay(self) -> None:
+        self.queue.append("replay")
+
+
+def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
+    board = Board()
+    monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: board.queue.append("call"))
+    monkeypatch.setattr("lab.profiler.torch_backend.MOST_LOOPED", 20)
+    monkeypatch.setattr("lab.profiler.torch_backend.LOOP_S", 1e3)
+    monkeypatch.setattr("lab.profiler.torch_backend._nvml", lambda: None)
+    return Bench(board, "cuda", board).time(call), board.queue
+
+
+def test_a_cold_call_follows_an_eviction_that_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, queue = timed(first_calls(1, ops="linear")[0], monkeypatch)
+    assert (result.warm_s, result.cold_s, result.timing) == (1.0, 1.0, "events")
+    assert queue[-2:] == ["evict", "call"]
+
+
+def test_a_loop_is_replayed_and_its_time_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, queue = timed(first_calls(1, ops="gemm")[0], monkeypatch)
+    assert (result.warm_s, result.timing) == (1.0, "graph")
+    assert "replay" in queue
+
+
+@pytest.mark.slow
+def test_this_machine_is_timed_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'sweeper[measure]'")
+    file = str(tmp_path / "cpu.parquet")
+    main(["--device", "cpu", "--largest", "64", "--seconds", "8", "--write", file])
+    table = pa.parquet.read_table(file)
+    assert table.num_rows >= len(EVERYTHING)
+    assert min(table["latency_us"].to_pylist()) > 0.0
+    assert set(table["timing"].to_pylist()) == {"clock"}
+    main(["--compare", file, "--gpu", "l40s"])
+    assert "bf16 product MAPE" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_board_is_fitted_to_its_measured_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = foretold(1500, "l40s")
+    pa.parquet.write_table(table, "mine.parquet")
+    driver.main(["tensor_cores", "--device", "l40s", "--measured", "mine.parquet"])
+    assert "l40s pytorch bf16 MAPE" in capsys.readouterr().out
+    main(["--compare", "mine.parquet"])
+    line = next(x for x in capsys.readouterr().out.splitlines() if "bf16 product" in x)
+    assert float(line.split("MAPE")[1].split()[0]) < 25.0
