@@ -8,9 +8,6 @@ versions apart has `by_version` with the same arguments. Tables it cannot do wit
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +16,8 @@ from types import ModuleType
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGES
+from simulators.core.modules import import_file
 from simulators.core.report import as_markdown, print_checks
 from sweeper.commands.flags import flags
 from sweeper.report import evidence
@@ -60,7 +58,7 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
-SHIPPED = PACKAGE.parent / "lab" / "claims"
+SHIPPED = PACKAGES / "lab" / "claims"
 
 
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
@@ -82,7 +80,7 @@ def rooms_by(word: str) -> list[str]:
 
 def claims(room: str, function: str = "checks") -> list[ModuleType]:
     """Return the claims of a room that have that function, in the order of their files."""
-    return [module for file in _files(room) if hasattr(module := _module(file), function)]
+    return [module for file in _files(room) if hasattr(module := import_file(file), function)]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -119,16 +117,3 @@ def _files(room: str) -> list[Path]:
     home = os.environ.get("SWEEPER_HOME")
     places = [SHIPPED, Path("catalog") / "claims", *([Path(home) / "claims"] if home else [])]
     return [file for place in places for file in sorted(place.glob(f"{room}/[!_]*.py"))]
-
-
-@functools.cache
-def _module(file: Path) -> ModuleType:
-    """Return a claim's module: one of the package, or one loaded from a user's file."""
-    if file.is_relative_to(SHIPPED):
-        return importlib.import_module(f"lab.claims.{file.parent.name}.{file.stem}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
