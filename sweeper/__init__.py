@@ -2,7 +2,9 @@
 
 In a notebook the same is at hand without the command line:
 
-    from sweeper import DesignSpace, Sweep, pareto_front
+    from sweeper.space.design_space import DesignSpace
+    from sweeper.sweep import Sweep
+    from sweeper.query.pareto import pareto_front
 
 The names are loaded when they are first used, so that importing the package costs nothing.
 """

@@ -68,11 +68,7 @@ def main(words: list[str]) -> int:
 
 
 def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
-    """Return what the simulator says of one design.
-
-    Raises:
-        UserError: the simulator explains nothing, or the design cannot exist.
-    """
+    """Return what the simulator says of one design."""
     simulator = load_simulator(name)
     if not isinstance(simulator, Explains):
         raise UserError(f"the simulator '{name}' cannot say where a design's time goes")

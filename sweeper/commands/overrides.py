@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from simulators.core.errors import UnknownNameError, UserError, suggestion
+from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
 from sweeper.space.design_space import KEYS
@@ -31,11 +31,7 @@ _USUAL = {"sampler": "grid", "engine": "auto"}
 
 
 def compose(words: list[str]) -> dict[str, Any]:
-    """Return the configuration that these overrides make, with the space's name under `name`.
-
-    Raises:
-        UserError: an override cannot be read, or names a key that is not there.
-    """
+    """Return the configuration that these overrides make, with the space's name under `name`."""
     words = [f"+{w}" if w.startswith("space=") else w for w in words]
     chosen = [w for w in words if w.startswith("+space=")]
     if not chosen:
@@ -92,9 +88,10 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
     with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
         config = hydra_compose(config_name="config", overrides=overrides)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    for group, choice in _chosen(overrides).items():
+    chosen = _chosen(overrides)
+    for group, choice in chosen.items():
         plain[group] = {"name": choice, **plain[group]}
-    _check_choices(plain)
+    _check_choices(plain, chosen)
     return plain
 
 
@@ -111,27 +108,22 @@ def _chosen(overrides: list[str]) -> dict[str, str]:
     return _USUAL | dict(words)
 
 
-def _options(group: str, name: str) -> tuple[str, ...]:
-    """Return the options of a sampler or an engine."""
-    kind = samplers.options_of(name) if group == "sampler" else engines.options_of(name)
-    return tuple(f.name for f in dataclasses.fields(kind))
+def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys that a part of the configuration has; of the whole if there is none such."""
+    if room in chosen:
+        options = samplers.options_of if room == "sampler" else engines.options_of
+        return tuple(f.name for f in dataclasses.fields(options(chosen[room])))
+    return {"failures": _FAILURES, "space": KEYS}.get(room.split(".")[0], _TOP)
 
 
-def _check_choices(plain: dict[str, Any]) -> None:
+def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
     """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
     failures = plain["failures"]
-    rooms = [("", plain, _TOP), ("failures.", failures, _FAILURES)]
-    rooms += [
-        (f"{group}.", plain[group], ("name", *_options(group, plain[group]["name"])))
-        for group in _USUAL
-    ]
-    for room, keys, known in rooms:
-        for key in keys:
+    for room in ("", "failures", *chosen):
+        known = (*(["name"] if room in chosen else []), *_known(room, chosen))
+        for key in plain[room] if room else plain:
             if key not in known:
-                raise UserError(
-                    f"there is no key '{room}{key}'{suggestion(key, known)}\n"
-                    f"Known: {', '.join(known)}"
-                )
+                raise unknown(f"there is no key '{room}{'.' if room else ''}{key}'", key, known)
     for path, value in (("plot", plain["plot"]), ("failures.retry", failures["retry"])):
         if not isinstance(value, bool):
             raise UserError(f"{path}={value}: write {path}=true or {path}=false")
@@ -186,22 +178,13 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
     path = word.split("=")[0].lstrip("+~")
     room = path.rsplit(".", 1)[0] if "." in path else ""
     if room == "space.axes":
+        message = f"'{word}': axis '{leaf}' is not an input of this space's simulator"
+        return str(unknown(message, leaf, axes, "Its inputs"))
+    chosen = _chosen(overrides)
+    known = _known(room, chosen)
+    if not known:
         return (
-            f"'{word}': axis '{leaf}' is not an input of this space's simulator"
-            f"{suggestion(leaf, axes)}\nIts inputs: {', '.join(axes)}"
+            f"'{word}': there is no key '{path}': {room} '{chosen[room]}' has no options; "
+            f"choose another by {room}=NAME"
         )
-    known: tuple[str, ...] = _TOP
-    if room in _USUAL:
-        choice = _chosen(overrides)[room]
-        known = _options(room, choice)
-        if not known:
-            return (
-                f"'{word}': there is no key '{path}': {room} '{choice}' has no options; "
-                f"choose another by {room}=NAME"
-            )
-    elif room == "failures":
-        known = _FAILURES
-    elif path.startswith("space."):
-        known = KEYS
-    listing = ", ".join(known)
-    return f"'{word}': there is no key '{path}'{suggestion(leaf, known)}\nKnown: {listing}"
+    return str(unknown(f"'{word}': there is no key '{path}'", leaf, known))

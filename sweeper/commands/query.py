@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,14 +11,14 @@ import numpy as np
 import polars as pl
 
 from simulators.core.contract import Direction
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import at_least, flags
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
 from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
-from sweeper.query.sensitivity import Sensitivity, idle_axes, sensitivity
+from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import KNEE, Answers, latest
 from sweeper.report.tables import as_json, print_table, write_table
@@ -53,10 +54,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
-        raise UserError(
-            f"there is no query '{chosen.kind}'{suggestion(chosen.kind, KINDS)}\n"
-            f"Known: {', '.join(KINDS)}"
-        )
+        raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
     last = latest(chosen.name, chosen.outputs)
     table = KINDS[chosen.kind](last, chosen)
     if chosen.write:
@@ -69,26 +67,13 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _sensitivity(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Share of a metric's variance that each axis explains alone."""
-    return pl.concat(
-        s.indices.insert_column(0, pl.lit(s.metric).alias("metric"))
-        for s in _explained(last, chosen)
-    )
-
-
-def _effects(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Mean of a metric at each value of each axis."""
-    return pl.concat(
-        s.effects.insert_column(0, pl.lit(s.metric).alias("metric"))
-        for s in _explained(last, chosen)
-    )
-
-
-def _explained(last: Answers, chosen: argparse.Namespace) -> list[Sensitivity]:
-    axes, where = list(last.space.varied), _where(last, chosen)
-    metrics = chosen.of or last.objectives
-    return [sensitivity(last.results, metric, axes, where=where) for metric in metrics]
+def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
+    """A table of the sensitivity of each metric: `indices` by axis, or `effects` of each value."""
+    axes, where, found = list(last.space.varied), _where(last, chosen), []
+    for metric in chosen.of or last.objectives:
+        said: pl.DataFrame = getattr(sensitivity(last.results, metric, axes, where=where), table)
+        found.append(said.insert_column(0, pl.lit(metric).alias("metric")))
+    return pl.concat(found)
 
 
 def _idle(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
@@ -208,8 +193,8 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
-    "sensitivity": _sensitivity,
-    "effects": _effects,
+    "sensitivity": functools.partial(_per_metric, "indices"),
+    "effects": functools.partial(_per_metric, "effects"),
     "idle": _idle,
     "cheapest": _cheapest,
     "best-per": _best_per,

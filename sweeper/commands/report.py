@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import at_least, flags
 from sweeper.report.answers import Answers, latest
 from sweeper.report.content import Content
@@ -42,11 +42,7 @@ def main(words: list[str]) -> int:
 
 
 def content_of(last: Answers, *, band: float) -> Content:
-    """Return what a report says of the last run of a space.
-
-    Raises:
-        UserError: no design is on a front.
-    """
+    """Return what a report says of the last run of a space."""
     _check_front(last)
     asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # what `ask` wrote
     file = spaces().get(last.name) or (asked if asked.is_file() else None)
@@ -73,10 +69,7 @@ def plot(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise UserError('pictures need matplotlib: pip install "sweeper[viz]"') from error
     if chosen.kind not in plots.KINDS:
-        raise UserError(
-            f"there is no picture '{chosen.kind}'{suggestion(chosen.kind, plots.KINDS)}\n"
-            f"Known: {', '.join(plots.KINDS)}"
-        )
+        raise unknown(f"there is no picture '{chosen.kind}'", chosen.kind, plots.KINDS)
     file = Path(chosen.file)
     if file.suffix not in _SUFFIXES:
         raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")

@@ -54,11 +54,7 @@ class Asked:
 
 
 def asked_by(words: list[str]) -> Asked:
-    """Return what some overrides ask.
-
-    Raises:
-        UserError: something in them cannot be run.
-    """
+    """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
     space = space_of(written)
@@ -113,11 +109,7 @@ def main(words: list[str]) -> int:
 
 
 def sweep(asked: Asked) -> Ended:
-    """Answer what is asked under a live display.
-
-    Raises:
-        UserError: the space is empty, runs already, or its folder cannot be written.
-    """
+    """Answer what is asked under a live display."""
     removed = asked.space.removed()
     if sum(removed.values()) == asked.space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
@@ -277,10 +269,5 @@ def _to_do(asked: Asked, picked: int) -> int:
 
 def _allowed(space: DesignSpace, batch: Batch) -> int:
     """Return how many points of a batch the constraints allow, looking at a few at a time."""
-    if not space.constraints:
-        return len(batch)
-    count = 0
-    for piece in split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else ():
-        kept = space.kept(piece)
-        count += len(piece) if kept is None else int(kept.sum())
-    return count
+    pieces = split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else []
+    return sum(space.count(piece) for piece in pieces)

@@ -48,11 +48,7 @@ ENGINES = ("auto", "inline", "ray")
 
 
 def options_of(name: str) -> type:
-    """Return the dataclass of an engine's options.
-
-    Raises:
-        UnknownNameError: there is no such engine.
-    """
+    """Return the dataclass of an engine's options."""
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     kind: type = importlib.import_module(f"sweeper.engines.{name}").ENGINE

@@ -149,11 +149,7 @@ def _values(column: pa.Array) -> Any:
 
 
 def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Evaluate a batch; a point the simulator raises on becomes a row with status `error`.
-
-    Raises:
-        UserError: what the user wrote cannot be run by the simulator at all.
-    """
+    """Evaluate a batch; a point the simulator raises on becomes a row with status `error`."""
     if batch.num_rows == 0:
         return _verdict(simulator, 0, "error", "")
     try:

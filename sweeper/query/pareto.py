@@ -70,11 +70,7 @@ def pareto_front(
 
 
 def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFrame:
-    """Return the feasible rows that meet an SQL condition.
-
-    Raises:
-        UserError: `where` is not a condition on columns that are there.
-    """
+    """Return the feasible rows that meet an SQL condition."""
     schema = results.collect_schema()
     chosen = results
     if where is not None:

@@ -92,18 +92,11 @@ def probable_front(
 def chance_within(
     row: Mapping[str, Any], metric: str, limit: float, *, interval: str, band: float
 ) -> tuple[float, bool]:
-    """Return the chance that a metric of a design stays within a limit, and what that rests on.
+    """Return the chance that a metric of a design stays within a limit.
 
-    Args:
-        row: the design.
-        metric: what must not exceed the limit.
-        limit: its limit.
-        interval: the metric whose stated interval `metric` shares; an interval is a share of its
-            value, alike for a mean and a percentile.
-        band: half the width of the 90 % interval where none is stated.
-
-    Returns:
-        The chance, and whether an interval was stated.
+    And whether that rests on an interval that the row states, of the metric `interval`: it is a
+    share of its value, alike for a mean and a percentile. Else it rests on `band`, half the width
+    of the 90 % interval.
     """
     low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
     sigma, middle = math.log1p(band) / Z90, 0.0

@@ -22,12 +22,12 @@ from typing import Any
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Direction, Notes, Simulator, load_simulator
+from simulators.core.contract import Notes, Simulator, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import knee, pareto_front, unstated
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.objectives import objectives, where
+from sweeper.space.objectives import Objectives, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
 from sweeper.store.store import Store
 from sweeper.units import human
@@ -38,23 +38,14 @@ KNEE = "knee"
 
 @dataclass(frozen=True)
 class Answers:
-    """The last run of a space: what was asked, and the answers to it.
-
-    Args:
-        name: of the space.
-        space: as it was asked.
-        store: where the answers are.
-        wanted: the objectives asked for, column to direction.
-        where: the condition designs on the front must meet.
-        folder: of the run.
-    """
+    """The last run of a space: what was asked, and the answers to it."""
 
     name: str
     space: DesignSpace
     store: Store
-    wanted: Mapping[str, Direction]
-    where: str | None
-    folder: Path
+    wanted: Objectives
+    where: str | None  # the condition designs on the front must meet
+    folder: Path  # of the run
 
     @functools.cached_property
     def simulator(self) -> Simulator:
@@ -67,7 +58,7 @@ class Answers:
         return self.store.scan()
 
     @functools.cached_property
-    def objectives(self) -> Mapping[str, Direction]:
+    def objectives(self) -> Objectives:
         """The objectives that some design states; of a GPU without a price none states a cost."""
         silent = unstated(self.results, self.wanted, where=self.where)
         return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted
@@ -134,14 +125,7 @@ class Answers:
         return designs.insert_column(0, keys(self.store.definition, designs))
 
     def design(self, prefix: str) -> tuple[str, dict[str, Any]]:
-        """Return a design's whole key and its row.
-
-        Args:
-            prefix: what its key begins with, or `knee`.
-
-        Raises:
-            UserError: no design, or more than one, has a key that begins so.
-        """
+        """Return the whole key and the row of the design whose key begins so, or of the `knee`."""
         if prefix == KNEE:
             if self.front.is_empty():
                 raise UserError("no design qualifies, so there is no knee")
@@ -169,11 +153,7 @@ def real(value: Any) -> Any:
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space.
-
-    Raises:
-        UserError: there was none.
-    """
+    """Return the last run of a space."""
     runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
     if not runs:
         known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
@@ -198,11 +178,7 @@ def latest(name: str, outputs: str) -> Answers:
 def begin(store: Store, written: Mapping[str, Any]) -> Path:
     """Write what is asked before it is answered, so that queries find a run that was stopped.
 
-    Returns:
-        The folder of the run.
-
-    Raises:
-        UserError: the folder cannot be written.
+    Return the folder of the run.
     """
     now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     folder = Path("." if "://" in store.folder else store.folder) / "runs" / now

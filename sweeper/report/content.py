@@ -28,20 +28,12 @@ _DRAWS = 400
 
 @dataclass(frozen=True)
 class Content:
-    """A sweep that has a front, and what is known of how it came about.
-
-    Args:
-        answers: the sweep.
-        question: what the space asks, in words.
-        evidence: accuracy of the simulators behind the results.
-        band: half the width of the 90 % interval that every objective is assumed to have, where
-            the simulator states none.
-    """
+    """A sweep that has a front, and what is known of how it came about."""
 
     answers: Answers
-    question: str
-    evidence: Evidence
-    band: float
+    question: str  # what the space asks, in words
+    evidence: Evidence  # accuracy of the simulators behind the results
+    band: float  # half the 90 % interval of objectives for which the simulator states none
 
     @functools.cached_property
     def columns(self) -> dict[str, tuple[str, str, str]]:

@@ -30,15 +30,7 @@ _PACKED = 2_400_000
 
 
 def page(content: Content, *, rows: int = MOST) -> str:
-    """Return the page as HTML text.
-
-    Args:
-        content: a sweep with at least one design on its front.
-        rows: how many rows the page carries at most; the front always travels whole.
-
-    Raises:
-        UserError: the front alone is larger than a page can carry.
-    """
+    """Return the page as HTML text, with so many rows at most; the front always travels whole."""
     answers = content.answers
     while True:
         table, total = _rows(content, rows)

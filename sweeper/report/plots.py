@@ -42,17 +42,7 @@ class Columns:
 
 
 def draw(kind: str, answers: Answers, file: Path, columns: Columns | None = None) -> None:
-    """Draw a picture of a sweep that has a front.
-
-    Args:
-        kind: one of `KINDS`.
-        answers: the sweep.
-        file: where to write it; the suffix chooses PNG, SVG or PDF.
-        columns: what to draw.
-
-    Raises:
-        UserError: a column is not there, or the sweep has too few axes or objectives.
-    """
+    """Draw one of `KINDS` of a sweep with a front; the file's suffix chooses PNG, SVG or PDF."""
     figure = KINDS[kind](answers, columns or Columns())
     figure.savefig(file, dpi=140)
     plt.close(figure)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
+from simulators.core.jit import Ints
 from sweeper.query.pareto import merge_fronts
+from sweeper.query.pareto_kernel import Matrix
 from sweeper.store.store import Part
 from sweeper.units import duration
 
@@ -27,21 +28,16 @@ _REDRAW_S, _LINE_S = 0.25, 10.0
 
 @dataclass
 class Progress:
-    """What has come back so far.
+    """What has come back so far."""
 
-    Args:
-        total: points to settle in this run.
-        objectives: of the live front.
-    """
-
-    total: int
-    objectives: Mapping[str, Direction]
+    total: int  # points to settle in this run
+    objectives: Mapping[str, Direction]  # of the live front
     done: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.perf_counter)
     _first: tuple[int, float] | None = None
-    _fronts: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = field(default_factory=list)
+    _fronts: list[tuple[Matrix, Ints]] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
         """Take note of a part."""
@@ -52,7 +48,7 @@ class Progress:
         if len(part.front):
             self._fronts.append((part.front, part.ties))
 
-    def front(self) -> NDArray[np.float64]:
+    def front(self) -> Matrix:
         """Return the front of everything that has come back: distinct objective vectors."""
         if len(self._fronts) > 1:
             # A display draws from its own thread, so parts may arrive while this merges.
@@ -94,18 +90,18 @@ class Progress:
 
 
 @contextmanager
-def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Display]:
+def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Lines]:
     """Show the progress, on standard error unless said otherwise, until the context ends."""
     stream = stream or sys.stderr
-    display = _Terminal(progress, stream) if stream.isatty() else _Plain(progress, stream)
+    display = _Terminal(progress, stream) if stream.isatty() else _Lines(progress, stream)
     try:
         yield display
     finally:
         display.close()
 
 
-class _Display:
-    """What a run tells as it goes."""
+class _Lines:
+    """Plain lines: what is said, and the progress now and then."""
 
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self.progress, self.stream = progress, stream
@@ -113,26 +109,20 @@ class _Display:
 
     def watch(self, part: Part) -> None:
         self.progress.add(part)
-        self.draw()
+        if time.perf_counter() - self.drawn >= _LINE_S:
+            self.drawn = time.perf_counter()
+            self.say(self.progress.line())
 
     def say(self, line: str) -> None:
         print(line, file=self.stream, flush=True)
-
-    def draw(self) -> None:
-        raise AssertionError
 
     def close(self) -> None:
         """Nothing to clean up."""
 
 
-class _Plain(_Display):
-    def draw(self) -> None:
-        if time.perf_counter() - self.drawn >= _LINE_S:
-            self.drawn = time.perf_counter()
-            self.say(self.progress.line())
+class _Terminal(_Lines):
+    """A bar below what is said, which redraws itself."""
 
-
-class _Terminal(_Display):
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         super().__init__(progress, stream)
         from rich.console import Console
@@ -151,11 +141,11 @@ class _Terminal(_Display):
         )
         self.live.start()
 
+    def watch(self, part: Part) -> None:
+        self.progress.add(part)
+
     def say(self, line: str) -> None:
         self.live.console.print(line, markup=False, highlight=False)
-
-    def draw(self) -> None:
-        """The live display redraws itself."""
 
     def close(self) -> None:
         self.live.stop()

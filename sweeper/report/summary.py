@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.tables import print_table
+from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
@@ -21,21 +20,13 @@ _ROWS = 20
 
 @dataclass(frozen=True)
 class Ended:
-    """A sweep that has ended: its answers, and how they came about.
+    """A sweep that has ended: its answers, and how they came about."""
 
-    Args:
-        answers: all of them, those of earlier runs included.
-        evaluated: the rows that are new.
-        failed: those of them that ended as error, timeout or crash.
-        seconds: how long it took.
-        said: what the engine said, line by line.
-    """
-
-    answers: Answers
-    evaluated: int
-    failed: int
+    answers: Answers  # those of earlier runs included
+    evaluated: int  # rows that are new
+    failed: int  # those of them that ended as error, timeout or crash
     seconds: float
-    said: tuple[str, ...]
+    said: tuple[str, ...]  # by the engine, line by line
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything a program would want to know."""
@@ -100,7 +91,7 @@ def print_ended(ended: Ended) -> None:
 def print_front(
     front: pl.DataFrame,
     answers: Answers,
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
     *,
     where: str | None = None,
     rows: int = _ROWS,

@@ -40,11 +40,7 @@ def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return the text of a file."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -53,11 +49,7 @@ def read_text(file: Path) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file, and the folder it is in.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a file, and the folder it is in."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -66,11 +58,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_table(table: pl.DataFrame, file: Path) -> None:
-    """Write a table in the format that the file's suffix names.
-
-    Raises:
-        UserError: the suffix names none, or the file cannot be written.
-    """
+    """Write a table in the format that the file's suffix names."""
     if file.suffix not in _WRITERS:
         raise UserError(f"{file}: write a file that ends in {', '.join(_WRITERS)}")
     try:

@@ -88,11 +88,7 @@ class Capacity:
 
 
 def capacity_search(written: Mapping[str, Any], space: DesignSpace) -> Capacity | None:
-    """Return the bisection of the axis that asks for a capacity, if one does.
-
-    Raises:
-        UserError: several axes do, or none although there is an `slo`, or there is no `slo`.
-    """
+    """Return the bisection of the axis that asks for a capacity, if one does."""
     asked = [name for name, values in mapping(written, "axes").items() if is_capacity(values)]
     slo = condition_of(written, "slo", space)
     if len(asked) > 1:

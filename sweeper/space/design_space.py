@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import Describes, Simulator, load_simulator
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 from sweeper.space.factors import defaults, factors_of, mapping
 from sweeper.space.product import Product
 from sweeper.space.rules import TABLE, Rule
@@ -29,11 +29,8 @@ _LARGEST = 2**62
 class DesignSpace(Product):
     """All combinations of the axes' values that the constraints allow.
 
-    Args:
-        simulator: what the points are for; its point type gives every column its type.
-        factors: the axes, slowest first. Together they set every field of the point type.
-        derived: further columns as SQL over axes, earlier derived columns and facts.
-        constraints: SQL conditions over the same; a point stays where all are true.
+    `derived` are further columns as SQL over axes, earlier derived columns and facts of the
+    simulator; `constraints` are SQL conditions over the same, and a point stays where all are true.
 
     >>> len(DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4"))
     4
@@ -73,6 +70,11 @@ class DesignSpace(Product):
             mask = allowed if mask is None else mask & allowed
         return None if mask is None or mask.all() else mask
 
+    def count(self, where: Batch) -> int:
+        """Return how many points of a batch the constraints allow."""
+        kept = self.kept(where) if self.constraints else None
+        return len(where) if kept is None else int(kept.sum())
+
     def derive(self, where: Batch) -> dict[str, pa.Array]:
         """Return the derived columns of points by number."""
         return {name: column.look_up(self, where) for name, column in self._columns.items()}
@@ -82,10 +84,7 @@ class DesignSpace(Product):
         return self._columns[name].look_up(self, np.zeros(1, np.int64)).type
 
     def removed(self) -> dict[str, int]:
-        """Return how many points each constraint removes that no earlier one removed.
-
-        Exact, and counted on the axes the constraints depend on, not on all points.
-        """
+        """Return how many points each constraint removes that no earlier one removed."""
         roots = sorted({r for rule in self.rules for r in rule.roots})
         shape = math.prod(len(self.factors[r]) for r in roots)
         if shape > 50 * TABLE:
@@ -116,16 +115,10 @@ class DesignSpace(Product):
 
 
 def space_of(written: Mapping[str, Any]) -> DesignSpace:
-    """Return the design space a `spaces/*.yaml` describes.
-
-    Raises:
-        UserError: something in it is misspelt, missing, of the wrong type or empty.
-    """
+    """Return the design space a `spaces/*.yaml` describes."""
     for key in written:
         if key not in KEYS:
-            raise UserError(
-                f"a space has no key '{key}'{suggestion(key, KEYS)}\nKnown: {', '.join(KEYS)}"
-            )
+            raise unknown(f"a space has no key '{key}'", key, KEYS)
     if not written.get("simulator"):
         raise UserError("a space needs `simulator:`, the model that answers it")
     simulator = load_simulator(str(written["simulator"]))

@@ -15,18 +15,14 @@ from typing import Any
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import Simulator, default_of
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, suggestion, unknown
 from simulators.core.folder import FOLDERS
 from sweeper.space.notation import Scalar, values_of
 from sweeper.space.product import Factor
 
 
 def factors_of(written: Mapping[str, Any], simulator: Simulator) -> tuple[Factor, ...]:
-    """Return the factors of a space: its axes, its union, and all other fields at their defaults.
-
-    Raises:
-        UserError: an axis is misspelt, missing, of the wrong type or empty.
-    """
+    """Return the factors of a space: axes, union, and all other fields at their defaults."""
     axes = {str(name): values for name, values in mapping(written, "axes").items()}
     union = _union(written.get("union") or [], simulator)
     for name in axes:
@@ -41,11 +37,7 @@ def factors_of(written: Mapping[str, Any], simulator: Simulator) -> tuple[Factor
 
 
 def defaults(simulator: Simulator, given: Container[str]) -> tuple[Factor, ...]:
-    """Return a factor for each field of the simulator that is not given, at its default.
-
-    Raises:
-        UserError: a field has none.
-    """
+    """Return a factor for each field of the simulator that is not given, at its default."""
     left = {n: default_of(f) for n, f in _fields(simulator).items() if n not in given}
     if missing := [name for name, value in left.items() if value is dataclasses.MISSING]:
         raise UserError(
@@ -66,10 +58,8 @@ def check_axis(name: str, simulator: Simulator) -> None:
     """Raise `UserError` unless `name` is an input of the simulator."""
     known = schema_of(simulator.point).names
     if name not in known:
-        raise UserError(
-            f"axis '{name}' is not an input of the simulator '{simulator.name}'"
-            f"{suggestion(name, known)}\nIts inputs: {', '.join(known)}"
-        )
+        message = f"axis '{name}' is not an input of the simulator '{simulator.name}'"
+        raise unknown(message, name, known, "Its inputs")
 
 
 def _values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:

@@ -35,9 +35,6 @@ _WIDEST = 2**63 - 1
 def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> tuple[Scalar, ...]:
     """Return the values of one axis, cast to the type of the simulator's field.
 
-    Raises:
-        UserError: the notation cannot be read, a value has the wrong type, or one occurs twice.
-
     >>> values_of("n", "pow2 1..8", pa.int64(), nullable=False)
     (1, 2, 4, 8)
     >>> values_of("rate", "1..4 log 3", pa.float64(), nullable=False)
@@ -59,105 +56,93 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
 
 
 def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
-    """Return one value as the type of its field.
-
-    Raises:
-        UserError: it cannot be such a value.
-    """
+    """Return one value as the type of its field, or say what it is not."""
     if item is None or (item == "null" and nullable):
         if not nullable:
             raise UserError(f"axis '{name}' cannot be null; {_kind_name(kind)} is wanted")
         return None
-    wrong = UserError(f"axis '{name}': {item!r} is not {_kind_name(kind)}")
+    value = _typed(item, kind)
+    if value is None:
+        raise UserError(f"axis '{name}': {item!r} is not {_kind_name(kind)}")
+    return value
+
+
+def _typed(item: Any, kind: pa.DataType) -> Scalar:
+    """Return a value as a type; None if it is none of that type."""
     if pa.types.is_boolean(kind):
-        if not isinstance(item, bool):
-            raise wrong
-        return item
+        return item if isinstance(item, bool) else None
+    if isinstance(item, list | dict):
+        return None
     if pa.types.is_string(kind):
-        if isinstance(item, list | dict):
-            raise wrong
         return str(item)
-    if isinstance(item, bool | list | dict):
-        raise wrong
-    if isinstance(item, int) and pa.types.is_integer(kind):
-        if abs(item) > _WIDEST:
-            raise wrong
-        return item  # a float would lose the last digits of a large one
+    whole = pa.types.is_integer(kind)
     try:
-        number = float(item)
-    except (TypeError, ValueError):
-        raise wrong from None
-    if not math.isfinite(number):
-        raise wrong
-    if pa.types.is_integer(kind):
-        if number != int(number) or abs(number) > _WIDEST:
-            raise wrong
-        return int(number)
+        # As a float a large whole number would lose its last digits.
+        number = item if whole and isinstance(item, int) else float(item)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if isinstance(item, bool) or not -math.inf < number < math.inf:
+        return None
+    if whole:
+        return int(number) if number == int(number) and abs(number) <= _WIDEST else None
     return number + 0.0  # there is one zero: -0.0 would be a second value with the same answers
 
 
 def is_capacity(written: Any) -> bool:
-    """Return whether an axis asks for the largest value that still meets the `slo:`.
-
-    >>> is_capacity("capacity 0.1..64")
-    True
-    """
+    """Return whether an axis asks for the largest value that still meets the `slo:`."""
     return isinstance(written, str) and written.split()[:1] == ["capacity"]
 
 
 def _range(name: str, text: str, *, whole: bool) -> list[float]:
+    """Return the values of a range in words."""
+
+    def refused(why: str) -> UserError:
+        return UserError(f"axis '{name}': '{text}' {why}")
+
     if is_capacity(text):
-        return _ladder(name, text, whole=whole)
+        match = _CAPACITY.match(text)
+        if match is None:
+            raise UserError(f"axis '{name}': cannot read '{text}'; write capacity 0.1..64")
+        low, high = float(match["lo"]), float(match["hi"])
+        if not 0 < low < high:
+            raise refused("must run upwards from above 0")
+        count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
+        return _spaced("log", low, high, max(count, 2), whole=whole)
     match = _RANGE.match(text)
     if match is None:
         raise UserError(f"axis '{name}': cannot read '{text}'; {_EXPECTED}")
     low, high = float(match["lo"]), float(match["hi"])
     if not math.isfinite(high - low):
-        raise UserError(f"axis '{name}': '{text}' spans more than a number can hold")
+        raise refused("spans more than a number can hold")
     if high < low:
-        raise UserError(
-            f"axis '{name}': '{text}' runs backwards; write {match['hi']}..{match['lo']}"
-        )
+        raise refused(f"runs backwards; write {match['hi']}..{match['lo']}")
     if match["pow"]:
-        return _powers_of_two(name, text, low, high)
+        if low <= 0:
+            raise refused("must start above 0")
+        powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+        if not powers:
+            raise UserError(f"axis '{name}': there is no power of two in '{text}'")
+        return [2.0**e for e in powers]
     if match["how"] is None:
         if low != int(low) or high != int(high):
-            raise UserError(f"axis '{name}': '{text}' needs a count, as in '{text} lin 11'")
+            raise refused(f"needs a count, as in '{text} lin 11'")
         if high - low >= _LARGEST:
-            raise UserError(f"axis '{name}': '{text}' has more than {_LARGEST:,} values")
+            raise refused(f"has more than {_LARGEST:,} values")
         return [float(v) for v in range(int(low), int(high) + 1)]
     count = int(match["count"])
     if not 2 <= count <= _LARGEST:
-        raise UserError(f"axis '{name}': '{text}' needs 2 to {_LARGEST:,} values")
+        raise refused(f"needs 2 to {_LARGEST:,} values")
     if match["how"] == "log" and low <= 0:
-        raise UserError(f"axis '{name}': '{text}' is logarithmic and must start above 0")
-    spaced = (
-        np.linspace(low, high, count) if match["how"] == "lin" else np.geomspace(low, high, count)
-    )
+        raise refused("is logarithmic and must start above 0")
+    return _spaced(match["how"], low, high, count, whole=whole)
+
+
+def _spaced(how: str, low: float, high: float, count: int, *, whole: bool) -> list[float]:
+    """Return numbers at equal distances or ratios; ten digits, so that 0.5..32 log 13 holds 1."""
+    spaced = (np.linspace if how == "lin" else np.geomspace)(low, high, count)
     spaced[0], spaced[-1] = low, high
-    # Ten significant digits: 0.5..32 log 13 then holds 1, 2 and 4 themselves.
     numbers = [float(f"{v:.10g}") for v in spaced]
     return list(dict.fromkeys(float(round(v)) for v in numbers)) if whole else numbers
-
-
-def _ladder(name: str, text: str, *, whole: bool) -> list[float]:
-    match = _CAPACITY.match(text)
-    if match is None:
-        raise UserError(f"axis '{name}': cannot read '{text}'; write capacity 0.1..64")
-    low, high = float(match["lo"]), float(match["hi"])
-    if not 0 < low < high:
-        raise UserError(f"axis '{name}': '{text}' must run upwards from above 0")
-    count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
-    return _range(name, f"{match['lo']}..{match['hi']} log {max(count, 2)}", whole=whole)
-
-
-def _powers_of_two(name: str, text: str, low: float, high: float) -> list[float]:
-    if low <= 0:
-        raise UserError(f"axis '{name}': '{text}' must start above 0")
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    if last < first:
-        raise UserError(f"axis '{name}': there is no power of two in '{text}'")
-    return [2.0**e for e in range(first, last + 1)]
 
 
 def _kind_name(kind: pa.DataType) -> str:

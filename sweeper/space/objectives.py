@@ -9,18 +9,18 @@ import pyarrow as pa
 
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Direction, load_simulator, objectives_of
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import mapping
 from sweeper.space.sql import condition, joined
 
+Objectives = Mapping[str, Direction]
+"""What is wanted: a column to `min` or `max`."""
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+
 
 def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Direction]:
-    """Return what the space wants small or large: its `objectives`, else all the simulator has.
-
-    Raises:
-        UserError: an objective is no metric, or its direction is neither `min` nor `max`.
-    """
+    """Return what the space wants small or large: its `objectives`, else all the simulator has."""
     simulator = load_simulator(space.simulator)
     wanted = dict(mapping(written, "objectives")) or objectives_of(simulator)
     metrics, point = schema_of(simulator.metrics), space.schema
@@ -32,37 +32,24 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
         )
     for name, direction in wanted.items():
         if name not in known:
-            raise UserError(
-                f"objective '{name}' is neither a metric nor an axis of the simulator "
-                f"'{space.simulator}'"
-                f"{suggestion(name, known)}\nKnown: {', '.join(known)}"
-            )
+            what = f"neither a metric nor an axis of the simulator '{space.simulator}'"
+            raise unknown(f"objective '{name}' is {what}", name, known)
         if direction not in ("min", "max"):
             raise UserError(f"objective '{name}' is {direction!r}; write min or max")
         kinds = metrics if name in metrics.names else point
         kind = space.derived_type(name) if name in space.derived else kinds.field(name).type
-        if not (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        ):
+        if not any(is_one(kind) for is_one in _NUMBERS):
             raise UserError(f"objective '{name}' is not a number, but {kind}")
     return wanted
 
 
 def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:
-    """Return the condition results must meet to be on the front, if the space has one.
-
-    Raises:
-        UserError: it is no SQL condition over axes, derived columns and metrics.
-    """
+    """Return the condition results must meet to be on the front, if the space has one."""
     return joined(*(condition_of(written, key, space) for key in ("slo", "where")))
 
 
 def condition_of(written: Mapping[str, Any], key: str, space: DesignSpace) -> str | None:
-    """Return the condition on results that a space states under a key.
-
-    Raises:
-        UserError: it is no SQL condition over axes, derived columns and metrics.
-    """
+    """Return the condition on results that a space states under a key, if it does."""
     text = written.get(key)
     if text is None:
         return None

@@ -46,9 +46,7 @@ class Factor:
 class Product:
     """All combinations of the rows of some factors, as points of a simulator.
 
-    Args:
-        simulator: what the points are for; its point type gives every column its type.
-        factors: the axes, slowest first. Together they set every field of the point type.
+    The simulator's point type gives every column its type; the factors set every field of it.
     """
 
     simulator: str
@@ -119,9 +117,7 @@ class Product:
     ) -> Index:
         """Return the number of each point, -1 where it is not of this space (constraints apart).
 
-        Args:
-            points: rows with at least the columns of the factors.
-            trusted: per factor the rows to recognise, with a column `code`; all when None.
+        `trusted` holds per factor the rows to recognise, with a column `code`; all when None.
         """
         total = np.zeros(len(points), np.int64)
         inside = np.ones(len(points), bool)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.contract import Describes, load_simulator
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 from sweeper.space.product import Product
 from sweeper.space.spans import Batch
 from sweeper.space.sql import names_in
@@ -28,23 +28,14 @@ TABLE = 1 << 21
 
 @dataclass(frozen=True)
 class Rule:
-    """One SQL expression over points, and the factors whose values decide it.
-
-    Args:
-        text: the SQL.
-        what: what messages call it.
-        condition: whether its values must be true or false.
-        roots: the factors that decide it.
-        derived: the derived columns it needs, in an order in which they can be computed.
-        facts: whether it, or one of those, needs facts of the simulator.
-    """
+    """One SQL expression over points, and the factors whose values decide it."""
 
     text: str
-    what: str
-    condition: bool
-    roots: tuple[int, ...]
-    derived: Mapping[str, str]
-    facts: bool
+    what: str  # what messages call it
+    condition: bool  # whether its values must be true or false
+    roots: tuple[int, ...]  # the factors that decide it
+    derived: Mapping[str, str]  # the derived columns it needs, in an order to compute them in
+    facts: bool  # whether it, or one of those, needs facts of the simulator
     tables: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -57,11 +48,7 @@ class Rule:
         *,
         condition: bool = False,
     ) -> Rule:
-        """Find out what an expression depends on; `before` are the columns derived before it.
-
-        Raises:
-            UserError: it is not SQL, or names a column that is not there.
-        """
+        """Find out what an expression depends on; `before` are the columns derived before it."""
         home = {n: i for i, f in enumerate(space.factors) for n in f.columns}
         simulator = load_simulator(space.simulator)
         facts = fields(simulator.facts) if isinstance(simulator, Describes) else ()
@@ -81,11 +68,8 @@ class Rule:
                 roots.update(home[n] for n in needs[name])
                 needs_facts = True
             else:
-                known = [*home, *before, *needs]
-                raise UserError(
-                    f"{what} names '{name}', which is no column{suggestion(name, known)}\n"
-                    f"Known: {', '.join(known)}"
-                )
+                message = f"{what} names '{name}', which is no column"
+                raise unknown(message, name, [*home, *before, *needs])
         return cls(text, what, condition, tuple(sorted(roots)), derived, needs_facts)
 
     def look_up(self, space: Product, where: Batch) -> Any:

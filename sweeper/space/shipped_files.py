@@ -31,11 +31,7 @@ def spaces() -> dict[str, Path]:
 
 
 def find_space(name: str) -> Path:
-    """Return the file of a space, by name or by path.
-
-    Raises:
-        UnknownNameError: there is none.
-    """
+    """Return the file of a space, by name or by path."""
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise UserError(f"space '{name}': there is no such file")

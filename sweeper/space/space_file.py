@@ -13,12 +13,7 @@ from simulators.core.errors import UserError
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     """Return what a space file says.
 
-    Args:
-        file: the YAML.
-        complete: add the axes it leaves out at their defaults, so that each can be overridden.
-
-    Raises:
-        UserError: the file cannot be read, or is not a mapping.
+    `complete` adds the axes it leaves out at their defaults, so that each can be overridden.
     """
     import yaml  # type: ignore[import-untyped]  # comes with omegaconf, without stubs
     from omegaconf import OmegaConf

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UserError, unknown
 
 
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str, what: str) -> tuple[str, ...]:
-    """Return the columns an SQL expression names.
-
-    Raises:
-        UserError: it is not an SQL expression.
-    """
+    """Return the columns an SQL expression names; `what` is what messages call it."""
     try:
         return tuple(dict.fromkeys(pl.sql_expr(text).meta.root_names()))
     except pl.exceptions.PolarsError as error:
@@ -27,11 +23,7 @@ def names_in(text: str, what: str) -> tuple[str, ...]:
 
 
 def condition(where: str, columns: Sequence[str]) -> pl.Expr:
-    """Return an SQL condition as an expression.
-
-    Raises:
-        UserError: it is not SQL, or names a column that is not there.
-    """
+    """Return an SQL condition over columns as an expression."""
     check_columns(names_in(where, f"where '{where}'"), columns, f"where '{where}'")
     return pl.sql_expr(where)
 
@@ -50,7 +42,4 @@ def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None
     """Raise `UserError` for the first name that is no column, with the nearest that is."""
     for name in names:
         if name not in known:
-            raise UserError(
-                f"{what}: there is no column '{name}'{suggestion(name, known)}\n"
-                f"Known: {', '.join(known)}"
-            )
+            raise unknown(f"{what}: there is no column '{name}'", name, known)

@@ -84,11 +84,7 @@ class Definition:
 
 
 def define(space: DesignSpace) -> Definition:
-    """Return the definition of a space as the files stand now.
-
-    Raises:
-        UserError: a value names a file that is not there or cannot be read.
-    """
+    """Return the definition of a space as the files stand now."""
     simulator = load_simulator(space.simulator)
     contents: dict[str, dict[str, str]] = {}
     if isinstance(simulator, Reads):
@@ -108,12 +104,7 @@ def define(space: DesignSpace) -> Definition:
 
 
 def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
-    """Return the key of each point as 32 hexadecimal digits.
-
-    Args:
-        definition: where the points' file contents are stated.
-        points: rows with at least the axes of the definition.
-    """
+    """Return the key of each point of a definition as 32 hexadecimal digits."""
     start = _hash("", None, definition.shared())
     totals = [np.full(len(points), half, np.uint64) for half in start]
     for factor in definition.factors:

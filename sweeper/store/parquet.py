@@ -33,11 +33,7 @@ def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
 
 
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
-    """Write a table and what it says of itself.
-
-    Raises:
-        UserError: the disk is full, or the folder may not be written.
-    """
+    """Write a table and what it says of itself."""
     fs, path = filesystem(folder)
     try:
         fs.create_dir(path, recursive=True)
@@ -60,11 +56,7 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
 
 
 def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return the rows of a part.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Return the rows of a part."""
     fs, path = filesystem(folder)
     try:
         return pq.read_table(f"{path}/{name}", columns=columns, filesystem=fs, partitioning=None)
@@ -78,11 +70,7 @@ def read_frame(folder: str, name: str, columns: list[str] | None = None) -> pl.D
 
 
 def metadata(folder: str, name: str) -> dict[str, Any]:
-    """Return what a part says of itself.
-
-    Raises:
-        UserError: the file is damaged, or no part of a sweep.
-    """
+    """Return what a part says of itself."""
     fs, path = filesystem(folder)
     try:
         with fs.open_input_file(f"{path}/{name}") as stream:
@@ -112,11 +100,7 @@ def check_whole(folder: str, name: str) -> None:
 
 
 def check_writable(folder: str) -> None:
-    """Find out before the work starts whether results can be kept; sweep up after dead writers.
-
-    Raises:
-        UserError: the folder cannot be made or written.
-    """
+    """Find out before the work starts whether results can be kept; sweep up after dead writers."""
     fs, path = filesystem(folder)
     try:
         fs.create_dir(path, recursive=True)

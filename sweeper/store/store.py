@@ -48,37 +48,25 @@ FAILURES = ("error", "timeout", "crash")
 
 @dataclass(frozen=True)
 class Part:
-    """What travels back from whoever evaluated: the rows themselves stay in the file.
-
-    `points` counts what the part settles, with the points that constraints removed; `rows` counts
-    its rows by status and `reasons` those that are not `ok` by reason. `front` holds the distinct
-    objective vectors of the part's own front, `ties` how many rows reach each. `laps` are the
-    CPU-seconds of each step of the work.
-    """
+    """What travels back from whoever evaluated: the rows themselves stay in the file."""
 
     name: str
-    points: int
-    rows: Mapping[str, int]
-    reasons: Mapping[str, int]
-    front: NDArray[np.float64]
-    ties: NDArray[np.int64]
+    points: int  # that it settles, with those that constraints removed
+    rows: Mapping[str, int]  # by status
+    reasons: Mapping[str, int]  # rows that are not `ok`, by the word their reason begins with
+    front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
+    ties: NDArray[np.int64]  # how many rows reach each
     seconds: float
-    laps: Mapping[str, float] = field(default_factory=dict)
+    laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where the answers to one space are kept.
+    """Where the answers to one space are kept."""
 
-    Args:
-        folder: `outputs/<space>`, a path or a `pyarrow.fs` URL; shared storage on a cluster.
-        definition: what the space's point numbers mean now.
-        metadata: what each part also says of itself.
-    """
-
-    folder: str
-    definition: Definition
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    folder: str  # `outputs/<space>`, a path or a `pyarrow.fs` URL; shared storage on a cluster
+    definition: Definition  # what the space's point numbers mean now
+    metadata: Mapping[str, str] = field(default_factory=dict)  # what each part says of itself
 
     @property
     def results(self) -> str:
@@ -86,11 +74,7 @@ class Store:
         return f"{self.folder}/results/{self.definition.simulator}-v{self.definition.version}"
 
     def write(self, table: pa.Table, where: Batch, *, seconds: float = 0.0) -> str:
-        """Write one part, whole or not at all, and return its file name.
-
-        Raises:
-            UserError: the disk is full, or the folder may not be written.
-        """
+        """Write one part, whole or not at all, and return its file name."""
         name = name_of(self.definition.id, where)
         meta = {
             **self.metadata,
@@ -148,11 +132,7 @@ class Store:
                     yield batch[~settled]
 
     def scan(self) -> pl.LazyFrame:
-        """Return all answers to the space as it is defined now, one row per point.
-
-        Raises:
-            UserError: a part is not whole; says which.
-        """
+        """Return all answers to the space as it is defined now, one row per point."""
         space = self.definition.space()
         own = list(self._own())
         for name in own:
@@ -170,9 +150,7 @@ class Store:
 
         Each part with such rows is first hidden, then written again without them, so that a run
         killed half-way neither loses nor repeats a row: the next call finishes the hidden ones.
-
-        Returns:
-            How many rows were taken out; their points are missing again.
+        Return how many rows were taken out; their points are missing again.
         """
         if "://" in self.folder:
             raise UserError("failures.retry=true needs results in a local folder")

@@ -1,4 +1,4 @@
-"""Inside a node a collective takes what was measured; between nodes, what the model says.
+"""Time of a collective over several nodes: measured inside a node, modelled between nodes.
 
 Over several dimensions the innermost is a node. The buffer is reduce-scattered inside, combined
 between nodes by each GPU for its share, and gathered inside; the parts follow one another.
@@ -6,30 +6,19 @@ between nodes by each GPU for its share, and gathered inside; the parts follow o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE
-from simulators.collectives.analytic import OP, PLAN, RANKS, SIZE, collectives_ns
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import OP, PLAN, SIZE
 from simulators.collectives.measured import Timed, measured_time
-from simulators.collectives.plan import NS, Plan
+from simulators.collectives.topologies.blocks import RANKS
+from simulators.collectives.topologies.plan import NS, Plan
 from simulators.core.errors import Infeasible
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Seconds, their interval, and whether they rest on measurements alone."""
-
-    time_s: Floats
-    lo_s: Floats
-    hi_s: Floats
-    calibrated: bool
-    extrapolated: NDArray[np.bool_]
 
 
 def measured_s(
@@ -42,36 +31,30 @@ def measured_s(
     size_bytes: Floats,
     requests: Ints,
     memory_bytes_per_s: Floats,
-) -> Answer:
+) -> Timed:
     """Return the time on a node, or on several.
 
     Raises:
         UnknownNameError: nobody measured the library on this GPU.
         Infeasible: nobody measured this collective with it.
     """
-    inside, outside = plan.topology.dimensions[0].ranks, plan.ranks
-    outside //= inside
+    inside = plan.topology.dimensions[0].ranks
 
-    def timed(part: str, size: Floats) -> Timed:
+    def timed(part: str) -> Timed:
         return measured_time(
-            gpu=gpu, library=library, collective=part, dtype=dtype, ranks=inside, size_bytes=size
-        )
+            gpu=gpu, library=library, collective=part, dtype=dtype, ranks=inside,
+            size_bytes=size_bytes,
+        )  # fmt: skip
 
-    if outside == 1:
-        alone = timed(collective, size_bytes)
-        return Answer(alone.time_s, alone.lo_s, alone.hi_s, True, alone.extrapolated)
-    if collective == "send_recv":
-        parts: list[Timed] = []
-    elif collective == "all_reduce":
-        parts = [timed("reduce_scatter", size_bytes), timed("all_gather", size_bytes)]
-    else:
-        parts = [timed(collective, size_bytes)]
+    if plan.ranks == inside:
+        return timed(collective)
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    parts = [timed(part) for part in halves.get(collective, (collective,))]
     between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
-    total = [between_s, between_s.copy(), between_s.copy()]
+    time_s, lo_s, hi_s = between_s, between_s, between_s
     for part in parts:
-        for i, column in enumerate((part.time_s, part.lo_s, part.hi_s)):
-            total[i] = total[i] + column
-    return Answer(total[0], total[1], total[2], False, np.ones(size_bytes.shape, bool))
+        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
+    return Timed(time_s, lo_s, hi_s, np.ones(size_bytes.shape, bool), calibrated=False)
 
 
 def _between_s(

@@ -10,8 +10,8 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from simulators.collectives.graph import RECEIVE, Node
-from simulators.collectives.trace import Operator, nodes_of
+from simulators.collectives.traces.operators import Operator, nodes_of
+from simulators.collectives.traces.timeline import RECEIVE, Node
 from simulators.core.errors import UserError
 
 Place = tuple[int, Operator, int]  # rank, operator, position of its node

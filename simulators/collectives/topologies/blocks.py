@@ -1,4 +1,4 @@
-"""What a message costs on its way: hops of latency, its bytes over the bandwidth, its reduction.
+"""Hops, delay and reduction time of a message on one dimension of a network.
 
 A building block joins the ranks of one dimension. On a switch a message makes two hops, between
 fully connected ranks one, on a ring as many as the shorter way round has. In a fat tree it makes
@@ -7,12 +7,18 @@ four hops if it leaves its leaf switch, whose uplinks carry `leaf / oversubscrip
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from simulators.core.jit import f8, i8, kernel, named_tuple
 
 BLOCKS = ("ring", "fully_connected", "switch", "fat_tree")
 RING_BLOCK, FULL_BLOCK, SWITCH_BLOCK, FAT_TREE_BLOCK = range(4)
+
+MAX_DIMENSIONS: Final = 4
+BLOCK, RANKS, ALGORITHM, WINDOW, LEAF = range(5)
+"""Columns of a network's whole numbers, a row per dimension."""
+BYTES_PER_NS, LATENCY_NS, OVERSUBSCRIPTION = range(3)
+"""Columns of its other numbers."""
 
 
 class Wire(NamedTuple):

@@ -1,22 +1,23 @@
-"""A network is a product of building blocks, innermost first: ranks differ in one coordinate each.
+"""Networks as products of building blocks, innermost first: by notation or from a TOML file.
 
-Eight GPUs on NVSwitch with rails between nodes are `switch:8,switch:32`: GPU i of every node is on
-rail i. A torus is a product of rings, `torus:4x4x4`. A fat tree says how many ports a leaf switch
-has and how many of them share an uplink: `fat_tree:64:8:2`. Of bandwidths and latencies that a
-notation leaves out, the point states the values; a TOML file states them by dimension.
+Ranks of one block differ in one coordinate. Eight GPUs on NVSwitch with rails between nodes are
+`switch:8,switch:32`: GPU i of every node is on rail i. A torus is a product of rings,
+`torus:4x4x4`. A fat tree says how many ports a leaf switch has and how many of them share an
+uplink: `fat_tree:64:8:2`. Of bandwidths and latencies that a notation leaves out, the point states
+the values; a TOML file states them by dimension.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from simulators.collectives.phases import MAX_DIMENSIONS
-from simulators.collectives.wires import BLOCKS
+from simulators.catalog.sheet import fill
+from simulators.collectives.topologies.blocks import BLOCKS, MAX_DIMENSIONS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import TOPOLOGIES, read_toml
 
@@ -33,8 +34,8 @@ class Dimension:
 
     block: str
     ranks: int
-    bytes_per_s: float = LINK_BYTES_PER_S  # per link and direction
-    latency_s: float = LINK_LATENCY_S  # per link; a switch is two links away
+    bytes_per_s: float  # per link and direction
+    latency_s: float  # per link; a switch is two links away
     leaf: int = 0  # ports of a leaf switch, of a fat tree
     oversubscription: float = 1.0  # ports of a leaf over its uplinks
     energy_j_per_bit: float = math.nan  # per link crossed, where it is known
@@ -46,7 +47,6 @@ class Topology:
 
     name: str
     dimensions: tuple[Dimension, ...]
-    source: str = ""
 
     @property
     def ranks(self) -> int:
@@ -96,13 +96,16 @@ def _parsed(part: str, text: str) -> list[Dimension]:
         raise UnknownNameError(
             f"building block of topology '{text}':", block, (*BLOCKS, *ABBREVIATIONS)
         )
+    joined = functools.partial(
+        Dimension, block=full, bytes_per_s=LINK_BYTES_PER_S, latency_s=LINK_LATENCY_S
+    )
     try:
         if full == "fat_tree":
             ranks, leaf = int(numbers[0]), int(numbers[1])
             over = float(numbers[2]) if len(numbers) > 2 else 1.0
-            return [Dimension(block=full, ranks=ranks, leaf=leaf, oversubscription=over)]
+            return [joined(ranks=ranks, leaf=leaf, oversubscription=over)]
         (sides,) = numbers
-        return [Dimension(block=full, ranks=int(side)) for side in sides.split("x")]
+        return [joined(ranks=int(side)) for side in sides.split("x")]
     except (ValueError, IndexError) as error:
         raise UserError(
             f"topology '{text}': '{part}' is not block:ranks, as in switch:8, torus:4x4 or "
@@ -115,27 +118,11 @@ def _from_file(path: Path, text: str) -> Topology:
     entries = content.get("dimension", [])
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{path}: has no [[dimension]]; a topology needs at least one")
-    dimensions = tuple(_dimension(entry, path) for entry in entries)
-    return _checked(
-        Topology(name=text, dimensions=dimensions, source=str(content.get("source", "")))
-    )
-
-
-def _dimension(entry: dict[str, Any], path: Path) -> Dimension:
-    known = {f.name for f in dataclasses.fields(Dimension)}
-    for name in entry:
-        if name not in known:
-            raise UnknownNameError(f"entry of a dimension in {path}:", name, known)
-    for name in ("block", "ranks", "bytes_per_s", "latency_s"):
-        if name not in entry:
-            raise UserError(f"{path}: a [[dimension]] lacks {name}")
-    if entry["block"] not in BLOCKS:
-        raise UnknownNameError(f"block in {path}:", str(entry["block"]), BLOCKS)
-    for name, value in entry.items():
-        kind = {"block": str, "ranks": int, "leaf": int}.get(name, (int, float))
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(f"{path}: {name} is {value!r}; it must be a number")
-    return Dimension(**entry)
+    dimensions = tuple(fill(Dimension, entry, path, "[[dimension]]") for entry in entries)
+    for d in dimensions:
+        if d.block not in BLOCKS:
+            raise UnknownNameError(f"block in {path}:", d.block, BLOCKS)
+    return _checked(Topology(name=text, dimensions=dimensions))
 
 
 def _checked(topology: Topology) -> Topology:

@@ -1,4 +1,4 @@
-"""What a collective puts on the wires is known before it is timed: messages, bytes, joules."""
+"""Messages, bytes, joules and link time of a collective, known before it is timed."""
 
 from __future__ import annotations
 
@@ -7,59 +7,46 @@ from typing import Final
 import numpy as np
 
 from simulators.collectives.algorithms import ALL_REDUCE
-from simulators.collectives.analytic import (
-    ALGORITHM,
-    BASELINE,
-    BLOCK,
-    BYTES_PER_NS,
-    LEAF,
-    OP,
-    PLAN,
-    RANKS,
-    SIZE,
-    SPLITS,
-)
-from simulators.collectives.phases import MAX_DIMENSIONS, MAX_PHASES, lay_out, split
-from simulators.collectives.steps import message_of, offset_of, sends
-from simulators.collectives.trees import NO_TREE, child, children, shape_of
-from simulators.collectives.wires import RING_BLOCK, hops
+from simulators.collectives.algorithms.steps import message_of, offset_of, sends
+from simulators.collectives.algorithms.trees import NO_TREE, child, children, shape_of
+from simulators.collectives.closed import phases as at
+from simulators.collectives.closed.phases import chunk_bytes, chunks_of, lay_out
+from simulators.collectives.topologies import blocks
+from simulators.collectives.topologies.blocks import hops
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 MESSAGES, RANK_BYTES, ENERGY_J, BUSY_NS = range(4)
 """Columns: messages of all ranks, bytes each sends on average, joules; and from the last on, time
 the links of a rank in each dimension are in use."""
-COLUMNS: Final = 3 + MAX_DIMENSIONS
+COLUMNS: Final = 3 + blocks.MAX_DIMENSIONS
 
 
 @kernel(void(matrix(i8), array(i8, 3), array(f8, 3), matrix(f8), matrix(f8)))
 def traffic(
     requests: Ints, whole: Ints, rates: Floats, energy_j_per_bit: Floats, out: Floats
 ) -> None:
-    """Write the traffic of every request; arguments as of `analytic.collectives_ns`."""
-    dimension = np.zeros(MAX_PHASES, np.int64)
-    ops = np.zeros(MAX_PHASES, np.int64)
-    payload = np.zeros(MAX_PHASES, np.int64)
-    half = np.zeros(MAX_PHASES, np.int64)
-    cut = np.zeros(2, np.int64)
-    sent = np.zeros(3)
+    """Write the traffic of every request; arguments as of `phase_model.collectives_ns`."""
+    phases, sent = np.zeros((at.MAX_PHASES, 4), np.int64), np.zeros(3)
+    out[:] = 0.0
     for i in range(requests.shape[0]):
         row = requests[i]
-        network = whole[row[PLAN]]
-        ranks = network[:, RANKS].copy()
+        network = whole[row[at.PLAN]]
+        ranks = network[:, blocks.RANKS].copy()
         everyone = np.prod(ranks)
-        split(row[OP], row[SIZE], row[SPLITS], everyone, cut)
-        phases = lay_out(row[OP], row[BASELINE], ranks, cut[0], dimension, ops, payload, half)
-        out[i, :] = 0.0
-        for p in range(phases):
-            d = dimension[p]
-            phase_traffic(ops[p], payload[p], network[d], sent)
+        chunks = chunks_of(row, everyone)
+        count = lay_out(row[at.OP], row[at.BASELINE], ranks, chunk_bytes(row, everyone), phases)
+        for p in range(count):
+            d = phases[p, at.DIMENSION]
+            phase_traffic(phases[p, at.PHASE_OP], phases[p, at.PAYLOAD], network[d], sent)
             crossed = sent[ENERGY_J]
-            out[i, MESSAGES] += cut[1] * everyone * sent[MESSAGES]
-            out[i, RANK_BYTES] += cut[1] * sent[RANK_BYTES]
-            joules = 8.0 * crossed * energy_j_per_bit[row[PLAN], d]
-            out[i, ENERGY_J] += cut[1] * everyone * joules
-            on_one_link = crossed if network[d, BLOCK] == RING_BLOCK else sent[RANK_BYTES]
-            out[i, BUSY_NS + d] += cut[1] * on_one_link / rates[row[PLAN], d, BYTES_PER_NS]
+            out[i, MESSAGES] += chunks * everyone * sent[MESSAGES]
+            out[i, RANK_BYTES] += chunks * sent[RANK_BYTES]
+            joules = 8.0 * crossed * energy_j_per_bit[row[at.PLAN], d]
+            out[i, ENERGY_J] += chunks * everyone * joules
+            is_ring = network[d, blocks.BLOCK] == blocks.RING_BLOCK
+            on_one_link = crossed if is_ring else sent[RANK_BYTES]
+            rate = rates[row[at.PLAN], d, blocks.BYTES_PER_NS]
+            out[i, BUSY_NS + d] += chunks * on_one_link / rate
 
 
 @kernel(void(i8, i8, array(i8), array(f8)))
@@ -69,10 +56,11 @@ def phase_traffic(op: int, payload: int, network: Ints, out: Floats) -> None:
     Args:
         op: which collective the phase is.
         payload: its bytes.
-        network: the dimension, as of `analytic.collectives_ns`.
+        network: the dimension, columns as of `blocks`.
         out: columns MESSAGES, RANK_BYTES and, for the bytes times links, ENERGY_J.
     """
-    algorithm, block, n, leaf = network[ALGORITHM], network[BLOCK], network[RANKS], network[LEAF]
+    algorithm, block = network[blocks.ALGORITHM], network[blocks.BLOCK]
+    n, leaf = network[blocks.RANKS], network[blocks.LEAF]
     shape = shape_of(algorithm, op)
     out[:] = 0.0
     if shape != NO_TREE:

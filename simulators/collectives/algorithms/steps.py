@@ -21,7 +21,7 @@ from simulators.collectives.algorithms import (
     RING,
     SEND_RECV,
 )
-from simulators.collectives.wires import log2
+from simulators.collectives.topologies.blocks import log2
 from simulators.core.jit import i8, kernel
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.graph import COMMUNICATION, COMPUTE, Node
+from simulators.collectives.traces.timeline import COMMUNICATION, COMPUTE, Node
 from simulators.core.errors import UnknownNameError, UserError
 
 SCHEMA: Final = "sweeper-operator-graph"

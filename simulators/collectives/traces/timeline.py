@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulators.collectives.heap import COUNTERS, LENGTH, pop, push
+from simulators.collectives.events.event_queue import COUNTERS, LENGTH, pop, push
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.jit import Ints, arrays, i8, kernel
 

@@ -1,4 +1,4 @@
-"""Without contention a collective is a flow shop: chunks queue for phases of known length.
+"""Time of a collective without contention: chunks queue for phases of known length.
 
 Each dimension serves a few chunks at once and the rest wait in the order they came; a chunk that
 ends a phase joins the tail of the next one's queue. The time of a phase comes from its algorithm.
@@ -15,22 +15,18 @@ from simulators.collectives.algorithms import (
     HALVING_DOUBLING,
     IMPOSSIBLE,
     RING,
+    Phase,
 )
 from simulators.collectives.algorithms.direct import phase_ns as direct_ns
 from simulators.collectives.algorithms.double_binary_tree import phase_ns as tree_ns
 from simulators.collectives.algorithms.halving_doubling import phase_ns as halving_ns
 from simulators.collectives.algorithms.in_network import phase_ns as in_network_ns
 from simulators.collectives.algorithms.ring import phase_ns as ring_ns
-from simulators.collectives.phases import MAX_PHASES, lay_out, queue_of, split
-from simulators.collectives.wires import Wire
+from simulators.collectives.closed import phases as at
+from simulators.collectives.closed.phases import chunk_bytes, chunks_of, lay_out, queue_of
+from simulators.collectives.topologies import blocks
+from simulators.collectives.topologies.blocks import Wire
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
-
-BLOCK, RANKS, ALGORITHM, WINDOW, LEAF = range(5)
-"""Columns of a network's whole numbers, a row per dimension."""
-BYTES_PER_NS, LATENCY_NS, OVERSUBSCRIPTION = range(3)
-"""Columns of its other numbers."""
-PLAN, OP, SIZE, SPLITS, ACTIVE, QUEUES, ENDPOINT_NS, BASELINE = range(8)
-"""Columns of a request."""
 
 
 @kernel(i8(i8, i8, array(i8), array(f8), i8, f8))
@@ -39,50 +35,44 @@ def phase_ns(
 ) -> int:
     """Return the time of one phase on one dimension, by whatever algorithm it uses."""
     wire = Wire(
-        whole[BLOCK], whole[RANKS], whole[LEAF], rates[OVERSUBSCRIPTION], rates[BYTES_PER_NS],
-        rates[LATENCY_NS],
+        whole[blocks.BLOCK], whole[blocks.RANKS], whole[blocks.LEAF],
+        rates[blocks.OVERSUBSCRIPTION], rates[blocks.BYTES_PER_NS], rates[blocks.LATENCY_NS],
     )  # fmt: skip
-    window, memory = whole[WINDOW], memory_bytes_per_s
-    if whole[ALGORITHM] == RING:
-        return ring_ns(wire, op, window, payload, endpoint_ns, memory)
-    if whole[ALGORITHM] == DIRECT:
-        return direct_ns(wire, op, window, payload, endpoint_ns, memory)
-    if whole[ALGORITHM] == HALVING_DOUBLING:
-        return halving_ns(wire, op, window, payload, endpoint_ns, memory)
-    if whole[ALGORITHM] == DOUBLE_BINARY_TREE:
-        return tree_ns(wire, op, window, payload, endpoint_ns, memory)
-    return in_network_ns(wire, op, window, payload, endpoint_ns, memory)
+    phase = Phase(op, whole[blocks.WINDOW], payload, endpoint_ns, memory_bytes_per_s)
+    algorithm = whole[blocks.ALGORITHM]
+    if algorithm == RING:
+        return ring_ns(wire, phase)
+    if algorithm == DIRECT:
+        return direct_ns(wire, phase)
+    if algorithm == HALVING_DOUBLING:
+        return halving_ns(wire, phase)
+    if algorithm == DOUBLE_BINARY_TREE:
+        return tree_ns(wire, phase)
+    return in_network_ns(wire, phase)
 
 
-@kernel(i8(i8, i8, array(i8), array(i8), array(i8), i8, i8))
-def flow_shop_ns(
-    streams: int,
-    phases: int,
-    dimension: Ints,
-    half: Ints,
-    duration: Ints,
-    active: int,
-    queues: int,
-) -> int:
-    """Return when the last of `streams` equal chunks has passed all phases."""
+@kernel(i8(i8, matrix(i8), array(i8), i8, i8))
+def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues: int) -> int:
+    """Return when the last of so many equal chunks has passed all phases."""
     servers = -(-active // queues)
-    if phases == 1:
-        lanes = 1 + queue_of(half[0], queues, max(1, queues // 2) - 1) if half[0] else queues
-        longest = -(-streams // lanes)
+    if len(phases) == 1:
+        half = phases[0, at.HALF]
+        lanes = 1 + queue_of(half, queues, max(1, queues // 2) - 1) if half else queues
+        longest = -(-chunks // lanes)
         return -(-longest // servers) * int(duration[0])
-    lines = (int(np.max(dimension[:phases])) + 1) * queues
+    lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues
     head = np.full(lines, -1, np.int64)
     tail = np.full(lines, -1, np.int64)
     running = np.zeros(lines, np.int64)
-    follower = np.full(streams, -1, np.int64)
-    stage = np.zeros(streams, np.int64)
-    room = min(streams, lines * servers)
+    follower = np.full(chunks, -1, np.int64)
+    stage = np.zeros(chunks, np.int64)
+    room = min(chunks, lines * servers)
     busy_until = np.zeros(room, np.int64)
     order = np.zeros(room, np.int64)
     who = np.zeros(room, np.int64)
-    busy, sequence, now, left = 0, 0, 0, streams
-    for s in range(streams):
-        line = dimension[0] * queues + queue_of(half[0], queues, s)
+    busy, sequence, now, left = 0, 0, 0, chunks
+    for s in range(chunks):
+        line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s)
         if running[line] < servers:
             running[line] += 1
             busy_until[busy], order[busy], who[busy] = duration[0], sequence, s
@@ -102,12 +92,13 @@ def flow_shop_ns(
         busy -= 1
         busy_until[first], order[first], who[first] = busy_until[busy], order[busy], who[busy]
         p = stage[s]
-        left_line = dimension[p] * queues + queue_of(half[p], queues, s)
+        left_line = phases[p, at.DIMENSION] * queues + queue_of(phases[p, at.HALF], queues, s)
         running[left_line] -= 1
-        stage[s] = p + 1
+        p += 1
+        stage[s] = p
         joined_line = -1
-        if p + 1 < phases:
-            joined_line = dimension[p + 1] * queues + queue_of(half[p + 1], queues, s)
+        if p < len(phases):
+            joined_line = phases[p, at.DIMENSION] * queues + queue_of(phases[p, at.HALF], queues, s)
             follower[s] = -1
             if head[joined_line] < 0:
                 head[joined_line], tail[joined_line] = s, s
@@ -133,34 +124,28 @@ def collectives_ns(
     """Write the time of every request, or IMPOSSIBLE.
 
     Args:
-        requests: a row per collective: which network, op, size, splits, active chunks, queues,
-            endpoint delay and whether the baseline order of phases is kept.
+        requests: a row per collective, columns as of `phases`.
         memory_bytes_per_s: of the local memory that reductions use.
-        whole: per network and dimension: block, ranks, algorithm, window, leaf.
-        rates: per network and dimension: bytes per ns, latency in ns, oversubscription.
+        whole: per network and dimension, columns as of `blocks`.
+        rates: the same of other numbers.
         out: nanoseconds.
     """
-    dimension = np.zeros(MAX_PHASES, np.int64)
-    ops = np.zeros(MAX_PHASES, np.int64)
-    payload = np.zeros(MAX_PHASES, np.int64)
-    half = np.zeros(MAX_PHASES, np.int64)
-    duration = np.zeros(MAX_PHASES, np.int64)
-    cut = np.zeros(2, np.int64)
+    phases, duration = np.zeros((at.MAX_PHASES, 4), np.int64), np.zeros(at.MAX_PHASES, np.int64)
     for i in range(requests.shape[0]):
         row = requests[i]
-        network, rate = whole[row[PLAN]], rates[row[PLAN]]
-        ranks = network[:, RANKS].copy()
-        split(row[OP], row[SIZE], row[SPLITS], np.prod(ranks), cut)
-        phases = lay_out(row[OP], row[BASELINE], ranks, cut[0], dimension, ops, payload, half)
+        network, rate = whole[row[at.PLAN]], rates[row[at.PLAN]]
+        ranks = network[:, blocks.RANKS].copy()
+        everyone = np.prod(ranks)
+        count = lay_out(row[at.OP], row[at.BASELINE], ranks, chunk_bytes(row, everyone), phases)
         out[i] = 0
-        for p in range(phases):
-            d = dimension[p]
+        for p in range(count):
+            d = phases[p, at.DIMENSION]
             duration[p] = phase_ns(
-                ops[p], payload[p], network[d], rate[d], row[ENDPOINT_NS], memory_bytes_per_s[i]
-            )
+                phases[p, at.PHASE_OP], phases[p, at.PAYLOAD], network[d], rate[d],
+                row[at.ENDPOINT_NS], memory_bytes_per_s[i],
+            )  # fmt: skip
             if duration[p] == IMPOSSIBLE:
                 out[i] = IMPOSSIBLE
-        if phases > 0 and out[i] != IMPOSSIBLE:
-            out[i] = flow_shop_ns(
-                cut[1], phases, dimension, half, duration, row[ACTIVE], row[QUEUES]
-            )
+        if count > 0 and out[i] != IMPOSSIBLE:
+            chunks = chunks_of(row, everyone)
+            out[i] = flow_shop_ns(chunks, phases[:count], duration, row[at.ACTIVE], row[at.QUEUES])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.collectives.graph import Node
-from simulators.collectives.trace import Operator, nodes_of
+from simulators.collectives.traces.operators import Operator, nodes_of
+from simulators.collectives.traces.timeline import Node
 from simulators.core.errors import UserError
 
 NS_PER_US = 1000

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from simulators.collectives.trace import Operator
+from simulators.collectives.traces.operators import Operator
 from simulators.core.errors import UnknownNameError, UserError
 
 NS_PER_US: Final = 1000

@@ -1,4 +1,4 @@
-"""Events leave in order of time, and those of one instant in the order they were scheduled."""
+"""Priority queue of events: by time, and of one instant in the order they were scheduled."""
 
 from __future__ import annotations
 

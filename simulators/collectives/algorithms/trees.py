@@ -15,7 +15,7 @@ from simulators.collectives.algorithms import (
     HALVING_DOUBLING,
     RING,
 )
-from simulators.collectives.wires import log2
+from simulators.collectives.topologies.blocks import log2
 from simulators.core.jit import i8, kernel
 
 NO_TREE, CHAIN, STAR, BINOMIAL, BINARY = range(5)

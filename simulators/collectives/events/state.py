@@ -1,65 +1,80 @@
-"""What the event loop knows: the network, the phases, the ranks' streams and what is under way."""
+"""State of a run of the event loop: network, phases, the ranks' chunks and messages under way."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from simulators.collectives import heap
+from simulators.collectives.events import event_queue
 from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, matrix, named_tuple
 
-RANKS_SIMULATED, STREAMS, PHASES, SERVERS, QUEUES, ENDPOINT, OWNED, WIDEST, IS_FAIR = range(9)
-"""Settings: ranks and chunks, phases of a chunk, chunks a queue serves at once, queues of a
-dimension, delay of an endpoint, links a rank owns, most messages it sends at one time, and whether
-links are shared fairly instead of in turn."""
 STAGE, INSERTED, SENT, FREE, TO_SEND, HEARD, PLAIN, CHARGED, TOGGLE = range(9)
 """What a rank knows of one of its streams; of one that waits for its turn TO_SEND is WAITING."""
-FIELDS: Final = 9
+STREAM_FIELDS: Final = 9
 WAITING: Final = -1
-AT, TO, STREAM, AXIS, BYTES, HOPS_LEFT, TRACK, SLOT, STAGE_OF, STARTED = range(10)
-"""What is known of a message under way."""
+HERE, TO, STREAM, AXIS, BYTES, HOPS_LEFT, TRACK, SLOT, STEP, STARTED = range(10)
+"""What is known of a message under way; TRACK is its link, STEP which of its route."""
 MESSAGE_FIELDS: Final = 10
 LEFT, RATE, ELAPSED = range(3)
 """Of a message that shares its links: bytes left, bytes per ns, and ns since it started."""
-(
-    ALGORITHM_OF, OP_OF, RANKS_OF, AXIS_OF, SENDS_OF, CHARGED_OF, FLIGHT_OF, IS_UNIFORM,
-    IS_STEADY, SHAPE_OF,
-) = range(10)  # fmt: skip
-"""What is looked up about a phase: of a uniform one all messages are of one size, of a steady one
-all go to the same neighbour too."""
-FACTS: Final = 10
-FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, BUSIEST_NS, UNFINISHED = range(6)
-"""What a run reports; after these, the time the busiest link of each dimension is in use."""
-BUSY_OF: Final = 6
+FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, UNFINISHED = range(5)
+"""What a run counts; UNFINISHED are streams."""
 NO_ROOM: Final = -1
 """Unfinished streams of a run that needs more room for events than it was given."""
-SPARES, FLYING, STALE, STREAMS_LEFT = range(heap.COUNTERS, heap.COUNTERS + 4)
+SPARES, FLYING, STALE, STREAMS_LEFT = range(event_queue.COUNTERS, event_queue.COUNTERS + 4)
 """What a clock counts besides events: free places for messages, messages that share links, whether
 their rates are out of date, and streams that have not ended."""
-COUNTERS: Final = heap.COUNTERS + 4
-MEMORY_RATE, FAIR_NOW = range(2)
-"""Bytes per second of the memory that reductions use; until when messages have shared links."""
+COUNTERS: Final = event_queue.COUNTERS + 4
 HOP, READY, HEAR = range(3)
 """Kinds of event: a message is at the next device, a packet is ready, an early message is heard."""
 KIND_BITS: Final = 2
 KINDS: Final = 1 << KIND_BITS
 
 
+class Settings(NamedTuple):
+    """What does not change."""
+
+    ranks: int  # simulated
+    streams: int  # chunks of a rank
+    phases: int  # of a chunk
+    servers: int  # chunks a queue serves at once
+    queues: int  # of a dimension
+    endpoint_ns: int
+    owned: int  # links of a rank
+    reserve: int  # room that one event may take up
+    is_fair: int  # links are shared, not served in turn
+    memory_bytes_per_s: float
+
+
+class PhaseTable(NamedTuple):
+    """What is looked up about phases."""
+
+    algorithm: Ints
+    op: Ints
+    ranks: Ints
+    axis: Ints
+    sends: Ints  # messages of each rank
+    charged: Ints  # receives in a row that are charged for adding
+    flight: Ints  # messages sent before any is heard
+    shape: Ints  # of the tree, if it is one
+    is_uniform: Ints  # all messages are of one size
+    is_steady: Ints  # and all go to the same neighbour
+    bytes_of: Ints  # per phase and step
+    offset_of: Ints
+    turn_of: Ints  # per phase and stream: the queue it joins
+
+
 class World(NamedTuple):
     """Arrays of one run. Streams are numbered rank by rank, links by the rank that owns them."""
 
-    settings: Ints
-    reals: Floats
-    whole: Ints  # per dimension, as of `analytic`
+    settings: Settings
+    phases: PhaseTable
+    whole: Ints  # per dimension, columns as of `blocks`
     latency_ns: Floats  # per dimension, of a link
     strides: Ints  # between neighbours of a dimension, in simulated ranks
     is_alike: Ints  # per dimension: one rank stands for all
     uplinks: Ints  # per dimension, of a leaf switch
     first_link: Ints  # of a dimension, among those a rank owns
     first_slot: Ints  # of a dimension, among the peers a stream hears from
-    facts: Ints  # per phase
-    bytes_of: Ints  # per phase and step
-    offset_of: Ints
-    turn_of: Ints  # per phase and stream: the queue it joins
     state: Ints  # per rank and stream
     matched: Ints  # per rank and stream, and peer: messages heard less those waited for
     head: Ints  # per rank, dimension and queue: the first stream that waits
@@ -71,6 +86,7 @@ class World(NamedTuple):
     shares: Floats  # per message, of a fair network
     routes: Ints  # per message: the links it crosses
     flying: Ints  # messages that share links, oldest first
+    shared_until_ns: Floats  # one number
     capacity: Floats  # per link, bytes per ns
     room: Floats  # per link: scratch of the fair shares
     load: Ints
@@ -83,11 +99,14 @@ class World(NamedTuple):
     report: Ints
 
 
+_TABLE, _FACTS, _REALS = matrix(i8), array(i8), array(f8)
+SETTINGS: Any = named_tuple((*(i8,) * 9, f8), Settings)
+PHASES: Any = named_tuple((*arrays(i8, 10), *(_TABLE,) * 3), PhaseTable)
 WORLD: Any = named_tuple(
     (
-        array(i8), array(f8), matrix(i8), array(f8), *arrays(i8, 5), *(matrix(i8),) * 6,
-        *arrays(i8, 4), matrix(i8), array(i8), matrix(f8), matrix(i8), array(i8), *arrays(f8, 2),
-        *arrays(i8, 3), array(f8), matrix(i8), *arrays(i8, 3),
+        SETTINGS, PHASES, _TABLE, _REALS, *arrays(i8, 5), _TABLE, _TABLE, *arrays(i8, 4), _TABLE,
+        _FACTS, matrix(f8), _TABLE, _FACTS, *arrays(f8, 3), *arrays(i8, 3), _REALS, _TABLE,
+        *arrays(i8, 3),
     ),
     World,
 )  # fmt: skip
