@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +91,31 @@ class CollectivePoint:
     dtype: str = choice("precision of the numbers, when measured", default="fp16")
 
 
+_time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")
+_rate = partial(metric, unit="B/s", page="collectives.md#time-and-bandwidth")
+_links = partial(metric, page="collectives.md#links")
+
+
 @dataclass(frozen=True)
 class CollectiveMetrics:
     """What nccl-tests would print, and what a network engineer would ask next."""
 
-    time_s: float = metric(
-        "from the first rank's start to the last one's end", unit="s", better="min"
-    )
-    time_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    time_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    algbw_bytes_per_s: float = metric("size over time", unit="B/s")
-    busbw_bytes_per_s: float = metric(
-        "the same by the link's share of the data", unit="B/s", better="max"
-    )
-    busbw_bytes_per_s_lo: float = metric("lower end of its 90 % interval", unit="B/s")
-    busbw_bytes_per_s_hi: float = metric("upper end of its 90 % interval", unit="B/s")
-    utilisation: float = metric("share of the time the busiest link is in use")
-    utilisation_1: float = metric("the same of the innermost dimension's links")
-    utilisation_2: float = metric("of the second dimension's, null if there is none")
-    utilisation_3: float = metric("of the third dimension's, null if there is none")
-    utilisation_4: float = metric("of the fourth dimension's, null if there is none")
-    messages: float = metric("messages of all ranks together")
-    wire_bytes: float = metric("bytes each rank sends, on average", unit="B")
-    energy_j: float = metric("of all links, null unless the topology states it", unit="J")
-    ranks: int = metric("ranks that take part")
+    time_s: float = _time("from the first rank's start to the last one's end", better="min")
+    time_s_lo: float = _time("lower end of its 90 % interval")
+    time_s_hi: float = _time("upper end of its 90 % interval")
+    algbw_bytes_per_s: float = _rate("size over time")
+    busbw_bytes_per_s: float = _rate("the same by the link's share of the data", better="max")
+    busbw_bytes_per_s_lo: float = _rate("lower end of its 90 % interval")
+    busbw_bytes_per_s_hi: float = _rate("upper end of its 90 % interval")
+    utilisation: float = _links("share of the time the busiest link is in use")
+    utilisation_1: float = _links("the same of the innermost dimension's links")
+    utilisation_2: float = _links("of the second dimension's, null if there is none")
+    utilisation_3: float = _links("of the third dimension's, null if there is none")
+    utilisation_4: float = _links("of the fourth dimension's, null if there is none")
+    messages: float = _links("messages of all ranks together")
+    wire_bytes: float = _links("bytes each rank sends, on average", unit="B")
+    energy_j: float = _links("of all links, null unless the topology states it", unit="J")
+    ranks: int = _links("ranks that take part")
 
 
 @dataclass(frozen=True)

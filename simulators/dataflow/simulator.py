@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +80,28 @@ class DataflowPoint:
     seed: int = choice("of the mapper", default=0)
 
 
+_total = partial(metric, page="dataflow.md#energy-time-and-area")
+_share = partial(metric, page="dataflow.md#where-energy-goes")
+_bound = partial(metric, page="dataflow.md#bounds")
+
+
 @dataclass(frozen=True)
 class DataflowMetrics:
     """What the architect of an accelerator would tabulate."""
 
-    energy_j: float = metric("energy of one inference", unit="J", better="min")
-    latency_s: float = metric("time of one inference", unit="s", better="min")
-    area_mm2: float = metric("buffers, registers, multipliers", unit="mm2", better="min")
-    edp_js: float = metric("energy times time", unit="J s")
-    cycles: int = metric("clock cycles")
-    macs: int = metric("multiply-accumulates")
-    utilization: float = metric("multiplies per cycle over multipliers")
-    dram_bytes: float = metric("bytes moved to and from the outermost level", unit="B")
-    dram_energy_share: float = metric("share of the outermost level in energy")
-    array_energy_share: float = metric("share of multipliers and of storage inside the array")
-    energy_bound_j: float = metric("energy no mapping can beat", unit="J")
-    latency_bound_s: float = metric("time no mapping can beat", unit="s")
-    gap: float = metric("how much of the energy-delay product a better mapping could at most save")
+    energy_j: float = _total("energy of one inference", unit="J", better="min")
+    latency_s: float = _total("time of one inference", unit="s", better="min")
+    area_mm2: float = _total("buffers, registers, multipliers", unit="mm2", better="min")
+    edp_js: float = _total("energy times time", unit="J s")
+    cycles: int = _total("clock cycles")
+    macs: int = _share("multiply-accumulates")
+    utilization: float = _share("multiplies per cycle over multipliers")
+    dram_bytes: float = _share("bytes moved to and from the outermost level", unit="B")
+    dram_energy_share: float = _share("share of the outermost level in energy")
+    array_energy_share: float = _share("share of multipliers and of storage inside the array")
+    energy_bound_j: float = _bound("energy no mapping can beat", unit="J")
+    latency_bound_s: float = _bound("time no mapping can beat", unit="s")
+    gap: float = _bound("how much of the energy-delay product a better mapping could at most save")
 
 
 @dataclass(frozen=True)
