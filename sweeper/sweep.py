@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Direction, load_simulator, objectives_of
+from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.task import Task
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import adopt
@@ -31,7 +32,7 @@ class Sweep:
     sampler: Sampler
     engine: Engine
     store: Store
-    objectives: Mapping[str, Direction]
+    objectives: Objectives
     where: str | None = None
 
     @classmethod
@@ -40,7 +41,7 @@ class Sweep:
         space: DesignSpace,
         *,
         outputs: str = "outputs/notebook",
-        objectives: Mapping[str, Direction] | None = None,
+        objectives: Objectives | None = None,
         where: str | None = None,
         sampler: str = "grid",
         engine: str = "auto",

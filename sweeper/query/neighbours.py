@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from sweeper.query.pareto import alike, minimised, qualifying
+from sweeper.space.objectives import Objectives
 
 
 def steps_from(
     results: pl.LazyFrame,
     design: Mapping[str, Any],
     axes: Mapping[str, Sequence[Any]],
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
 ) -> pl.DataFrame:
     """Return the evaluated designs one step of one axis away, and what the step changes.
 

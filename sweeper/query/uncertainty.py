@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.query.pareto import objective_matrix, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.ranks import rank_layers
+from sweeper.space.objectives import Objectives
 from sweeper.space.sql import check_columns
 
 Z90 = 1.6448536269514722
@@ -31,7 +31,7 @@ LAYERS = 3
 
 def probable_front(
     results: pl.LazyFrame,
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
     bands: Mapping[str, float],
     *,
     where: str | None = None,

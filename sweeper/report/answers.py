@@ -21,12 +21,12 @@ from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Direction, Notes, Simulator, load_simulator, schema_of
+from simulators.core.contract import Notes, Simulator, load_simulator, schema_of
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import knee, pareto_front
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.objectives import objectives, where
+from sweeper.space.objectives import Objectives, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
 from sweeper.store.store import Store
 from sweeper.units import human
@@ -42,7 +42,7 @@ class Answers:
     name: str
     space: DesignSpace
     store: Store
-    objectives: Mapping[str, Direction]
+    objectives: Objectives
     where: str | None  # the condition designs on the front must meet
     folder: Path  # of the run
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.tables import print_table
+from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
@@ -90,7 +89,7 @@ def print_ended(ended: Ended) -> None:
 def print_front(
     front: pl.DataFrame,
     answers: Answers,
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
     *,
     where: str | None = None,
     rows: int = _ROWS,

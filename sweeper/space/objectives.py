@@ -13,6 +13,8 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import mapping
 from sweeper.space.sql import condition, joined
 
+Objectives = Mapping[str, Direction]
+"""What is wanted: a column to `min` or `max`."""
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
