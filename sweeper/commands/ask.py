@@ -56,10 +56,8 @@ def main(words: list[str]) -> int:
         best = cheapest(last.results, question.cost, str(last.where), count=_CANDIDATES)
     except UserError:
         return _nothing(question, last)
-    rows = []
-    for row in last.named(best).iter_rows(named=True):
-        chance, stated = _chance(question, row, chosen.band)
-        rows.append(row | {"chance": chance, "stated": stated})
+    designs = last.named(best).iter_rows(named=True)
+    rows = [row | {"chance": _chance(question, row, chosen.band)[0]} for row in designs]
     sure = [row for row in rows if row["chance"] >= chosen.sure]
     first = sure[0] if sure else max(rows, key=lambda row: row["chance"])
     answer = _Answer(question, last, first, rows, chosen)
@@ -150,13 +148,12 @@ class _Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same for programs."""
-        second = self.next_best
         return {
             "space": self.last.name,
-            "design": _plain(self.row),
+            "design": self.row,
             "chance": self.row["chance"],
             "chance_rests_on": self.rests_on,
-            "next_best": None if second is None else _plain(second),
+            "next_best": self.next_best,
             "command": self.command,
             "notes": list(self.last.notes),
         }
@@ -164,7 +161,7 @@ class _Answer:
     @property
     def rests_on(self) -> str:
         """What the chance rests on."""
-        if self.row["stated"]:
+        if _chance(self.question, self.row, self.chosen.band)[1]:
             return "by the intervals the simulator states"
         return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
 
@@ -178,15 +175,12 @@ class _Answer:
     def command(self) -> str:
         """What deploys the design, or why nothing does."""
         simulator, name = self.last.simulator, f"{self.last.name} {self.row['key'][:SHOWN]}"
-        assert isinstance(simulator, Deploys)
+        if not isinstance(simulator, Deploys):
+            return ""
         try:
             return simulator.deployment(point_of(simulator, self.row), "", name)
         except UserError as refusal:
             return f"No command: {refusal}\n"
-
-
-def _plain(row: Row) -> Row:
-    return {n: v for n, v in row.items() if n != "stated"}
 
 
 def _described(question: Question, last: Answers, row: Row) -> str:

@@ -80,11 +80,7 @@ def sensitivity(
         "first_order", descending=True, maintain_order=True
     )
     return Sensitivity(
-        metric,
-        rows,
-        ranked,
-        pl.concat(effects),
-        max(0.0, 1.0 - float(ranked["first_order"].sum())),
+        metric, rows, ranked, pl.concat(effects), max(0.0, 1.0 - float(ranked["first_order"].sum()))
     )
 
 

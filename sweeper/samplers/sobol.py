@@ -1,4 +1,4 @@
-"""Points that fill the space evenly: every prefix of a Sobol sequence covers every axis.
+"""The Sobol sampler: points that fill the space evenly, as every prefix of the sequence does.
 
 Sobol (1967), in Gray-code order (Antonov and Saleev, 1979), with the direction numbers of Joe and
 Kuo, "Constructing Sobol sequences with better two-dimensional projections" (2008), and a random
