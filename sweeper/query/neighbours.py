@@ -23,12 +23,8 @@ def steps_from(
     One row per neighbour: `axis`, `from`, `to` (as text), `better` (no objective worse, one
     better), and per objective the new value and, as `NAME_change`, its relative change. Steps that
     are better come first, then those with the largest gain in the first objective.
-
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        design: the design's axes and objectives.
-        axes: axis to its values in order; of an axis of names every other value is one step away.
-        objectives: column to `min` or `max`.
+    `axes` go from axis to its values in order; of an axis of names every other value is one step
+    away.
 
     >>> rows = pl.LazyFrame({"tp": [1, 2, 4], "cost": [3.0, 2.0, 5.0]})
     >>> steps_from(rows, {"tp": 4, "cost": 5.0}, {"tp": [1, 2, 4]}, {"cost": "min"}).rows()

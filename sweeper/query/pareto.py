@@ -37,16 +37,8 @@ def pareto_front(
 
     One row per distinct vector of objectives (and group), with all columns of `results` and
     `equivalents`, the number of designs that reach exactly this vector. Rows whose status is not
-    `ok`, or that lack an objective, are never on the front.
-
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        objectives: column to `min` or `max`.
-        where: an SQL condition rows must meet.
-        per: columns; each combination of their values has its own front.
-
-    Raises:
-        UserError: a column is not there, or `where` is not a condition.
+    `ok`, or that lack an objective, are never on the front. With `per`, columns, each combination
+    of their values has its own front.
 
     >>> rows = pl.LazyFrame({"cost": [1, 2, 2, 1], "speed": [1, 3, 1, 1]})
     >>> pareto_front(rows, {"cost": "min", "speed": "max"}).rows()

@@ -64,11 +64,7 @@ class Sobol(Random):
 def sequence(dimensions: int, start: int, count: int, seed: int | None) -> NDArray[np.float64]:
     """Return rows `start` to `start + count` of the sequence, each number in [0, 1).
 
-    Args:
-        dimensions: columns.
-        start: rows to skip.
-        count: rows.
-        seed: of the digital shift; None for the plain sequence, which begins with a row of zeros.
+    Without a seed of the digital shift it is the plain sequence, which begins with a row of zeros.
 
     >>> sequence(2, 0, 4, None).tolist()
     [[0.0, 0.0], [0.5, 0.5], [0.75, 0.25], [0.25, 0.75]]
