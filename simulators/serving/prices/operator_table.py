@@ -51,34 +51,12 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
     return {str(name): (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
 
 
-def op_table(times: Times, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage.
-
-    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
-    sampling, the host. So may be the time to save keys and values, and to send them on.
-
-    Args:
-        times: of every operator.
-        layers: of one pipeline stage.
-        tp: tensor parallel degree.
-
-    Raises:
-        UserError: an operator is missing.
-    """
-    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
-    return stage_table(times, layer, layers=layers)
-
-
 def layer_ms(
     times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
 ) -> Floats:
     """Return what depends on tokens alone, of one layer, by tokens divided by `TOKEN_STEP`.
 
-    Args:
-        times: of every operator.
-        tp: tensor parallel degree.
-        more: operators besides those that every table has.
-        launch_ms: host time added to each all-reduce.
+    Besides what every table has these are `more` operators, and host time of each all-reduce.
 
     Raises:
         UserError: an operator is missing.
@@ -93,7 +71,11 @@ def layer_ms(
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
-    """Return the price table of a stage, given what depends on tokens alone of one layer."""
+    """Return the price table of a stage, given what depends on tokens alone of one layer.
+
+    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
+    sampling, the host. So may be the time to send tokens on.
+    """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
     decode = _grid(*times["attn_decode"], a_step=1, b_step=at.PAST_STEP) * layers

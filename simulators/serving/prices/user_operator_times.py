@@ -19,11 +19,13 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 from simulators.serving.prices.operator_table import (
+    KV_SAVE,
     TOKEN_STEP,
     OpTable,
     Times,
     by_operator,
-    op_table,
+    layer_ms,
+    stage_table,
 )
 
 COLUMNS = ("op", "a", "b", "ms")
@@ -53,7 +55,8 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 @functools.lru_cache(maxsize=4)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
     times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
-    return op_table(times, layers=layers, tp=tp)
+    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
+    return stage_table(times, layer, layers=layers)
 
 
 def _read(file: Path) -> Times:
