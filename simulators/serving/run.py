@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from simulators.serving.answer.error_bands import bands_of
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import Deployment, deployment_of
+from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import behind, frontend_of, load_frontend, seen_by_clients
 from simulators.serving.engine.limits import Limits, limits_of
@@ -22,13 +22,10 @@ from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 
-K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-MOST_DEMANDS = 32
-"""Demands of a batch whose requests are kept."""
-
-_deployed, _demanded = attrgetter(*DEPLOYED), attrgetter(*DEMANDED)
+MOST = 64
+"""Deployments, or demands, of a batch that are kept at a time."""
 
 
 class Shelf:
@@ -40,25 +37,24 @@ class Shelf:
         self.server = functools.cache(load_frontend)
         self.bands = functools.cache(bands_of)
         self.user_rows = UserRows()
-        self._deployments: dict[Hashable, Deployment] = {}
-        self._requests: dict[Hashable, Requests] = {}
-
-    def deployment(self, point: ServingPoint) -> Deployment:
-        """Return the deployment a point describes."""
-        return _kept(self._deployments, _deployed(point), lambda: deployment_of(point))
-
-    def requests(self, point: ServingPoint) -> Requests:
-        """Return the requests a point describes."""
-        if len(self._requests) > MOST_DEMANDS:
-            del self._requests[next(iter(self._requests))]
-        return _kept(self._requests, _demanded(point), lambda: requests_of(point))
+        self.deployment = _once(deployment_of, DEPLOYED)
+        self.requests = _once(requests_of, DEMANDED)
 
 
-def _kept(known: dict[K, V], key: K, find: Callable[[], V]) -> V:
-    """Return what is known under a key, found if need be."""
-    if key not in known:
-        known[key] = find()
-    return known[key]
+def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[[ServingPoint], V]:
+    """Return what finds something of a point, once for all points alike in some fields."""
+    known: dict[object, V] = {}
+    key = attrgetter(*fields)
+
+    def found(point: ServingPoint) -> V:
+        alike = key(point)
+        if alike not in known:
+            if len(known) == MOST:
+                del known[next(iter(known))]
+            known[alike] = find(point)
+        return known[alike]
+
+    return found
 
 
 def run_of(

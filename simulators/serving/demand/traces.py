@@ -161,13 +161,8 @@ def _columns(
             if not isinstance(row, dict) or name not in row:
                 raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
             cell.append(_cell(file, number, name, row[name]))
-    arrival, prompt, output = cells
-    return (
-        np.array(arrival, np.float64) / per_s,
-        np.array(prompt),
-        np.array(output),
-        np.array(numbers),
-    )
+    prompt, output, rows_of = map(np.array, (cells[1], cells[2], numbers))
+    return np.array(cells[0], np.float64) / per_s, prompt, output, rows_of
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:

@@ -56,30 +56,25 @@ def layer_ms(
 ) -> Floats:
     """Return what depends on tokens alone, of one layer, by tokens divided by `TOKEN_STEP`.
 
-    Args:
-        times: of every operator.
-        tp: tensor parallel degree.
-        more: operators besides those that every table has.
-        launch_ms: host time added to each all-reduce.
+    Besides what every table has these are `more` operators, and host time of each all-reduce.
 
     Raises:
         UserError: an operator is missing.
     """
-    reduced = ("all_reduce",) if tp > 1 else ()
-    needed = (*ONCE, "attn_decode", "attn_prefill", *reduced)
+    needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
     if missing := [name for name in needed if name not in times]:
         raise UserError(f"the op table lacks {', '.join(missing)}")
     layer = np.sum([by_tokens(times, name) for name in (*ONCE, *more)], axis=0)
-    for name in reduced:
-        layer = layer + 2.0 * (by_tokens(times, name) + launch_ms)
+    if tp > 1:
+        layer = layer + 2.0 * (by_tokens(times, "all_reduce") + launch_ms)
     return np.asarray(layer, np.float64)
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
     """Return the price table of a stage, given what depends on tokens alone of one layer.
 
-    `iteration` is what the last stage adds to all its layers: the LM head, sampling, the host. It
-    may be left out, and so may the time to send on.
+    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
+    sampling, the host. So may be the time to send tokens on.
     """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
