@@ -32,8 +32,8 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.protocols import price_collective
 from simulators.core.contract import Check
+from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import Framework, price_graph
-from simulators.kernels.levels import BEST
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.footprint import kept_bytes

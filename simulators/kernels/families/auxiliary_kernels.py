@@ -1,4 +1,4 @@
-"""Kernels beside the products: state convolutions and updates, encoders, quantisation, embedding.
+"""The time of state convolutions and updates, encoder attention, quantisation and embedding.
 
 They have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
 
@@ -17,18 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.family import Family, Flags
-from simulators.kernels.frameworks import Entry, entry_of
-from simulators.kernels.intervals import Band
-from simulators.kernels.monotone_correction import bent_seconds
+from simulators.core.jit import Floats
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import Family
+from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Column, Embedding
-
-Floats = NDArray[np.float64]
 
 TAPS = 4.0
 """Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""
@@ -100,7 +97,7 @@ class EncoderAttention:
     repeat: float = 1
 
 
-Side = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
+Auxiliary = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Work:
     features: Floats  # one row each, in the shape of the others; none falls when a batch grows
 
 
-def work_of(side: Side) -> Work:
+def work_of(side: Auxiliary) -> Work:
     """Return arithmetic, traffic and blocks of an operator."""
     if isinstance(side, CausalConvolution):
         return _convolution(side)
@@ -125,7 +122,7 @@ def work_of(side: Side) -> Work:
     return _embedding(side) if isinstance(side, Embedding) else _encoder(side)
 
 
-def kernel_of(side: Side) -> str:
+def kernel_of(side: Auxiliary) -> str:
     """Return the calibration's name of what runs.
 
     >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
@@ -140,21 +137,21 @@ def kernel_of(side: Side) -> str:
     return "embedding" if isinstance(side, Embedding) else "encoder"
 
 
-def side_seconds(side: Side, gpu: Gpu, profile: Profile) -> Floats:
+def auxiliary_seconds(side: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one kernel, launch included."""
     entry = _entry(side, gpu, profile)
     return fitted_seconds(side, gpu, UNMEASURED if entry is None else entry)
 
 
-def fitted_seconds(side: Side, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
+def fitted_seconds(side: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
     """Return the seconds by given numbers, and by trees where the entry has them."""
     work = work_of(side)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
     seconds = form_seconds(work, side.dtype, gpu, numbers)
-    if isinstance(entry, Entry) and entry.bend is not None:
+    if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
-        seconds = bent_seconds(entry.bend, flat, seconds.reshape(-1)).reshape(seconds.shape)
-    return np.maximum(seconds, _roofline_s(work, side.dtype, gpu))
+        seconds = corrected(entry.correction, flat, seconds)
+    return np.maximum(seconds, FAMILY.roofline_s(side, gpu))
 
 
 def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
@@ -165,21 +162,6 @@ def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float])
     clocks = clocks + work.longest * numbers["chain_clocks"]
     seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
     return np.asarray(seconds, np.float64)
-
-
-def side_flops(side: Side) -> Floats:
-    """Return multiplications and additions."""
-    return work_of(side).flops
-
-
-def side_bytes(side: Side) -> Floats:
-    """Return the bytes of inputs, outputs and states, each moved once."""
-    return work_of(side).moved_bytes
-
-
-def side_roofline_s(side: Side, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return _roofline_s(work_of(side), side.dtype, gpu)
 
 
 def _convolution(c: CausalConvolution) -> Work:
@@ -267,11 +249,7 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
     )
 
 
-def _roofline_s(work: Work, dtype: str, gpu: Gpu) -> Floats:
-    return np.maximum(work.flops / gpu.peak(dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
-
-
-def _entry(side: Side, gpu: Gpu, profile: Profile) -> Entry | None:
+def _entry(side: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the entry that applies; states of Mamba-2 borrow from those of the delta rule."""
     kernel = kernel_of(side)
     dtype = "bf16" if BYTES[side.dtype] == BYTES["bf16"] else side.dtype
@@ -280,33 +258,12 @@ def _entry(side: Side, gpu: Gpu, profile: Profile) -> Entry | None:
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
 
 
-def _band(side: Side, gpu: Gpu, profile: Profile) -> Band | None:
-    entry = _entry(side, gpu, profile)
-    return None if entry is None else entry.band
-
-
-def _class(side: Side, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
-    return np.array(kernel_of(side))
-
-
-def _origin(side: Side, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    entry = _entry(side, gpu, profile)
-    return entry is not None and entry.calibrated, entry is None
-
-
-def _no_launch_s(_side: Side, _gpu: Gpu, _profile: Profile) -> float:
-    """Measured loops have their launches inside."""
-    return 0.0
-
-
 FAMILY = Family(
-    seconds=side_seconds,
-    call_seconds=side_seconds,
-    flops=side_flops,
-    moved_bytes=side_bytes,
-    roofline_s=side_roofline_s,
-    classes=_class,
-    origin=_origin,
-    launch_s=_no_launch_s,
-    band=_band,
+    seconds=auxiliary_seconds,
+    launch_s=lambda _side, _gpu, _profile: 0.0,  # measured loops have their launches inside
+    flops=lambda side: work_of(side).flops,
+    moved_bytes=lambda side: work_of(side).moved_bytes,
+    classes=lambda side, _gpu, _profile: kernel_of(side),
+    entry=_entry,
+    origin=lambda _side, _gpu, _profile: (False, True),
 )
