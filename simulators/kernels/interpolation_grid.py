@@ -1,4 +1,4 @@
-"""Where a dense table was measured, the time of a decode step is read between its knots.
+"""The time of a decode step, interpolated between the knots of a measured grid.
 
 A library serves decode by a few kernels, each made for so many query heads per key head. Within one
 of them two numbers decide: how many (request, key head) pairs there are, which are the blocks, and

@@ -13,8 +13,9 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -111,47 +112,42 @@ class Work:
     features: Floats  # one row each, in the shape of the others; none falls when a batch grows
 
 
-def work_of(side: Auxiliary) -> Work:
+def work_of(op: Auxiliary) -> Work:
     """Return arithmetic, traffic and blocks of an operator."""
-    if isinstance(side, CausalConvolution):
-        return _convolution(side)
-    if isinstance(side, StateUpdate):
-        return _states(side)
-    if isinstance(side, Quantisation):
-        return _quantisation(side)
-    return _embedding(side) if isinstance(side, Embedding) else _encoder(side)
+    return WORK[type(op)](op)
 
 
-def kernel_of(side: Auxiliary) -> str:
+def kernel_of(op: Auxiliary) -> str:
     """Return the calibration's name of what runs.
 
     >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
     'quantise'
     """
-    if isinstance(side, CausalConvolution):
-        return f"convolution_{side.phase}"
-    if isinstance(side, StateUpdate):
-        return f"{side.rule}_{side.phase}"
-    if isinstance(side, Quantisation):
-        return "scan" if side.scan else "quantise"
-    return "embedding" if isinstance(side, Embedding) else "encoder"
+    if isinstance(op, CausalConvolution):
+        return f"convolution_{op.phase}"
+    if isinstance(op, StateUpdate):
+        return f"{op.rule}_{op.phase}"
+    if isinstance(op, Quantisation):
+        return "scan" if op.scan else "quantise"
+    return "embedding" if isinstance(op, Embedding) else "encoder"
 
 
-def auxiliary_seconds(side: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
+def auxiliary_seconds(op: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one kernel, launch included."""
-    entry = _entry(side, gpu, profile)
-    return fitted_seconds(side, gpu, UNMEASURED if entry is None else entry)
+    entry = _entry(op, gpu, profile)
+    return fitted_seconds(op, gpu, UNMEASURED if entry is None else entry)
 
 
-def fitted_seconds(side: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
+def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
     """Return the seconds by given numbers, and by trees where the entry has them."""
-    work = work_of(side)
+    work = work_of(op)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
-    seconds = form_seconds(work, side.dtype, gpu, numbers)
+    seconds = form_seconds(work, op.dtype, gpu, numbers)
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
-    return np.maximum(seconds, FAMILY.roofline_s(side, gpu))
+    least_s = np.maximum(work.flops / gpu.peak(op.dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
+    return np.maximum(seconds, least_s)
 
 
 def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
@@ -249,21 +245,29 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
     )
 
 
-def _entry(side: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
+def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the entry that applies; states of Mamba-2 borrow from those of the delta rule."""
-    kernel = kernel_of(side)
-    dtype = "bf16" if BYTES[side.dtype] == BYTES["bf16"] else side.dtype
+    kernel = kernel_of(op)
+    dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
     if kernel.startswith("ssd"):
         kernel, dtype = kernel.replace("ssd", "delta"), "ssd"
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
 
 
+WORK: dict[type, Callable[[Any], Work]] = {
+    CausalConvolution: _convolution,
+    StateUpdate: _states,
+    Quantisation: _quantisation,
+    EncoderAttention: _encoder,
+    Embedding: _embedding,
+}
+
 FAMILY = Family(
     seconds=auxiliary_seconds,
-    launch_s=lambda _side, _gpu, _profile: 0.0,  # measured loops have their launches inside
-    flops=lambda side: work_of(side).flops,
-    moved_bytes=lambda side: work_of(side).moved_bytes,
-    classes=lambda side, _gpu, _profile: kernel_of(side),
+    launch_s=lambda _op, _gpu, _profile: 0.0,  # measured loops have their launches inside
+    flops=lambda op: work_of(op).flops,
+    moved_bytes=lambda op: work_of(op).moved_bytes,
+    classes=lambda op, _gpu, _profile: kernel_of(op),
     entry=_entry,
-    origin=lambda _side, _gpu, _profile: (False, True),
+    origin=lambda _op, _gpu, _profile: (False, True),
 )
