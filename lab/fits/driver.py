@@ -30,7 +30,7 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import import_file
 from simulators.core.report import print_checks
-from simulators.kernels.intervals import Band
+from simulators.evidence.intervals import Band
 
 FITS = Folder("fit", "fits", ".py", package="lab")
 
