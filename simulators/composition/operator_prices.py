@@ -21,7 +21,7 @@ from simulators.catalog.model import LanguageModel
 from simulators.collectives.protocols import fabric_of, price_collective
 from simulators.composition.replica import Replica
 from simulators.composition.throttling import slowdown, throttled_s
-from simulators.dataflow import device
+from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Priced, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
@@ -231,5 +231,5 @@ def _mapped(
     whole: dict[str, Any] = {
         name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
     }
-    [cost] = device.price((replace(operator, repeat=1, **whole),), accelerator)
+    [cost] = dataflow.price((replace(operator, repeat=1, **whole),), accelerator)
     return cost.latency_s, cost.energy_j

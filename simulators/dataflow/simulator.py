@@ -6,6 +6,7 @@ unless neighbours are fused.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,23 +20,24 @@ from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ACCELERATORS
-from simulators.dataflow.energy import TECHNOLOGY, area_mm2
+from simulators.dataflow.energy.extrapolated import COUNTINGS, extrapolated
+from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
-from simulators.dataflow.extrapolated import COUNTINGS, recounted
-from simulators.dataflow.files import accelerator_named, is_file, layers_named, mapping_named
 from simulators.dataflow.fusion import in_pairs
-from simulators.dataflow.networks import chains, layers_of, network_names
-from simulators.dataflow.objective import NAMED, QUANTITIES
-from simulators.dataflow.search import Constraints, Found, find, given
-from simulators.dataflow.sparse import FORMATS, density_named
-from simulators.dataflow.templates import (
-    constraints_of,
-    dataflows,
-    hints_for,
-    read_constraints,
+from simulators.dataflow.mapping.files import (
+    accelerator_named,
+    is_file,
+    layers_named,
+    mapping_named,
+    read_yaml,
 )
-from simulators.dataflow.timeloop import read_yaml
-from simulators.dataflow.zeros import ACTIONS, Sparsity, sparse_of
+from simulators.dataflow.mapping.networks import chains, layers_of, network_names
+from simulators.dataflow.search.constraints import read_constraints
+from simulators.dataflow.search.mapper import Found, find, given
+from simulators.dataflow.search.named_dataflows import constraints_of, dataflows, hints_for
+from simulators.dataflow.search.objective import NAMED, QUANTITIES
+from simulators.dataflow.sparsity.densities import FORMATS, density_named
+from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
@@ -183,16 +185,20 @@ def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, 
     """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
     if point.counting not in COUNTINGS:
         raise UnknownNameError("counting", point.counting, COUNTINGS)
-    if point.counting == "exact":
-        if point.links:
-            raise UserError("links are counted only with counting: extrapolated")
-        return _mappings(point, accelerator)
-    if point.fused or _zeros(point) is not None:
+    is_exact = point.counting == "exact"
+    if is_exact and point.links:
+        raise UserError("links are counted only with counting: extrapolated")
+    if not is_exact and (point.fused or _zeros(point) is not None):
         raise UserError("counting: extrapolated is of dense layers that are not fused")
+    mappings = _mappings(point, accelerator)
+    if is_exact:
+        return mappings
     return [
-        (layer, times, recounted(found, layer, accelerator, links=point.links))
-        for layer, times, found in _mappings(point, accelerator)
-    ]
+        (layer, times, dataclasses.replace(found, evaluation=extrapolated(
+            found.mapping, layer, accelerator, found.evaluation, links=point.links
+        )))
+        for layer, times, found in mappings
+    ]  # fmt: skip
 
 
 def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
@@ -212,10 +218,18 @@ def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Laye
         left = tuple((level.reserved_words, level.may_keep) for level in machine.levels)
         key = (layer.dims, layer.bounds, layer.tensors, left)
         if key not in known:
-            found = _mapped(layer, machine, point, rules)
+            known[key] = find(
+                layer,
+                machine,
+                goal=point.goal,
+                evaluations=point.evaluations,
+                seed=point.seed,
+                constraints=constraints_of(point.dataflow, layer, machine, rules),
+                remainders=point.remainders,
+                hints=hints_for(point.dataflow, layer, machine, rules),
+            )
             if zeros is not None:
-                found = sparse_of(found, layer, machine, zeros)
-            known[key] = found
+                known[key] = sparse_of(known[key], layer, machine, zeros)
         return known[key]
 
     if not point.fused:
@@ -244,21 +258,6 @@ def _zeros(point: DataflowPoint) -> Sparsity | None:
     )
 
 
-def _mapped(
-    layer: Layer, accelerator: Accelerator, point: DataflowPoint, rules: Constraints | None
-) -> Found:
-    return find(
-        layer,
-        accelerator,
-        goal=point.goal,
-        evaluations=point.evaluations,
-        seed=point.seed,
-        constraints=constraints_of(point.dataflow, layer, accelerator, rules),
-        remainders=point.remainders,
-        hints=hints_for(point.dataflow, layer, accelerator, rules),
-    )
-
-
 def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> DataflowMetrics:
     clock_hz, dram = accelerator.clock_hz, accelerator.levels[0]
     shared = {level.name for level in accelerator.levels if level.instances == 1}
@@ -268,15 +267,16 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
     bound_pj = sum(times * f.energy_bound_pj for times, f in found)
     bound_cycles = sum(times * f.cycles_bound for times, f in found)
     by_level: dict[str, float] = {}
-    dram_words = 0
     for times, f in found:
         for level, spent_pj in f.evaluation.level_energy_pj().items():
             by_level[level] = by_level.get(level, 0.0) + times * spent_pj
-        for line in f.evaluation.traffic:
-            if line.level == dram.name:
-                dram_words += times * (line.reads + line.fills + line.updates)
+    dram_words = sum(
+        times * (line.reads + line.fills + line.updates)
+        for times, f in found
+        for line in f.evaluation.traffic
+        if line.level == dram.name
+    )
     energy_j, latency_s = energy_pj / PJ_PER_J, cycles / clock_hz
-    best = bound_pj * bound_cycles
     return DataflowMetrics(
         energy_j=energy_j,
         latency_s=latency_s,
@@ -290,5 +290,5 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
         array_energy_share=sum(v for k, v in by_level.items() if k not in shared) / energy_pj,
         energy_bound_j=bound_pj / PJ_PER_J,
         latency_bound_s=bound_cycles / clock_hz,
-        gap=1.0 - best / (energy_pj * cycles),
+        gap=1.0 - bound_pj * bound_cycles / (energy_pj * cycles),
     )

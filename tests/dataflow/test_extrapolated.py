@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.dataflow.energy import Evaluation, evaluated
-from simulators.dataflow.extrapolated import extrapolated
-from simulators.dataflow.mapping import LevelLoops, Mapping, encode
+from simulators.dataflow.energy.evaluation import Evaluation, evaluated
+from simulators.dataflow.energy.extrapolated import extrapolated
+from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
 from simulators.dataflow.simulator import DataflowPoint, simulate
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
@@ -19,7 +19,7 @@ def counted(
 ) -> tuple[Evaluation, Evaluation] | None:
     """Return a mapping counted exactly and extrapolated, or None if it does not fit."""
     accelerator = machine(len(mapping.levels))
-    exact = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+    exact = evaluated(mapping, layer, accelerator)
     if isinstance(exact, str):
         return None
     return exact, extrapolated(mapping, layer, accelerator, exact, links=links)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulators.catalog.accelerator import load_accelerator
+from simulators.catalog.accelerator import TENSORS, load_accelerator
 from simulators.core.contract import Explains
 from simulators.core.errors import UserError
-from simulators.dataflow.device import price
-from simulators.dataflow.explain import explained
-from simulators.dataflow.search import find
+from simulators.dataflow.explain import reasons
+from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
+from simulators.dataflow.price import price
+from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
@@ -45,17 +46,6 @@ def test_a_fraction_of_a_row_is_refused() -> None:
         price([Gemm(name="up", m=0.5, n=64.0, k=32.0)], "two_level")
 
 
-def test_an_explanation_names_each_level_and_its_factors() -> None:
-    layer, accelerator = matmul("g", n=16, c=32, m=48), load_accelerator("eyeriss_like")
-    found = find(layer, accelerator, evaluations=2000)
-    text = explained(found.mapping, layer, accelerator)
-    for line in found.evaluation.traffic:
-        assert (
-            f"{line.level} {line.tensor}: {line.reads:,} reads, {line.fills:,} fills, "
-            f"{line.updates:,} updates" in text
-        )
-
-
 def test_contributions_add_up_to_what_the_simulator_says() -> None:
     point = {"accelerator": "gpu_sm_like", "network": "mobilenet", "layer": "pw3",
              "evaluations": 1000}  # fmt: skip
@@ -66,10 +56,19 @@ def test_contributions_add_up_to_what_the_simulator_says() -> None:
     assert any("steps of" in line.note or "once" in line.note for line in lines)
 
 
+def test_explanations_name_the_loop_that_moves_a_tile() -> None:
+    layer = matmul("g", n=3, c=4, m=5)
+    mapping = Mapping((LevelLoops("DRAM", TENSORS, (("N", 3), ("C", 4))),
+                       LevelLoops("buffer", TENSORS, (("M", 5),))))  # fmt: skip
+    found = reasons(mapping, layer, load_accelerator("two_level"))
+    assert found["DRAM", "Weights"].startswith("3 x (the tile of 5 + 3 steps of C at DRAM")
+    assert found["DRAM", "Outputs"].endswith("2 steps of N at DRAM, of which only what is new, "
+                                             "reused over C 4)")  # fmt: skip
+
+
 def test_smaller_last_tiles_are_explained_too() -> None:
     layer, accelerator = matmul("g", n=13, c=29, m=31), load_accelerator("two_level")
     found = find(layer, accelerator, evaluations=4000, remainders=True)
-    text = explained(found.mapping, layer, accelerator)
-    assert "the last smaller" in text
-    for line in found.evaluation.traffic:
-        assert f"{line.level} {line.tensor}: {line.reads:,} reads" in text
+    assert any(
+        "the last smaller" in why for why in reasons(found.mapping, layer, accelerator).values()
+    )

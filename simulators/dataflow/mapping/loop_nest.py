@@ -1,4 +1,4 @@
-"""A mapping says where and when each multiply runs: which loops at which level, and what stays.
+"""Mappings: which loops run at which level, in time or in space, and which tensors stay there.
 
 At each level, outermost first: the tensors kept there, the loops that run in time, and the loops
 spread over the columns (X) and rows (Y) of the next level's instances. Bounds over a dimension may
@@ -18,11 +18,15 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Ints
-from simulators.dataflow.access import ORDER, RANKS, SPATIAL_X, SPATIAL_Y, TEMPORAL, Nest
+from simulators.dataflow.access import arrays as at
 from simulators.workload.loop_nest import Layer
 
 Loop = tuple[str, int]
-_KEYS = ("level", "keep", "temporal", "spatial_x", "spatial_y")
+ROWS = ("temporal", "spatial_x", "spatial_y")
+"""Loops of a level, as files name them."""
+BOUNDS = (at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y)
+"""The same as rows of numbers."""
+_KEYS = ("level", "keep", *ROWS)
 
 
 @dataclass(frozen=True)
@@ -75,31 +79,10 @@ def read_mapping(levels: Sequence[Table[str, Any]]) -> Mapping:
             LevelLoops(
                 str(table["level"]),
                 tuple(table.get("keep", ())),
-                *(
-                    tuple(_loop(loop, table["level"]) for loop in table.get(key, ()))
-                    for key in ("temporal", "spatial_x", "spatial_y")
-                ),
+                *(tuple(_loop(loop, table["level"]) for loop in table.get(k, ())) for k in ROWS),
             )
         )
     return Mapping(tuple(read))
-
-
-def nest_of(layer: Layer) -> Nest:
-    """Return a layer as the numbers the kernels read."""
-    if not layer.tensors[-1].output or any(len(r) != 1 for r in layer.tensors[-1].ranks):
-        raise UserError(f"layer '{layer.name}': the output comes last, and each rank is one loop")
-    terms = np.full((RANKS * len(layer.tensors), 4), -1, np.int64)
-    home = np.full((len(layer.tensors), len(layer.dims)), -1, np.int64)
-    coef = np.zeros_like(home)
-    for t, tensor in enumerate(layer.tensors):
-        for r, rank in enumerate(tensor.ranks):
-            for k, (dim, c) in enumerate(rank):
-                d = layer.dims.index(dim)
-                terms[RANKS * t + r, 2 * k : 2 * k + 2] = d, c
-                home[t, d] = r
-                coef[t, d] = c
-    words = [tensor.words(layer.extents) for tensor in layer.tensors]
-    return Nest(np.array(layer.bounds, np.int64), terms, home, coef, np.array(words, np.int64))
 
 
 def encode(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> tuple[Ints, Ints]:
@@ -121,21 +104,24 @@ def encode(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> tuple[In
             if tensor not in TENSORS:
                 raise UserError(f"mapping keeps '{tensor}'{suggestion(tensor, TENSORS)}")
             keep[k] |= 1 << TENSORS.index(tensor)
-        for row, found in (
-            (TEMPORAL, level.temporal), (SPATIAL_X, level.spatial_x), (SPATIAL_Y, level.spatial_y),
-        ):  # fmt: skip
-            _fill(loops[k, row], found, layer, level.level)
-        inner = [layer.dims.index(dim) for dim, _ in level.temporal]
-        rest = [d for d in range(len(layer.dims)) if d not in inner]
-        loops[k, ORDER] = rest + inner
+        found = (level.temporal, level.spatial_x, level.spatial_y)
+        for row, inner in zip(BOUNDS, found, strict=True):
+            _fill(loops[k, row], inner, layer, level.level)
+        loops[k, at.ORDER] = ordered([dim for dim, _ in level.temporal], layer)
     if keep[0] != (1 << len(TENSORS)) - 1:
         raise UserError(f"mapping: the outermost level, {names[0]}, keeps every tensor")
     for d, (dim, bound) in enumerate(zip(layer.dims, layer.bounds, strict=True)):
-        product = math.prod(int(x) for row in (0, 2, 3) for x in loops[:, row, d])
+        product = math.prod(int(x) for x in loops[:, BOUNDS, d].ravel())
         if product < bound:
             raise UserError(f"mapping: the loops over {dim} multiply to {product}, not to {bound}")
-        _check_reach(loops[:, (TEMPORAL, SPATIAL_X, SPATIAL_Y), d].ravel(), dim, bound)
+        _check_reach(loops[:, BOUNDS, d].ravel(), dim, bound)
     return loops, keep
+
+
+def ordered(inner: Sequence[str], layer: Layer) -> list[int]:
+    """Return all dimensions by number, those named last and in their order."""
+    found = [layer.dims.index(dim) for dim in inner]
+    return [d for d in range(len(layer.dims)) if d not in found] + found
 
 
 def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> Mapping:
@@ -153,9 +139,9 @@ def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> M
             LevelLoops(
                 level.name,
                 tuple(t for b, t in enumerate(TENSORS) if int(mask) >> b & 1),
-                found(table[TEMPORAL], [int(d) for d in table[ORDER]]),
-                found(table[SPATIAL_X], plain),
-                found(table[SPATIAL_Y], plain),
+                found(table[at.TEMPORAL], [int(d) for d in table[at.ORDER]]),
+                found(table[at.SPATIAL_X], plain),
+                found(table[at.SPATIAL_Y], plain),
             )
             for level, table, mask in zip(accelerator.levels, loops, keep, strict=True)
         )
@@ -178,9 +164,9 @@ def _check_reach(bounds: Ints, dim: str, size: int) -> None:
 
 def _stop_at_end(loops: Ints, dim: int, size: int) -> None:
     """Shorten the outermost loops over a dimension to the iterations that reach into it."""
-    inner = math.prod(int(b) for b in loops[:, (TEMPORAL, SPATIAL_X, SPATIAL_Y), dim].ravel())
+    inner = math.prod(int(b) for b in loops[:, BOUNDS, dim].ravel())
     for level in range(len(loops)):
-        for row in (TEMPORAL, SPATIAL_X, SPATIAL_Y):
+        for row in BOUNDS:
             inner //= int(loops[level, row, dim])
             loops[level, row, dim] = min(int(loops[level, row, dim]), -(-size // inner))
             if loops[level, row, dim] > 1:

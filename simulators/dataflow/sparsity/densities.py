@@ -1,8 +1,6 @@
-"""Zeros need not be stored, moved or multiplied: statistics say how much is expected to remain.
+"""How the zeros of a tensor are distributed, and what it costs to tell where they are.
 
-Wu et al., "Sparseloop" (MICRO 2022). A density model says how the non-zeros of a tile are
-distributed; a format says what it costs to tell where they are; gating spares the energy of an
-operation, skipping its cycle too.
+Wu et al., "Sparseloop" (MICRO 2022): density models and formats.
 """
 
 from __future__ import annotations
@@ -72,36 +70,10 @@ def density_named(text: str) -> Density:
     return Density() if share == 1.0 else Density(UNIFORM, share)
 
 
-def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
-    """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
-
-    A uniform tensor's tile is a draw without replacement: hypergeometric.
-
-    >>> [round(chance, 9) for chance in nonzeros(Density("uniform", 0.5), 1, 2)]
-    [0.5, 0.5]
-    """
-    if not 0 < tile <= whole:
-        raise UserError(f"a tile of {tile} words does not fit a tensor of {whole}")
-    if density.kind == UNIFORM:
-        filled = round(density.share * whole)
-        return [_hypergeometric(k, tile, filled, whole) for k in range(tile + 1)]
-    found = [0.0] * (tile + 1)
-    if density.kind == BANDED:
-        found[tile] += density.share
-        found[0] += 1.0 - density.share
-        return found
-    exact = tile * density.mean
-    low = math.floor(exact)
-    found[low] += 1.0 - (exact - low)
-    if exact > low:
-        found[low + 1] += exact - low
-    return found
-
-
 def empty_chance(density: Density, tile: int, whole: int) -> float:
     """Return the probability that a tile holds nothing and can be skipped."""
     if density.kind == UNIFORM and 0 < tile <= whole:
-        return _hypergeometric(0, tile, round(density.share * whole), whole)
+        return hypergeometric(0, tile, round(density.share * whole), whole)
     if density.kind == BANDED:
         return 1.0 - density.share
     return max(0.0, 1.0 - tile * density.mean)
@@ -129,39 +101,8 @@ def metadata_bits(layout: str, tile: int, filled: float, *, word_bits: int = 0) 
     }[layout]
 
 
-@dataclass(frozen=True)
-class Work:
-    """What remains of multiplies after an optimisation, relative to dense."""
-
-    cycles: float
-    energy: float
-
-
-def optimised(kind: str, leader: Density, follower: Density | None = None) -> Work:
-    """Return the multiplies that remain when zeros of a leader (and a follower) are exploited.
-
-    >>> optimised("gating", Density("uniform", 0.25))
-    Work(cycles=1.0, energy=0.25)
-    """
-    share = leader.mean * (follower.mean if follower else 1.0)
-    if kind == "none":
-        return Work(1.0, 1.0)
-    if kind == "gating":
-        return Work(1.0, share)
-    if kind == "skipping":
-        return Work(share, share)
-    raise UnknownNameError("optimisation", kind, ("none", "gating", "skipping"))
-
-
-def expected_groups(density: Density, tile: int, whole: int, lanes: int) -> float:
-    """Return the expected rounds that a tile's non-zeros take through a number of lanes."""
-    return sum(
-        chance * max(1, math.ceil(k / lanes))
-        for k, chance in enumerate(nonzeros(density, tile, whole))
-    )
-
-
-def _hypergeometric(k: int, tile: int, filled: int, whole: int) -> float:
+def hypergeometric(k: int, tile: int, filled: int, whole: int) -> float:
+    """Return the chance of `k` non-zeros in a tile of a tensor with so many in the whole."""
     if k > filled or tile - k > whole - filled:
         return 0.0
     log = _log_choose(filled, k) + _log_choose(whole - filled, tile - k) - _log_choose(whole, tile)

@@ -1,4 +1,4 @@
-"""Bounds need not divide: the last tile of a dimension is what is left of it.
+"""Counts of loops that do not divide a layer's bounds, so that last tiles are smaller.
 
 Loops over a dimension may multiply to more than it has. Then each of them, at the last iteration of
 all loops over that dimension further out, ends where the dimension ends: spatial loops leave
@@ -13,26 +13,8 @@ is of whole tiles, `sums[1]` of what a step adds to the tile before; columns are
 from __future__ import annotations
 
 from simulators.core.jit import Ints, array, i8, kernel, matrix
-from simulators.dataflow.access import (
-    FILLS,
-    LOOPS,
-    MACHINE,
-    NEST,
-    ORDER,
-    OUTPUT,
-    RANKS,
-    READS,
-    SPATIAL_X,
-    SPATIAL_Y,
-    STAGED,
-    TEMPORAL,
-    TENSORS,
-    UPDATES,
-    WORK,
-    Machine,
-    Nest,
-    Work,
-)
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
 
 EACH, FIRST, DISTINCT = range(3)
 """Of instances side by side: add up all, look at the first, or at those whose tiles differ."""
@@ -125,43 +107,38 @@ def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int
     return 0
 
 
-@kernel(i8(NEST, matrix(i8), matrix(i8), RANK, i8, i8, i8), borrows=True)
-def tile_sums(
-    nest: Nest, extents: Ints, sums: Ints, rank: Ints, child: int, slides: int, step: int
-) -> int:
+@kernel(i8(PROBLEM, RANK, i8, i8, i8), borrows=True)
+def tile_sums(problem: Problem, rank: Ints, child: int, slides: int, step: int) -> int:
     """Start sums with the extents of one tile, and with what a step of `slides` adds to it."""
     d, e = rank[0], rank[2]
     for state in range(4):
-        p = extents[child, d]
-        wide = left_over(nest.bounds[d], p) if state >> 1 else p
+        p = problem.extents[child, d]
+        wide = left_over(problem.bounds[d], p) if state >> 1 else p
         q = high = 1
         if e >= 0:
-            q = extents[child, e]
-            high = left_over(nest.bounds[e], q) if state & 1 else q
+            q = problem.extents[child, e]
+            high = left_over(problem.bounds[e], q) if state & 1 else q
         extent = 1 + (wide - 1) * rank[1] + (high - 1) * rank[3]
         fresh = extent
         if slides == d:
             fresh = rank[1] * (step - p + wide)
         elif slides >= 0:
             fresh = rank[3] * (step - q + high)
-        sums[0, state] = extent
-        sums[1, state] = min(extent, fresh)
+        problem.sums[0, state] = extent
+        problem.sums[1, state] = min(extent, fresh)
     return 0
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, matrix(i8), matrix(i8), RANK, i8, i8, i8, i8, i8, i8))
+@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8, i8, i8, i8))
 def along(
-    nest: Nest, machine: Machine, loops: Ints, extents: Ints, sums: Ints, rank: Ints,
+    problem: Problem, loops: Ints, rank: Ints,
     parent: int, child: int, outside: int, between: int, slides: int, place: int,
 ) -> int:  # fmt: skip
     """Return the sum of a rank's extents over the loops outside `child`, up to a place.
 
     Args:
-        nest: the layer.
-        machine: the accelerator.
+        problem: the layer on the accelerator, laid out.
         loops: of the mapping.
-        extents: tiles inside each level.
-        sums: scratch.
         rank: one or two dimensions with coefficients; a coefficient of 0 counts iterations.
         parent: level that sends.
         child: level that receives.
@@ -170,164 +147,136 @@ def along(
         slides: the dimension whose loop at `place` sends only what is new, or -1.
         place: level and order of the innermost loop that counts.
     """
-    dims = nest.bounds.size
+    bounds, extents, dims = problem.bounds, problem.extents, problem.bounds.size
     step = 1
     if slides >= 0:
-        step = extents[place // dims + 1, slides] * across(loops, place // dims, slides)
-    tile_sums(nest, extents, sums, rank, child, slides, step)
+        step = extents[place // dims + 1, slides] * problem.spread[place // dims, slides]
+    tile_sums(problem, rank, child, slides, step)
     for level in range(child - 1, -1, -1):
         how = outside if level < parent else between
-        if machine.sizes[level, STAGED] and how == DISTINCT:
-            side_by_side(nest, loops, extents, sums, rank, level, SPATIAL_Y, how)
-            side_by_side(nest, loops, extents, sums, rank, level, SPATIAL_X, how)
+        if problem.sizes[level, at.STAGED] and how == DISTINCT:
+            side_by_side(problem, loops, rank, level, at.SPATIAL_Y, how)
+            side_by_side(problem, loops, rank, level, at.SPATIAL_X, how)
         else:
-            side_by_side(nest, loops, extents, sums, rank, level, 0, how)
+            side_by_side(problem, loops, rank, level, 0, how)
         for k in range(dims - 1, -1, -1):
-            d = loops[level, ORDER, k]
-            times = loops[level, TEMPORAL, d]
+            d = loops[level, at.ORDER, k]
+            times = loops[level, at.TEMPORAL, d]
             if times == 1 or (d != rank[0] and d != rank[2]):
                 continue
-            tile = extents[level + 1, d] * across(loops, level, d)
-            last = last_run(nest.bounds[d], tile, times)
+            last = last_run(bounds[d], extents[level + 1, d] * problem.spread[level, d], times)
             axis = 0 if d == rank[0] else 1
             if slides == d and level * dims + k == place:
-                slide(sums, axis, times, last)
+                slide(problem.sums, axis, times, last)
             else:
-                repeat(sums, axis, times, last, level * dims + k <= place)
-    return int(sums[0, 3])
+                repeat(problem.sums, axis, times, last, level * dims + k <= place)
+    return int(problem.sums[0, 3])
 
 
-@kernel(i8(LOOPS, i8, i8), borrows=True)
-def across(loops: Ints, level: int, dim: int) -> int:
-    """Return the instances a dimension is spread over."""
-    spread: int = loops[level, SPATIAL_X, dim] * loops[level, SPATIAL_Y, dim]
-    return spread
-
-
-@kernel(i8(NEST, LOOPS, matrix(i8), matrix(i8), RANK, i8, i8, i8), borrows=True)
-def side_by_side(
-    nest: Nest, loops: Ints, extents: Ints, sums: Ints, rank: Ints, level: int, row: int, how: int
-) -> int:
+@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8), borrows=True)
+def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int, how: int) -> int:
     """Take in one level's fan-out over columns, over rows, or over both (`row` 0)."""
     d, e = rank[0], rank[2]
-    tile = extents[level + 1, d]
-    m = loops[level, row, d] if row else across(loops, level, d)
-    if row == SPATIAL_X:
-        tile *= loops[level, SPATIAL_Y, d]
-    m_last = last_run(nest.bounds[d], tile, m)
+    tile = problem.extents[level + 1, d]
+    m = loops[level, row, d] if row else problem.spread[level, d]
+    if row == at.SPATIAL_X:
+        tile *= loops[level, at.SPATIAL_Y, d]
+    m_last = last_run(problem.bounds[d], tile, m)
     if e < 0:
-        return repeat(sums, 0, m, m_last, how == EACH or (how == DISTINCT and rank[1] > 0))
-    other = extents[level + 1, e]
-    n = loops[level, row, e] if row else across(loops, level, e)
-    if row == SPATIAL_X:
-        other *= loops[level, SPATIAL_Y, e]
-    n_last = last_run(nest.bounds[e], other, n)
-    return fan_out(sums, m, m_last, tile * rank[1], n, n_last, other * rank[3], how)
+        adds = how == EACH or (how == DISTINCT and rank[1] > 0)
+        return repeat(problem.sums, 0, m, m_last, adds)
+    other = problem.extents[level + 1, e]
+    n = loops[level, row, e] if row else problem.spread[level, e]
+    if row == at.SPATIAL_X:
+        other *= loops[level, at.SPATIAL_Y, e]
+    n_last = last_run(problem.bounds[e], other, n)
+    return fan_out(problem.sums, m, m_last, tile * rank[1], n, n_last, other * rank[3], how)
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, WORK, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8), borrows=True)
 def words_moved(
-    nest: Nest, machine: Machine, loops: Ints, work: Work,
-    tensor: int, parent: int, child: int, outside: int, between: int,
-) -> int:  # fmt: skip
+    problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int
+) -> int:
     """Return the words of a tensor on their way from one level to another, over the whole layer."""
-    levels, dims = loops.shape[0], nest.bounds.size
+    levels, dims, home = loops.shape[0], problem.bounds.size, problem.home
     slides, place = -1, ALL
     if child < levels:
         place = NONE
-        for at in range(child * dims):
-            d = loops[at // dims, ORDER, at % dims]
-            if nest.home[tensor, d] >= 0 and loops[at // dims, TEMPORAL, d] > 1:
-                slides, place = d, at
+        for k in range(child * dims):
+            d = loops[k // dims, at.ORDER, k % dims]
+            if home[tensor, d] >= 0 and loops[k // dims, at.TEMPORAL, d] > 1:
+                slides, place = d, k
     words = 1
-    for row in range(RANKS * tensor, RANKS * (tensor + 1)):
-        if nest.terms[row, 0] < 0:
+    for row in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
+        if problem.terms[row, 0] < 0:
             break
-        holds = slides >= 0 and row - RANKS * tensor == nest.home[tensor, slides]
+        holds = slides >= 0 and row - at.RANKS * tensor == home[tensor, slides]
         words *= along(
-            nest, machine, loops, work.extents, work.sums, nest.terms[row],
-            parent, child, outside, between, slides if holds else -1, place,
+            problem, loops, problem.terms[row], parent, child, outside, between,
+            slides if holds else -1, place,
         )  # fmt: skip
-    return words * times_again(nest, machine, loops, work, tensor, parent, child, outside, between,
-                               place)  # fmt: skip
+    return words * times_again(problem, loops, tensor, parent, child, outside, between, place)
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, WORK, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8, i8), borrows=True)
 def times_again(
-    nest: Nest, machine: Machine, loops: Ints, work: Work,
-    tensor: int, parent: int, child: int, outside: int, between: int, place: int,
+    problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int,
+    place: int,
 ) -> int:  # fmt: skip
-    """Return how often loops that do not walk a tensor send it again."""
+    """Return how often loops that do not walk a tensor send it again; of no tensor, all of them."""
     times = 1
-    work.rank[1], work.rank[2], work.rank[3] = 0, -1, 0
-    for d in range(nest.bounds.size):
-        if nest.home[tensor, d] < 0:
-            work.rank[0] = d
-            times *= along(
-                nest, machine, loops, work.extents, work.sums, work.rank,
-                parent, child, outside, between, -1, place,
-            )  # fmt: skip
+    rank = problem.rank
+    rank[1], rank[2], rank[3] = 0, -1, 0
+    for d in range(problem.bounds.size):
+        if tensor < 0 or problem.home[tensor, d] < 0:
+            rank[0] = d
+            times *= along(problem, loops, rank, parent, child, outside, between, -1, place)
     return times
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, WORK, i8, i8), borrows=True)
-def words_seen(nest: Nest, machine: Machine, loops: Ints, work: Work, level: int, how: int) -> int:
+@kernel(i8(PROBLEM, LOOPS, i8, i8), borrows=True)
+def words_seen(problem: Problem, loops: Ints, level: int, how: int) -> int:
     """Return the different words of the output that instances of a level ever see."""
     words = 1
-    for row in range(RANKS * OUTPUT, RANKS * (OUTPUT + 1)):
-        if nest.terms[row, 0] < 0:
+    for row in range(at.RANKS * at.OUTPUT, at.RANKS * (at.OUTPUT + 1)):
+        if problem.terms[row, 0] < 0:
             break
-        words *= along(
-            nest, machine, loops, work.extents, work.sums, nest.terms[row],
-            level, level, how, how, -1, ALL,
-        )  # fmt: skip
-    return words * times_again(nest, machine, loops, work, OUTPUT, level, level, how, how, NONE)
+        words *= along(problem, loops, problem.terms[row], level, level, how, how, -1, ALL)
+    return words * times_again(problem, loops, at.OUTPUT, level, level, how, how, NONE)
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, LOOPS, i8), borrows=True)
-def count_instances(
-    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints, how: int
-) -> int:
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, i8), borrows=True)
+def count_instances(problem: Problem, loops: Ints, keep: Ints, counts: Ints, how: int) -> int:
     """Fill in accesses, of the first instance or of all, by level and tensor."""
     levels = keep.size
-    for tensor in range(TENSORS):
+    for tensor in range(at.TENSORS):
         child = levels
         for level in range(levels - 1, -1, -1):
             if not keep[level] >> tensor & 1:
                 continue
-            sent = words_moved(nest, machine, loops, work, tensor, level, child, how, DISTINCT)
-            counts[level, tensor, FILLS] = 0
-            counts[level, tensor, READS] = sent
-            counts[level, tensor, UPDATES] = 0
-            if tensor == OUTPUT:
-                counts[level, tensor, UPDATES] = sent
-                counts[level, tensor, READS] -= words_seen(nest, machine, loops, work, level, how)
+            sent = words_moved(problem, loops, tensor, level, child, how, DISTINCT)
+            counts[level, tensor, at.FILLS] = 0
+            counts[level, tensor, at.READS] = sent
+            counts[level, tensor, at.UPDATES] = 0
+            if tensor == at.OUTPUT:
+                counts[level, tensor, at.UPDATES] = sent
+                counts[level, tensor, at.READS] -= words_seen(problem, loops, level, how)
             if child < levels:
-                came = words_moved(nest, machine, loops, work, tensor, level, child, how, how)
-                if tensor == OUTPUT:
-                    came -= words_seen(nest, machine, loops, work, child, how)
-                counts[child, tensor, FILLS] = came
+                came = words_moved(problem, loops, tensor, level, child, how, how)
+                if tensor == at.OUTPUT:
+                    came -= words_seen(problem, loops, child, how)
+                counts[child, tensor, at.FILLS] = came
             child = level
     return 0
 
 
-@kernel(i8(NEST, MACHINE, LOOPS, array(i8), WORK, LOOPS))
-def count_cut(
-    nest: Nest, machine: Machine, loops: Ints, keep: Ints, work: Work, counts: Ints
-) -> int:
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS))
+def count_cut(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
     """Fill in accesses of the first instance, which is never cut short; return the cycles.
 
-    Accesses of all instances together go to `work.totals`.
+    Accesses of all instances together go to `problem.totals`.
     """
-    count_instances(nest, machine, loops, keep, work, counts, FIRST)
-    count_instances(nest, machine, loops, keep, work, work.totals, EACH)
+    count_instances(problem, loops, keep, counts, FIRST)
+    count_instances(problem, loops, keep, problem.totals, EACH)
     levels = keep.size
-    compute = 1
-    work.rank[1], work.rank[2], work.rank[3] = 0, -1, 0
-    for d in range(nest.bounds.size):
-        work.rank[0] = d
-        compute *= along(
-            nest, machine, loops, work.extents, work.sums, work.rank,
-            levels, levels, FIRST, FIRST, -1, ALL,
-        )  # fmt: skip
-    return compute
+    return times_again(problem, loops, -1, levels, levels, FIRST, FIRST, ALL)

@@ -1,4 +1,4 @@
-"""A mapping's counts when operands have zeros: expected words, energy and cycles.
+"""Expected words, energy and cycles of a mapping whose operands have zeros.
 
 Compressed operands move and store their non-zeros and what tells where they are. A multiply whose
 leader is zero is gated, which spares its energy and that of the words it would have read, or
@@ -15,10 +15,16 @@ from dataclasses import dataclass, field
 
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import UserError, suggestion
-from simulators.dataflow.energy import Evaluation, Traffic, scaled, tile_words_by_level, totalled
-from simulators.dataflow.mapping import Mapping as LoopNest
-from simulators.dataflow.search import Found
-from simulators.dataflow.sparse import Density, empty_chance, metadata_bits, optimised
+from simulators.dataflow.energy.evaluation import (
+    Evaluation,
+    Traffic,
+    scaled,
+    tile_words_by_level,
+    totalled,
+)
+from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
+from simulators.dataflow.search.mapper import Found
+from simulators.dataflow.sparsity.densities import Density, empty_chance, metadata_bits
 from simulators.workload.loop_nest import Layer
 
 OPERANDS = TENSORS[:2]
@@ -52,10 +58,9 @@ class Sparsity:
     @property
     def multiplies(self) -> float:
         """Share of the multiplies that take place."""
-        share = 1.0
-        for leader in self.leaders:
-            share *= optimised(self.action, self.density(leader)).energy
-        return share
+        if self.action == "none":
+            return 1.0
+        return math.prod(self.density(leader).mean for leader in self.leaders)
 
 
 def with_zeros(

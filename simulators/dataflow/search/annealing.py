@@ -1,8 +1,9 @@
-"""Local moves among mappings: a prime factor elsewhere, two exchanged, loops reordered, a bypass.
+"""Simulated annealing over mappings, by local moves: the loop of the mapper.
 
-The loop of the mapper. Each step changes a feasible mapping a little and keeps the change when it
-is better, or not much worse while it is still warm. Kirkpatrick et al., "Optimization by simulated
-annealing" (1983). Random numbers are drawn outside, so that a seed gives one answer everywhere.
+A move puts a prime factor elsewhere, exchanges two, reorders loops or toggles a bypass. Each step
+changes a feasible mapping a little and keeps the change when it is better, or not much worse while
+it is still warm. Kirkpatrick et al., "Optimization by simulated annealing" (1983). Random numbers
+are drawn outside, so that a seed gives one answer everywhere.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
-from simulators.dataflow.access import (
-    COUNTS,
-    FEASIBLE,
-    LOOPS,
-    MACHINE,
-    NEST,
-    ORDER,
-    WORK,
-    Machine,
-    Nest,
-    Work,
-)
-from simulators.dataflow.costs import CYCLES, ENERGY_PJ, evaluate
-from simulators.dataflow.objective import score
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
+from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
+from simulators.dataflow.search.objective import score
 
 DRAWS = 12
 """Uniform numbers each step may use."""
@@ -87,7 +78,7 @@ def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
     return int(levels)
 
 
-@kernel(i8(SPACE, LOOPS, array(i8), array(i8), matrix(f8), i8, i8), borrows=True)
+@kernel(i8(SPACE, LOOPS, KEEP, array(i8), matrix(f8), i8, i8), borrows=True)
 def change(
     space: Space, loops: Ints, keep: Ints, where: Ints, draws: Floats, step: int, first: int
 ) -> int:
@@ -118,12 +109,12 @@ def change(
         level, i, j = int(u * levels), int(v * dims), int(w * dims)
         if space.ordered[level]:
             return 2
-        moved = loops[level, ORDER, i]
+        moved = loops[level, at.ORDER, i]
         step_by = 1 if j > i else -1
         while i != j:
-            loops[level, ORDER, i] = loops[level, ORDER, i + step_by]
+            loops[level, at.ORDER, i] = loops[level, at.ORDER, i + step_by]
             i += step_by
-        loops[level, ORDER, j] = moved
+        loops[level, at.ORDER, j] = moved
         return 2
     level = int(u * levels)
     keep[level] = space.keeps[level, int(v * space.keep_count[level])]
@@ -132,22 +123,20 @@ def change(
 
 @kernel(
     i8(
-        NEST, MACHINE, SPACE, WORK, COUNTS, matrix(f8), array(f8),
-        array(i8, 4), matrix(i8), matrix(i8), array(f8),
+        PROBLEM, SPACE, COUNTS, matrix(f8), array(f8), array(i8, 4), matrix(i8), matrix(i8),
+        array(f8),
     ),
     borrows=True,
 )  # fmt: skip
 def anneal(
-    nest: Nest, machine: Machine, space: Space, work: Work, counts: Ints, draws: Floats,
-    heat: Floats, loops: Ints, keep: Ints, where: Ints, best: Floats,
+    problem: Problem, space: Space, counts: Ints, draws: Floats, heat: Floats, loops: Ints,
+    keep: Ints, where: Ints, best: Floats,
 ) -> int:  # fmt: skip
     """Walk from mapping 0 of `loops`; return the feasible mappings seen.
 
     Args:
-        nest: the layer.
-        machine: the accelerator.
+        problem: the layer on the accelerator.
         space: what may be changed.
-        work: scratch room.
         counts: scratch room.
         draws: uniform numbers, one row per step.
         heat: first and last temperature, in logarithms of the goal.
@@ -168,7 +157,7 @@ def anneal(
         change(space, loops[1], keep[1], where[1], draws, step, 0)
         if draws[step, 4] < AGAIN:
             change(space, loops[1], keep[1], where[1], draws, step, 5)
-        if evaluate(nest, machine, loops[1], keep[1], work, counts, out) != FEASIBLE:
+        if evaluate(problem, loops[1], keep[1], counts, out) != at.FEASIBLE:
             continue
         seen += 1
         if out[CYCLES] > space.limits[0]:

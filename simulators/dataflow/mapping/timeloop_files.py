@@ -1,29 +1,24 @@
-"""Problems, architectures and mappings from files: Timeloop's own YAML, versions 3 and 4, and ours.
+"""Timeloop's problems, architectures and mappings, versions 3 and 4, read one way.
 
-One way only. An architecture keeps levels, sizes, meshes, bandwidths and technology; energies come
-from the technology table. What has no counterpart here is refused, not dropped silently: names of
-built-in shapes, sums of more than two terms, sizes written as expressions.
+An architecture keeps levels, sizes, meshes, bandwidths and technology; energies come from the
+technology table. What has no counterpart here is refused, not dropped silently: names of built-in
+shapes, sums of more than two terms, sizes written as expressions.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of, load_accelerator
+from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
-from simulators.dataflow.mapping import LevelLoops, Loop, read_mapping
-from simulators.dataflow.mapping import Mapping as LoopNest
-from simulators.dataflow.networks import Counted, layers_of
-from simulators.dataflow.timeloop import layer_of, read_yaml
-from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
+from simulators.dataflow.mapping.loop_nest import LevelLoops, Loop
+from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
+from simulators.workload.loop_nest import Layer, Tensor
 
-KINDS: dict[str, Callable[..., Layer]] = {
-    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
-}  # fmt: skip
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")
 _LEVEL_KEYS = {
     "depth": ("memory_depth", "memory-depth", "depth", "entries"),
@@ -36,69 +31,13 @@ _LEVEL_KEYS = {
 }
 
 
-def is_file(name: str) -> bool:
-    """Whether a name is the path of a YAML file."""
-    return name.endswith((".yaml", ".yml"))
-
-
-def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
-    """Return the layers of a network, or those of a file: a Timeloop problem or a list of layers.
-
-    Raises:
-        UserError: the network, the file or the layer is not there or not right.
-    """
-    if not is_file(name):
-        return layers_of(name, layer)
-    table = _table(read_yaml(Path(name)), name)
-    if "problem" in table:
-        return ((layer_of_problem(table["problem"], name), 1),)
-    if not isinstance(table.get("layers"), list):
-        raise UserError(f"{name}: neither a 'problem' of Timeloop nor a list of 'layers'")
-    found = tuple(_layer(_table(entry, name), name) for entry in table["layers"])
-    chosen = tuple(pair for pair in found if layer in ("all", pair[0].name))
-    if not chosen:
-        names = [one.name for one, _ in found]
-        raise UserError(f"{name} has no layer '{layer}'{suggestion(layer, names)}")
-    return chosen
-
-
-def accelerator_named(name: str) -> Accelerator:
-    """Return the accelerator of that name, TOML file, or Timeloop architecture.
-
-    Raises:
-        UserError: there is none, or it is not right.
-    """
-    if not is_file(name):
-        return load_accelerator(name)
-    table = _table(read_yaml(Path(name)), name)
-    if "architecture" not in table:
-        raise UserError(f"{name}: no 'architecture' in it")
-    return accelerator_of_architecture(table["architecture"], Path(name))
-
-
-def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest:
-    """Return the mapping of a file: Timeloop's, or a list of levels with loops.
-
-    Raises:
-        UserError: it is not there or not right.
-    """
-    table = read_yaml(Path(name))
-    if isinstance(table, Mapping) and "mapping" in table:
-        table = table["mapping"]
-    if not isinstance(table, list) or not all(isinstance(entry, Mapping) for entry in table):
-        raise UserError(f"{name}: a mapping is a list of levels, or of Timeloop's directives")
-    if any("target" in entry for entry in table):
-        return mapping_of_directives(table, layer, accelerator, name)
-    return read_mapping(table)
-
-
 def layer_of_problem(problem: Any, where: str) -> Layer:
     """Return a Timeloop problem as a layer; its data spaces become weights, inputs and outputs."""
-    problem = _table(problem, where)
+    problem = table_of(problem, where)
     shape = problem.get("shape")
     if not isinstance(shape, Mapping):
         raise UserError(f"{where}: the problem's shape must be written out, not named {shape!r}")
-    instance = _table(problem.get("instance", {}), where)
+    instance = table_of(problem.get("instance", {}), where)
     dims = [str(d) for d in shape.get("dimensions", ())]
     spaces = shape.get("data-spaces", shape.get("data_spaces", ()))
     labels = tensor_labels(spaces, where)
@@ -113,6 +52,27 @@ def layer_of_problem(problem: Any, where: str) -> Layer:
         {d: int(_number(instance.get(d, 1), f"{where}: instance: {d}")) for d in dims},
         coefficients,
     )
+
+
+def layer_of(
+    name: str,
+    dims: Sequence[str],
+    dataspaces: Mapping[str, Any],
+    bounds: Mapping[str, int],
+    coef: Mapping[str, int],
+) -> Layer:
+    """Return a layer from projections whose coefficients may be named."""
+
+    def rank(terms: Any) -> tuple[tuple[str, int], ...]:
+        if isinstance(terms[0], str) and len(terms) == 1:
+            return ((terms[0], 1),)
+        return tuple((str(term[0]), _coef(term, coef)) for term in terms)
+
+    tensors = [
+        Tensor(label, tuple(rank(terms) for terms in dataspaces[label]), label == "Outputs")
+        for label in TENSORS
+    ]
+    return Layer(name, tuple(dims), tuple(int(bounds[d]) for d in dims), tuple(tensors))
 
 
 def tensor_labels(spaces: Any, where: str) -> dict[str, str]:
@@ -135,7 +95,7 @@ def tensor_labels(spaces: Any, where: str) -> dict[str, str]:
 
 def accelerator_of_architecture(architecture: Any, path: Path) -> Accelerator:
     """Return a Timeloop architecture; storage outermost first, then the multipliers."""
-    architecture = _table(architecture, str(path))
+    architecture = table_of(architecture, str(path))
     nodes = architecture.get("nodes")
     parts = list(_flat_nodes(nodes, path) if nodes else _flat_subtree(architecture, path, 1, {}))
     levels: list[dict[str, Any]] = []
@@ -194,27 +154,6 @@ def mapping_of_directives(
     return LoopNest(tuple(LevelLoops(name, keep[name], **loops[name]) for name in names))
 
 
-def _layer(entry: Mapping[str, Any], where: str) -> Counted:
-    """Return a layer of our own list: `conv`, `dwconv`, `matmul`, `bmm` or `einsum`."""
-    name, times = str(entry.get("name", "layer")), entry.get("times", 1)
-    if not isinstance(times, int) or times < 1:
-        raise UserError(f"{where}: layer '{name}': times is {times!r}, no positive whole number")
-    kinds = [key for key in entry if key in KINDS]
-    sizes = entry.get("sizes", {}) if "einsum" in entry else entry.get(kinds[0] if kinds else "")
-    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in sizes.values()):
-        raise UserError(
-            f"{where}: layer '{name}' needs one of {', '.join(KINDS)} with whole sizes, or "
-            "einsum with sizes"
-        )
-    if "einsum" in entry:
-        return einsum(name, str(entry["einsum"]), **sizes), times
-    try:
-        return KINDS[kinds[0]](name, **sizes), times
-    except TypeError as error:
-        said = re.sub(r"^\w+\(\) ", "", str(error))
-        raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error
-
-
 def _flat_subtree(
     node: Mapping[str, Any], path: Path, count: int, attributes: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, dict[str, Any], list[int]]]:
@@ -230,7 +169,7 @@ def _flat_subtree(
         yield name, str(part.get("class", "")).lower(), own, [columns, total // columns]
     for child in node.get("subtree", ()):
         _, copies = _counted(str(child.get("name", "")))
-        yield from _flat_subtree(_table(child, str(path)), path, count * copies, attributes)
+        yield from _flat_subtree(table_of(child, str(path)), path, count * copies, attributes)
 
 
 def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, Any], list[int]]]:
@@ -240,13 +179,13 @@ def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, An
     mesh = [1, 1]
     attributes: dict[str, Any] = {}
     for node in nodes:
-        table = _table(node, str(path))
-        spatial = _table(table.get("spatial", {}), str(path))
+        table = table_of(node, str(path))
+        spatial = table_of(table.get("spatial", {}), str(path))
         mesh = [
             side * int(_number(spatial.get(key, 1), f"{path}: {key}"))
             for side, key in zip(mesh, ("meshX", "meshY"), strict=True)
         ]
-        own = _table(table.get("attributes", {}), str(path))
+        own = table_of(table.get("attributes", {}), str(path))
         if "class" in table:
             yield str(table.get("name")), str(table["class"]).lower(), {**attributes, **own}, mesh
         else:
@@ -337,7 +276,14 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, list | tuple) else tuple(str(value).split())
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
+def _coef(term: Sequence[Any], named: Mapping[str, int]) -> int:
+    if len(term) == 1:
+        return 1
+    return int(named.get(term[1], 1)) if isinstance(term[1], str) else int(term[1])
+
+
+def table_of(value: Any, where: str) -> dict[str, Any]:
+    """Return a table of keys, or refuse what is none."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: a table of keys is needed, not {value!r}")
     return dict(value)

@@ -19,23 +19,11 @@ import numpy as np
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level
 from simulators.core.jit import Floats, Ints
-from simulators.dataflow.access import FILLS, LEAK, READS, UPDATES
-from simulators.dataflow.energy import Evaluation, Traffic, machine_of, totalled
-from simulators.dataflow.mapping import Mapping
-from simulators.dataflow.sampled_walk import (
-    ACTIVE,
-    IN_TIME,
-    LARGEST,
-    LARGEST_BLOCK,
-    LINKED,
-    NEXT,
-    RECEIVED,
-    SENT,
-    STEPS,
-    STILL,
-    walk,
-)
-from simulators.dataflow.search import Found
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access import sampled_walk as sampled
+from simulators.dataflow.energy.evaluation import Evaluation, Traffic, totalled
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.mapping.loop_nest import Mapping
 from simulators.workload.loop_nest import Layer, Tensor
 
 COUNTINGS = ("exact", "extrapolated")
@@ -59,12 +47,6 @@ class _Level:
     def fan_out(self) -> int:
         """Children of an instance."""
         return math.prod(loop[1] for loop in self.spatial)
-
-
-def recounted(found: Found, layer: Layer, accelerator: Accelerator, *, links: bool) -> Found:
-    """Return a mapping that was found or given, with extrapolated counts; bounds stay exact."""
-    evaluation = extrapolated(found.mapping, layer, accelerator, found.evaluation, links=links)
-    return dataclasses.replace(found, evaluation=evaluation)
 
 
 def extrapolated(
@@ -91,7 +73,10 @@ def extrapolated(
         for name, tensor in zip(TENSORS, layer.tensors, strict=True)
     }
     fan_out = [one.fan_out for one in levels]
-    shares = [Fraction(int(walks[ACTIVE]), int(walks[STEPS])) for walks in found[TENSORS[0]]]
+    shares = [
+        Fraction(int(walks[sampled.ACTIVE]), int(walks[sampled.STEPS]))
+        for walks in found[TENSORS[0]]
+    ]
     reached = list(itertools.accumulate(shares, lambda a, b: a * b, initial=Fraction(1)))
     in_use = [math.floor(instances) for instances in reached]
     counts = {
@@ -116,7 +101,7 @@ def extrapolated(
     result = totalled(exact, lines, accelerator, multiplies=multiplies)
     there = itertools.accumulate(fan_out, lambda a, b: a * b, initial=1)
     idle_pj = sum(
-        float(row[LEAK]) * (instances - used)
+        float(row[at.LEAK]) * (instances - used)
         for row, instances, used in zip(energy_pj, there, in_use, strict=True)
     )
     return dataclasses.replace(result, energy_pj=result.energy_pj - idle_pj * result.cycles)
@@ -129,7 +114,7 @@ def _recounted(
     reads, fills, updates = words
     spent_pj = sum(
         float(energy_pj[action]) * -(-words[action] // level.block_words)
-        for action in (READS, FILLS, UPDATES)
+        for action in (at.READS, at.FILLS, at.UPDATES)
     )
     return dataclasses.replace(
         line, reads=reads, fills=fills, updates=updates, instances=instances,
@@ -183,17 +168,17 @@ def _walks(
     found = []
     for k, one in enumerate(levels):
         child = levels[k + 1].tile if k + 1 < len(levels) else (1,) * len(layer.dims)
-        own = [(*loop, IN_TIME) for loop in one.temporal]
+        own = [(*loop, sampled.IN_TIME) for loop in one.temporal]
         loops = [*outside, *own]
         if own and not one.spatial and k + 1 < len(levels):
-            loops[-1] = (*one.temporal[-1], NEXT)
+            loops[-1] = (*one.temporal[-1], sampled.NEXT)
         dims = [
             (bound, child[d], one.block[d], int(d in cut), *ranks.get(d, (-1, 0)))
             for d, bound in enumerate(layer.bounds)
         ]
         wires = (meshes[k + 1][0] // meshes[k][0], meshes[k + 1][1] // meshes[k][1])
         counts = np.zeros(FOUND, np.int64)
-        walk(
+        sampled.walk(
             np.array(loops, np.int64).reshape(-1, 5),
             np.array(one.spatial, np.int64).reshape(-1, 4),
             np.array(dims, np.int64),
@@ -202,7 +187,7 @@ def _walks(
             counts,
         )
         found.append(counts)
-        outside += [*own, *((*loop, STILL) for loop in one.spatial)]
+        outside += [*own, *((*loop, sampled.STILL) for loop in one.spatial)]
     return found
 
 
@@ -220,11 +205,11 @@ def _counts(
         in_use: instances in use on average, by level.
         output: whether it is the output.
     """
-    sent = [float(found[SENT]) for found in walks]
-    linked = [int(found[LINKED]) for found in walks]
+    sent = [float(found[sampled.SENT]) for found in walks]
+    linked = [int(found[sampled.LINKED]) for found in walks]
     for k in range(len(walks) - 1, 0, -1):
         if not kept[k]:
-            sent[k - 1] *= sent[k] * fan_out[k - 1] / float(walks[k - 1][RECEIVED])
+            sent[k - 1] *= sent[k] * fan_out[k - 1] / float(walks[k - 1][sampled.RECEIVED])
     counts = []
     share = words
     for k in range(len(walks)):
@@ -232,8 +217,8 @@ def _counts(
         if k:
             before = walks[k - 1]
             handed = linked[k - 1] // in_use[k]
-            came = float(before[RECEIVED]) / fan_out[k - 1] + handed
-            share = share * int(before[LARGEST]) // int(before[LARGEST_BLOCK])
+            came = float(before[sampled.RECEIVED]) / fan_out[k - 1] + handed
+            share = share * int(before[sampled.LARGEST]) // int(before[sampled.LARGEST_BLOCK])
         if not any(kept[:k]):
             came = 0.0
         elif output:

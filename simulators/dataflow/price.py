@@ -16,9 +16,9 @@ import numpy as np
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
-from simulators.dataflow.energy import machine_of
-from simulators.dataflow.search import find
-from simulators.dataflow.templates import ANY, hints_for
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.search.mapper import find
+from simulators.dataflow.search.named_dataflows import ANY, hints_for
 from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
     Attention,
