@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
+from simulators.collectives.algorithms import COLLECTIVES, IMPOSSIBLE
+from simulators.collectives.batch import Rows
 from simulators.collectives.closed.hierarchy import measured_s
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import BASELINE, OP
@@ -40,18 +40,24 @@ from simulators.collectives.topologies.topology import file_behind
 from simulators.core.columns import outcome
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
+from simulators.core.rules import check_batch
 
 Columns = dict[str, NDArray[Any]]
+EVENTFUL = ("event", "flow")
+"""Fidelities of the event loop: links that serve in turn, links that are shared."""
+FIDELITIES = ("analytic", *EVENTFUL, "measured")
+ORDERS = ("bandwidth_aware", "baseline")
 UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
+
+
+_chunks = partial(choice, at_least=1, at_most=1 << 16)
 
 
 @dataclass(frozen=True)
 class CollectivePoint:
     """One collective, its algorithm, and the network it runs on."""
 
-    collective: str = choice(
-        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send_recv"
-    )
+    collective: str = choice(f"{', '.join(COLLECTIVES[:-1])} or send_recv", known=COLLECTIVES)
     size_bytes: int = choice(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end", unit="B"
     )
@@ -65,10 +71,12 @@ class CollectivePoint:
         "one, or one per dimension with commas",
         default="halving_doubling",
     )
-    splits: int = choice("chunks the buffer is cut into", default=4)
-    active_chunks: int = choice("chunks a dimension works on at once", default=2)
-    queues: int = choice("queues per dimension", default=1)
-    order: str = choice("phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0])
+    splits: int = _chunks("chunks the buffer is cut into", default=4)
+    active_chunks: int = _chunks("chunks a dimension works on at once", default=2)
+    queues: int = _chunks("queues per dimension", default=1)
+    order: str = choice(
+        "phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0], known=ORDERS
+    )
     link_bytes_per_s: float | None = choice(
         "bandwidth of every link per direction; null: the topology's", unit="B/s", default=None
     )
@@ -76,15 +84,16 @@ class CollectivePoint:
         "latency of every link; null: the topology's", unit="s", default=None
     )
     endpoint_delay_s: float = choice(
-        "before a first message and after every receive", unit="s", default=10e-9
+        "before a first message and after every receive", unit="s", default=10e-9, at_least=0
     )
     local_memory_bytes_per_s: float = choice(
-        "memory that reductions use", unit="B/s", default=3.35e12
+        "memory that reductions use", unit="B/s", default=3.35e12, above=0
     )
     fidelity: str = choice(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
         "flow (messages share links fairly)",
         default="measured",
+        known=FIDELITIES,
     )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
@@ -129,6 +138,7 @@ class Collectives:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time every row: the formulas in one call, events and measured curves by group."""
+        check_batch(CollectivePoint, batch)
         rows = Rows.of(batch)
         reasons, whole = rows.reasons(), rows.stacked("whole")
         out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}

@@ -18,9 +18,10 @@ import pyarrow as pa
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
 from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
-from simulators.dataflow.energy.extrapolated import COUNTINGS, extrapolated
+from simulators.core.rules import check_point
+from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.fusion import in_pairs
@@ -41,7 +42,6 @@ from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
-MOST_EVALUATIONS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,15 @@ class DataflowPoint:
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     counting: str = choice(
-        "exact, or extrapolated from a few iterations, as Timeloop counts", default="exact"
+        "exact, or extrapolated from a few iterations, as Timeloop counts",
+        default="exact",
+        known=("exact", "extrapolated"),
     )
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
-    evaluations: int = choice("mappings tried per distinct layer", default=40_000)
-    seed: int = choice("of the mapper", default=0)
+    evaluations: int = choice(
+        "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
+    )
+    seed: int = choice("of the mapper", default=0, at_least=0)
 
 
 _total = partial(metric, page="dataflow.md#energy-time-and-area")
@@ -158,12 +162,7 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
         Infeasible: a buffer holds fewer words than the tensors it must keep.
         UserError: a name or a number that means nothing.
     """
-    if not 1 <= point.evaluations <= MOST_EVALUATIONS:
-        raise UserError(
-            f"evaluations is {point.evaluations}; 1 to {MOST_EVALUATIONS:,} are possible"
-        )
-    if point.seed < 0:
-        raise UserError(f"seed is {point.seed}; it must not be negative")
+    check_point(point)
     accelerator = machine_for(point)
     return _totals([(n, f) for _, n, f in _found(point, accelerator)], accelerator)
 
@@ -183,8 +182,6 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
     """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
-    if point.counting not in COUNTINGS:
-        raise UnknownNameError("counting", point.counting, COUNTINGS)
     is_exact = point.counting == "exact"
     if is_exact and point.links:
         raise UserError("links are counted only with counting: extrapolated")

@@ -26,7 +26,6 @@ from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.mapping.loop_nest import Mapping
 from simulators.workload.loop_nest import Layer, Tensor
 
-COUNTINGS = ("exact", "extrapolated")
 FOUND = 7
 APART = 4
 """Corners of boxes are never further apart than the tensor, in either direction, twice over."""

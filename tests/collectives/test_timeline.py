@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists
 
-from simulators.collectives.traces.layers import data_parallel_step, read_layers
+from simulators.collectives.traces.layers import operators_of, read_layers
+from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.timeline import (
     COMMUNICATION,
     Node,
-    graph_of,
     run_graph,
     timeline,
 )
@@ -27,39 +27,40 @@ def test_exposed_communication_is_between_none_and_all(times: list[int], talk: i
     for t in times:
         after = (len(nodes) - 2,) if nodes else ()
         nodes += [Node("c", t, after), Node("a", talk, (len(nodes),), COMMUNICATION)]
-    step = timeline(graph_of(nodes))
+    step = timeline(nodes)
     assert 0 <= step.comm_exposed_ns <= step.comm_total_ns == talk * len(times)
     assert step.compute_total_ns == sum(times)
 
 
 def test_of_ready_nodes_the_lowest_goes_first() -> None:
-    step = timeline(graph_of([Node("a", 5), Node("b", 5), Node("c", 5, (1,))]))
+    step = timeline([Node("a", 5), Node("b", 5), Node("c", 5, (1,))])
     assert step.start_ns.tolist() == [0, 5, 10]
 
 
 def test_ranks_have_devices_of_their_own() -> None:
-    step = timeline(graph_of([Node("a", 5, rank=0), Node("b", 7, rank=1)]))
+    step = timeline([Node("a", 5, rank=0), Node("b", 7, rank=1)])
     assert step.finish_ns == 7
 
 
 def test_nodes_that_wait_for_each_other_are_refused() -> None:
     with pytest.raises(UserError, match="wait for each other"):
-        timeline(graph_of([Node("a", 1, (1,)), Node("b", 1, (0,))]))
+        timeline([Node("a", 1, (1,)), Node("b", 1, (0,))])
     with pytest.raises(UserError, match="there are 1 nodes"):
-        graph_of([Node("a", 1, (4,))])
+        timeline([Node("a", 1, (4,))])
 
 
 def test_compiled_graphs_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
-    compiled = timeline(graph_of(nodes))
+    compiled = timeline(nodes)
     monkeypatch.setattr("simulators.collectives.traces.timeline.run_graph", run_graph.py_func)
-    assert timeline(graph_of(nodes)).end_ns.tolist() == compiled.end_ns.tolist()
+    assert timeline(nodes).end_ns.tolist() == compiled.end_ns.tolist()
 
 
 def test_a_weight_gradients_all_reduce_hides_behind_the_layers_before(tmp_path: Path) -> None:
     file = tmp_path / "two.csv"
     file.write_text(LAYERS + "first,10,10,10,1000\nsecond,20,20,20,2000\n")
-    step = timeline(graph_of(data_parallel_step(read_layers(file), lambda size: 10 * size)))
+    program = operators_of(read_layers(file))
+    step = timeline(nodes_of({0: program}, lambda o, rank: 10 * o.size_bytes))
     # forward 30, second's gradients 20 + 20, first's weight gradient 10: 80 us of compute. The
     # second's all-reduce (20 us) hides behind them, the first's (10 us) does not.
     assert (step.compute_total_ns, step.comm_total_ns) == (80_000, 30_000)
