@@ -40,10 +40,11 @@ Row = Mapping[str, Any]
 
 def main(words: list[str]) -> int:
     """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
-    able = askable()
-    named = bool(words) and words[0] in able
-    simulator = load_simulator(words[0] if named else able[0])
-    assert isinstance(simulator, Asks), f"{simulator.name} has a questions.py, but no question"
+    named = bool(words) and not words[0].startswith("-")
+    simulator = load_simulator(words[0] if named else askable()[0])
+    if not isinstance(simulator, Asks):
+        able = ", ".join(askable())
+        raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
     chosen, question = _parsed(simulator, words[1:] if named else words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
