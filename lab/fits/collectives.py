@@ -18,8 +18,14 @@ from lab.fits.driver import Calibration, calibration, hashes
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
-from simulators.collectives.curves import Curve, wire_share
-from simulators.collectives.measured import CALIBRATIONS, GROWTH, OWN_CALIBRATIONS, STEP_BAND
+from simulators.collectives.measured import (
+    CALIBRATIONS,
+    GROWTH,
+    OWN_CALIBRATIONS,
+    STEP_BAND,
+    Curve,
+    busbw_factor,
+)
 from simulators.core.calibration import sha256_of
 from simulators.core.jit import Floats
 
@@ -107,8 +113,8 @@ def errors_between(measured: Curves, key: Key) -> Floats:
     if half not in curves or twice not in curves:
         return np.zeros(0)
     mine = measured.of(key)
-    wire = np.exp2(measured.octave[mine]) * wire_share(key[0], key[2])
-    low, high = (np.log(curves[k].time_s(wire / wire_share(key[0], k[2]))) for k in (half, twice))
+    wire = np.exp2(measured.octave[mine]) * busbw_factor(key[0], key[2])
+    low, high = (np.log(curves[k].time_s(wire / busbw_factor(key[0], k[2]))) for k in (half, twice))
     errors: Floats = (low + high) / 2.0 - measured.log_s[mine]
     return errors
 
@@ -179,7 +185,7 @@ def doublings(table: Libraries, gpus: Sequence[str], collective: str) -> Growth:
             if key[0] == collective and key[2] == 8 and half in curves:
                 mine = measured.of(key)
                 wire = np.exp2(measured.octave[mine])
-                wire *= wire_share(collective, 8) / wire_share(collective, 4)
+                wire *= busbw_factor(collective, 8) / busbw_factor(collective, 4)
                 ratio = measured.log_s[mine] - np.log(curves[half].time_s(wire))
                 found.append((curves[half].weight(wire), ratio))
         if found:

@@ -4,8 +4,9 @@
     python -m lab.fits NAME --check                    write nothing; are the files reproduced?
     python -m lab.fits NAME --device l40s --measured mine.parquet
 
-A fit is a module of this folder with `FOLDER`, where its calibrations are, and `fit_reference`,
-which yields them; where users may bring tables of their own, also `OWN` and `fit_measured`.
+A fit is a module of this folder with `fit_reference(reference, only)`, which yields calibrations of
+the files that are asked for, or of all, and `FOLDER`, where they are. Where users may bring tables
+of their own, it also has `fit_measured(measured, device)` and `OWN`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import argparse
 import difflib
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +74,6 @@ class Calibration:
         return "\n".join(lines)
 
 
-class Fit(Protocol):
-    """What a module of this folder has that can be run."""
-
-    FOLDER: Path
-    OWN: Path
-
-    def fit_reference(self, reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-        """Yield calibrations of the files that are asked for, of all unless some are."""
-
-    def fit_measured(self, measured: Path, device: str) -> Iterator[Calibration]:
-        """Yield calibrations of a user's own measurements of a device."""
-
-
 def fits() -> dict[str, str]:
     """Return the modules of all fits by their names."""
     return {
@@ -112,7 +100,7 @@ def run(asked: argparse.Namespace) -> None:
     Raises:
         UserError: there is nothing to fit to; the fit knows no tables of a user's own.
     """
-    fit: Fit = importlib.import_module(fits()[asked.fit])
+    fit = importlib.import_module(fits()[asked.fit])
     if asked.measured is None:
         folder, found = asked.out or fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
     elif hasattr(fit, "fit_measured"):

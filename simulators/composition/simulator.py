@@ -47,14 +47,8 @@ from simulators.composition.replica import (
     effects_without,
     runtime_file,
 )
-from simulators.core.contract import (
-    Contribution,
-    categories,
-    default_of,
-    numbers,
-    outcome,
-    schema_of,
-)
+from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.contract import Contribution, default_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.core.rules import check_batch

@@ -1,4 +1,4 @@
-"""The time that a lowered clock adds: whole models keep boards at their power limit.
+"""The time that lowered clocks add: whole models keep boards at their power limit.
 
 Isolated kernels are timed on boards that have rested; the matrix units of a prompt of many tokens
 work without rest. While they work, a board that was measured under both takes a fitted share of

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
-from simulators.core.contract import Contribution, choice, evaluate_pointwise, metric
+from simulators.core.columns import evaluate_pointwise
+from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.energy import TECHNOLOGY, area_mm2

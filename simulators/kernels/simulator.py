@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
-from simulators.core.contract import categories, choice, metric, numbers, outcome
+from simulators.core.columns import categories, numbers, outcome
+from simulators.core.contract import choice, metric
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
 from simulators.kernels.energy import power_w

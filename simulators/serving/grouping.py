@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.contract import categories
+from simulators.core.columns import categories
 from simulators.core.jit import Ints
 
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]

@@ -18,9 +18,9 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import load_module
 from simulators.core.report import as_markdown, print_checks
-from sweeper import evidence
 from sweeper.commands.flags import flags
-from sweeper.commands.written import write_text
+from sweeper.report import evidence
+from sweeper.report.tables import write_text
 
 
 def main(words: list[str]) -> int:

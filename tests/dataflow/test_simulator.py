@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from simulators.catalog.accelerator import ACCELERATORS, load_accelerator, resized
-from simulators.core.contract import schema_of
+from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.dataflow.energy import area_mm2, machine_of
 from simulators.dataflow.mapping import read_mapping

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from lab.claims.lines import absent, at_least, at_most
 from lab.parity.astra_sim import ASTRA_SIM, Runs, analytic_ns, event_ns, hgx, read_runs, single_ns
-from simulators.collectives.graph import graph_of, timeline
-from simulators.collectives.layers import data_parallel_step, read_layers
-from simulators.collectives.plan import Plan
+from simulators.collectives.topologies.plan import Plan
+from simulators.collectives.traces.layers import data_parallel_step, read_layers
+from simulators.collectives.traces.timeline import graph_of, timeline
 from simulators.core.contract import Check
 
 PUBLISHED_NS = {

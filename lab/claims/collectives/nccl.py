@@ -21,7 +21,7 @@ from lab.fits.collectives import (
 from lab.parity.astra_sim import single_ns
 from lab.tables.collectives import NCCL, Curves, Libraries, read_libraries
 from simulators.collectives.measured import NETWORKS, measured_time
-from simulators.collectives.plan import plan_of
+from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
 

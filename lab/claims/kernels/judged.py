@@ -52,7 +52,7 @@ def judged(parts: Iterable[Rows], answer: Callable[[Rows], Priced] = priced_alik
         if len(part):
             priced = answer(part)
             inside = (priced.lo_s <= part.seconds) & (part.seconds <= priced.hi_s)
-            columns.append((priced.latency_s, part.seconds, inside, part.place >= BANDED))
+            columns.append((priced.latency_s, part.seconds, inside, part.bucket >= BANDED))
             calibrated &= priced.calibrated
     if not columns:
         nothing, no = np.ones(0), np.ones(0, bool)

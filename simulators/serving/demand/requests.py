@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.contract import categories
+from simulators.core.columns import categories
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from simulators.serving.demand.arrivals import Requests, requests_of, stream

@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
-from simulators.core.contract import OUTCOME, STATUSES, categories, schema_of
+from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import ServingMetrics
