@@ -62,8 +62,8 @@ def _errors(
 ) -> tuple[Floats, Ints, Floats, Floats]:
     """Return log errors with their rows' curve, octave and band."""
     if held_out:
-        held = held_out_errors(measured)
-        return held.log_error, held.curve, held.octave, np.zeros(0)
+        held, errors = held_out_errors(measured)
+        return errors, held.curve, held.octave, np.zeros(0)
     errors, bands = np.zeros(measured.curve.size), np.zeros(measured.curve.size)
     for key in measured.keys:
         mine = measured.of(key)
