@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
@@ -125,7 +126,10 @@ class ServingPoint:
     )
     dtype: str = built("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = built("precision of the KV cache", default="fp16")
-    runtime: str = built("how kernels are launched: graphs, eager ...", default="graphs")
+    runtime: str = built(
+        "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
+        "scheduler it is, vLLM for those of none", default=AUTO,
+    )  # fmt: skip
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
         default=NOTHING,
@@ -145,6 +149,11 @@ class ServingPoint:
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
     bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)
     l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
+
+    def __post_init__(self) -> None:
+        """Let the runtime follow the scheduler, unless one is chosen."""
+        if self.runtime == AUTO:
+            object.__setattr__(self, "runtime", runtime_of(self.scheduler))
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")
