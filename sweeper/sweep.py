@@ -1,4 +1,4 @@
-"""One question: which points of this space are worth building?"""
+"""A sweep: points are picked, those not answered yet are evaluated, all answers are returned."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 
 from simulators.core.contract import Direction, load_simulator, objectives_of
-from sweeper.engines import Engine, Say
-from sweeper.keys import define
-from sweeper.reuse import adopt
-from sweeper.samplers import Sampler
-from sweeper.space import DesignSpace
-from sweeper.store import Part, Store, check_writable
-from sweeper.work import Task
+from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines.task import Task
+from sweeper.samplers import Sampler, load_sampler
+from sweeper.space.design_space import DesignSpace
+from sweeper.store.keys import define
+from sweeper.store.parquet import check_writable
+from sweeper.store.reuse import adopt
+from sweeper.store.store import Part, Store
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,6 @@ class Sweep:
         Raises:
             UserError: a name is unknown, or a file that a value names is not there.
         """
-        from sweeper.engines import load_engine
-        from sweeper.samplers import load_sampler
-
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         return cls(
             space,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import shlex
 from pathlib import Path
@@ -54,9 +53,7 @@ def test_an_example_runs(
 
 
 def _check(expected: str, printed: str) -> None:
-    """Compare as doctests do: `...` stands for anything."""
-    how = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    checker = doctest.OutputChecker()
-    if not checker.check_output(expected, printed, how):
-        example = doctest.Example("", expected)
-        pytest.fail(checker.output_difference(example, printed, how))
+    """Look for what the page says is printed; `...` there stands for anything."""
+    parts = (" ".join(part.split()) for part in expected.split("..."))
+    pattern = ".*".join(re.escape(part) for part in parts)
+    assert re.search(pattern, " ".join(printed.split())), f"{expected}\nis not in\n{printed}"

@@ -34,10 +34,11 @@ def at_most(
 
 
 def at_least(
-    name: str, value: float, limit: float, rows: int = 0, note: str = "", unit: str = "%"
+    name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
 ) -> Check:
-    """Return a value beside the smallest that is allowed."""
-    return Check(name, value, unit, limit, bool(value >= limit), rows, note)
+    """Return a value beside the smallest that is allowed, if one is set."""
+    ok = None if limit is None else bool(value >= limit)
+    return Check(name, value, unit, limit, ok, rows, note)
 
 
 def within(
@@ -82,6 +83,57 @@ def spread(errors: Floats) -> str:
     'median 4.0, bias -1.0'
     """
     return f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
+
+
+def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
+    """Return the mean error in percent, given ours over theirs, not a number where ours is absent.
+
+    The bias is that of the median.
+    """
+    known = ratio[~np.isnan(ratio)]
+    if not known.size:
+        return absent(name)
+    error = 100.0 * np.abs(known - 1.0)
+    said = f"median {np.median(error):.1f}, bias {100.0 * (np.median(known) - 1.0):+.1f} %{note}"
+    return at_most(name, float(error.mean()), limit, known.size, said)
+
+
+def compared(
+    name: str, predicted: Floats, measured: Floats, groups: Sequence[str], limit: float | None
+) -> Check:
+    """Return the mean error of seconds in percent, with the rest of an error table in its note.
+
+    Args:
+        name: of the line.
+        predicted: seconds, one per row.
+        measured: the same.
+        groups: what to call each row where it is the worst.
+        limit: that the mean may not exceed.
+    """
+    if not groups:
+        return absent(name, unit="%")
+    ratio = predicted / measured - 1.0
+    worst = int(np.argmax(np.abs(ratio)))
+    rmse_ms = 1e3 * float(np.sqrt(np.mean((predicted - measured) ** 2)))
+    note = (
+        f"median {100 * np.median(np.abs(ratio)):.1f} %, bias {100 * np.mean(ratio):+.1f} %, "
+        f"RMSE {rmse_ms:.3g} ms, tau {kendall_tau(predicted, measured):.2f}, "
+        f"worst {100 * ratio[worst]:+.0f} % ({groups[worst]})"
+    )
+    value = round(100.0 * float(np.mean(np.abs(ratio))), 2)
+    return at_most(name, value, limit, len(groups), note)
+
+
+def kendall_tau(a: Floats, b: Floats) -> float:
+    """Return Kendall's tau-b, which counts ties in neither direction.
+
+    >>> kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).__round__(3)
+    0.333
+    """
+    signs_a = np.sign(np.subtract.outer(a, a))
+    signs_b = np.sign(np.subtract.outer(b, b))
+    untied = float(np.sqrt(np.sum(signs_a**2) * np.sum(signs_b**2)))
+    return float(np.sum(signs_a * signs_b)) / untied if untied else 1.0
 
 
 def percent_off(predicted: Floats, measured: Floats) -> Floats:

@@ -4,8 +4,9 @@
     python -m lab.fits NAME --check                    write nothing; are the files reproduced?
     python -m lab.fits NAME --device l40s --measured mine.parquet
 
-A fit is a module of this folder with `FOLDER`, where its calibrations are, and `fit_reference`,
-which yields them; where users may bring tables of their own, also `OWN` and `fit_measured`.
+A fit is a module of this folder with `fit_reference(reference, only)`, which yields calibrations of
+the files that are asked for, or of all, and `FOLDER`, where they are. Where users may bring tables
+of their own, it also has `fit_measured(measured, device)` and `OWN`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import argparse
 import difflib
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.report import print_checks
 from simulators.evidence.intervals import Band
 
@@ -35,9 +39,12 @@ class Calibration:
 
     name: str  # of the file, without .toml: a GPU's, usually
     tables: Mapping[str, str]  # sha256 of each, by its name
+    is_listed: bool = True  # they are written as a list even where there is one
     rows: int  # fitted to
     split: str  # the rule that holds rows out, in a sentence
+    held_out_rows: int = 0  # 0: not told
     error: float  # mean absolute, relative, of held-out rows
+    digits: int = 4  # of the error
     lines: Sequence[str]  # the numbers, as TOML
     checks: Sequence[Check] = ()  # held-out errors, to be printed
     about: str = ""  # what the first line says of the file; " for NAME." unless given
@@ -47,33 +54,24 @@ class Calibration:
     def text(self, fit: str) -> str:
         """Return the content of the file, but for its seal."""
         about = self.about or f" for {self.name}."
+        names, sums = strings(self.tables), strings(self.tables.values())
+        if not self.is_listed and len(self.tables) == 1:
+            names, sums = names[1:-1], sums[1:-1]
         lines = [
             f"# Written by `python -m lab.fits {fit}`{about}",
             "# To change a number, change the fit.",
             *self.head,
             "[provenance]",
-            f"measured = {strings(self.tables)}",
-            f"sha256 = {strings(self.tables.values())}",
+            f"measured = {names}",
+            f"sha256 = {sums}",
             f"rows = {self.rows}",
             f'split = "{self.split}"',
-            f"held_out_mape = {self.error:.4f}",
+            *([f"held_out_rows = {self.held_out_rows}"] if self.held_out_rows else []),
+            f"held_out_mape = {self.error:.{self.digits}f}",
             *self.more,
             *self.lines,
         ]
         return "\n".join(lines)
-
-
-class Fit(Protocol):
-    """What a module of this folder has that can be run."""
-
-    FOLDER: Path
-    OWN: Path
-
-    def fit_reference(self, reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-        """Yield calibrations of the files that are asked for, of all unless some are."""
-
-    def fit_measured(self, measured: Path, device: str) -> Iterator[Calibration]:
-        """Yield calibrations of a user's own measurements of a device."""
 
 
 def fits() -> dict[str, str]:
@@ -92,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _parser().error("--device and --measured belong together")
     try:
         run(asked)
-    except UserError as error:
+    except (UserError, Infeasible) as error:
         sys.exit(f"fit: {error}")
 
 
@@ -102,7 +100,7 @@ def run(asked: argparse.Namespace) -> None:
     Raises:
         UserError: there is nothing to fit to; the fit knows no tables of a user's own.
     """
-    fit: Fit = importlib.import_module(fits()[asked.fit])
+    fit = importlib.import_module(fits()[asked.fit])
     if asked.measured is None:
         folder, found = asked.out or fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
     elif hasattr(fit, "fit_measured"):
@@ -118,7 +116,26 @@ def run(asked: argparse.Namespace) -> None:
         else:
             write_calibration(file, text)
             print(f"Written: {file}", flush=True)
-    print_checks(checks)
+    if checks:
+        print_checks(checks)
+
+
+def calibration(
+    name: str,
+    tables: Mapping[str, str],
+    *,
+    rows: int,
+    held_out: NDArray[np.float64],
+    split: str,
+    lines: Sequence[str],
+    digits: int = 3,
+) -> Calibration:
+    """Return a calibration, given the relative error of each held-out row."""
+    error = float(np.mean(np.abs(held_out))) if held_out.size else 0.0
+    return Calibration(
+        name=name, about=".", tables=tables, is_listed=False, rows=rows, split=split, lines=lines,
+        held_out_rows=held_out.size, error=error, digits=digits,
+    )  # fmt: skip
 
 
 def gpu_of(device: str) -> Gpu:
@@ -174,6 +191,15 @@ def inline(numbers: Mapping[str, float], style: str = ".5g") -> str:
     '{ start_s = 1.25e-06, share = 0.5 }'
     """
     return f"{{ {', '.join(f'{name} = {value:{style}}' for name, value in numbers.items())} }}"
+
+
+def table_lines(title: str, numbers: Mapping[str, float], style: str = ".3g") -> list[str]:
+    """Return a TOML table of numbers, after an empty line.
+
+    >>> table_lines("sustained", {"pcie": 0.75})
+    ['', '[sustained]', 'pcie = 0.75']
+    """
+    return ["", f"[{title}]", *(f"{name} = {value:{style}}" for name, value in numbers.items())]
 
 
 def band_lines(band: Band) -> list[str]:

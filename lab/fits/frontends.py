@@ -1,6 +1,4 @@
-"""What servers add to the first token, fitted to deployments whose engines are simulated first.
-
-    python -m lab.fits.frontends
+"""Fit what servers add to the first token, to deployments whose engines are simulated first.
 
 The rest of a measured time to the first token, when the engine's own is subtracted, is a sum of a
 time per request, one per prompt token and some iterations. A framework's three numbers make the
@@ -11,26 +9,27 @@ were fitted without the group they predict, and each group is left out here in t
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.tables.deployments import SILICON, silicon
-from simulators.composition.deployments import FRAMEWORKS, Deployed, by_replica
-from simulators.composition.positive_fit import group_weights, non_negative
-from simulators.core.calibration import reference_folder, sha256_of, write_calibration
-from simulators.core.errors import UserError
+from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.methods.positive_least_squares import group_weights, non_negative
+from lab.fits.steady_state import by_replica
+from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from simulators.core.jit import Floats
 from simulators.serving.engine.frontend import CALIBRATION, NONE, NUMBERS
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import FRAMEWORKS, point_of
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
+
+FOLDER = CALIBRATION.parent
+SPLIT = "each group of a model and a GPU in turn; [without] holds the numbers"
 
 TAILS = (0.05, 0.95)
 """Of measured over predicted times. The next group lies outside the range of `n` seen ones more
@@ -45,7 +44,7 @@ LEAST_ERROR = 0.02
 class Rows:
     """Deployments with what their engines took, by our account."""
 
-    deployed: Sequence[Deployed]
+    deployed: Sequence[PublicDeployment]
     ttft_s: Floats
     tpot_s: Floats
 
@@ -54,14 +53,48 @@ class Rows:
         kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
         return Rows(kept, self.ttft_s[which], self.tpot_s[which])
 
+    def column(self, name: str) -> Floats:
+        """Return what the table says of each row."""
+        return np.array([getattr(d, name) for d in self.deployed])
 
-def engines_alone(rows: Sequence[Deployed]) -> Rows:
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the servers of all frameworks, fitted to public deployments."""
+    rows = engines_alone([row for row in silicon(reference) if not row.excluded])
+    framework, group = rows.column("framework"), rows.column("group")
+    numbers: dict[tuple[str, str], Numbers] = {}
+    held_out_s = np.empty(framework.size)
+    for name in FRAMEWORKS:
+        own = framework == name
+        numbers[name, ""] = fit_frontend(rows.of(own))
+        for left_out in np.unique(group[own]).tolist():
+            held_out = own & (group == left_out)
+            numbers[name, left_out] = fit_frontend(rows.of(own & ~held_out))
+            held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, left_out])
+    ratios = {
+        "tpot": rows.column("tpot_s") / rows.tpot_s,
+        "ttft": rows.column("ttft_s") / held_out_s,
+    }
+    lines = []
+    for (name, left_out), found in numbers.items():
+        others = (framework == name) & (group != left_out)
+        stretch = 1.0 + 1.0 / np.unique(group[others]).size
+        title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
+        lines += _lines(title, found, {n: r[others] ** stretch for n, r in ratios.items()})
+    yield calibration(
+        CALIBRATION.stem, hashes(reference, [SILICON]), rows=framework.size, split=SPLIT,
+        held_out=1.0 / ratios["ttft"] - 1.0, lines=lines,
+    )  # fmt: skip
+
+
+def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
     """Return what the engines of deployments take, without servers, their groups left out."""
     times = np.empty((len(rows), 2))
     for indices in by_replica(rows).values():
         shelf = Shelf()
         for i in indices:
-            point = replace(point_of(rows[i], left_out=True), frontend=NONE)
+            row = rows[i]
+            point = replace(point_of(row, f"{row.framework}@{row.group}"), frontend=NONE)
             found = simulate(point, shelf)
             times[i] = found.ttft_mean_s, found.tpot_mean_s
     return Rows(rows, times[:, 0], times[:, 1])
@@ -69,8 +102,7 @@ def engines_alone(rows: Sequence[Deployed]) -> Rows:
 
 def fit_frontend(rows: Rows) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations."""
-    measured = np.array([d.ttft_s for d in rows.deployed])
-    prompts = np.array([d.mean_prompt for d in rows.deployed])
+    measured, prompts = rows.column("ttft_s"), rows.column("mean_prompt")
     design = np.stack([np.ones_like(prompts), prompts, rows.tpot_s], axis=-1)
     scale = np.array([measured.mean(), measured.mean() / prompts.mean(), 1.0])
     scale[2] = measured.mean() / rows.tpot_s.mean()
@@ -92,63 +124,13 @@ def fit_frontend(rows: Rows) -> Numbers:
 def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:
     """Return times to the first token behind a server of given numbers."""
     request_s, token_s, iterations = numbers
-    prompts = np.array([d.mean_prompt for d in rows.deployed])
-    return rows.ttft_s + request_s + token_s * prompts + iterations * rows.tpot_s
+    return rows.ttft_s + request_s + token_s * rows.column("mean_prompt") + iterations * rows.tpot_s
 
 
-def fit_all(reference: Path) -> None:
-    """Fit the servers of all frameworks to the deployments of the reference folder."""
-    rows = engines_alone([row for row in silicon(reference) if not row.excluded])
-    framework = np.array([d.framework for d in rows.deployed])
-    group = np.array([d.group for d in rows.deployed])
-    numbers: dict[tuple[str, str], Numbers] = {}
-    held_out_s = np.empty(framework.size)
-    for name in FRAMEWORKS:
-        own = framework == name
-        numbers[name, ""] = fit_frontend(rows.of(own))
-        for left_out in np.unique(group[own]):
-            held_out = own & (group == left_out)
-            numbers[name, str(left_out)] = fit_frontend(rows.of(own & ~held_out))
-            held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, str(left_out)])
-    ratios = {
-        "tpot": np.array([d.tpot_s for d in rows.deployed]) / rows.tpot_s,
-        "ttft": np.array([d.ttft_s for d in rows.deployed]) / held_out_s,
-    }
-    body = (
-        "# Written by `python -m lab.fits.frontends`. To change a number, change the "
-        f'fit.\n[provenance]\nmeasured = "{SILICON}"\n'
-        f'sha256 = "{sha256_of(reference / SILICON)}"\nrows = {framework.size}\n'
-        'split = "each group of a model and a GPU in turn; [without] holds the numbers"\n'
-        f"held_out_rows = {framework.size}\n"
-        f"held_out_mape = {np.abs(1.0 / ratios['ttft'] - 1.0).mean():.3f}\n"
-    )
-    for (name, left_out), found in numbers.items():
-        others = (framework == name) & (group != left_out)
-        stretch = 1.0 + 1.0 / np.unique(group[others]).size
-        title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
-        body += _table(title, found, {n: r[others] ** stretch for n, r in ratios.items()})
-    write_calibration(CALIBRATION, body)
-
-
-def _table(title: str, numbers: Numbers, ratios: Mapping[str, Floats]) -> str:
+def _lines(title: str, numbers: Numbers, ratios: Mapping[str, Floats]) -> list[str]:
     """Return one server as TOML, with the bands that the ratios of groups left out give."""
-    text = f"\n[{title}]\n"
-    text += "".join(f"{n} = {v:.4g}\n" for n, v in zip(NUMBERS, numbers, strict=True))
+    lines = table_lines(title, dict(zip(NUMBERS, numbers, strict=True)), ".4g")
     for metric, ratio in ratios.items():
         lo, hi = np.quantile(ratio, TAILS)
-        text += f"{metric}_band = [{lo:.4g}, {hi:.4g}]\n"
-    return text
-
-
-def main() -> None:
-    """Fit the servers of all frameworks from the reference folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reference", type=Path, default=reference_folder())
-    reference = parser.parse_args().reference
-    if reference is None:
-        raise UserError("no reference folder; set SWEEPER_REFERENCE or give --reference")
-    fit_all(reference)
-
-
-if __name__ == "__main__":
-    main()
+        lines.append(f"{metric}_band = [{lo:.4g}, {hi:.4g}]")
+    return lines

@@ -1,4 +1,4 @@
-"""Whole fp32 models become a framework's constants: `python -m lab.fits.graphs`.
+"""Fit a framework's constants to whole fp32 models.
 
 Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
 per vendor, the host's time for a launch by phase, and the pace of depthwise
@@ -11,21 +11,20 @@ allocations are left to their backward pass.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from lab.fits.driver import Calibration, hashes, table_lines
 from lab.fits.methods.fp32_forms import fit_few
-from lab.tables.graph_profiles import TABLE as PROFILES
-from lab.tables.graph_profiles import fit_paces, read_profiles
 from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
+from lab.tables.kernel_profiles import TABLE as PROFILES
+from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import reference_folder, sha256_of, write_calibration
-from simulators.core.errors import UserError
 from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
@@ -50,6 +49,7 @@ NEW = ("h100_sxm", "a100_pcie_80gb")
 ROWS = 10
 """Rows of each operator class that are known of a new board."""
 
+FOLDER = CALIBRATION.parent
 SPLIT = "whole graphs: each is judged by constants fitted to all others"
 
 
@@ -83,19 +83,21 @@ class Fitted:
         return sum(part.latency_s for part in self.spans(framework).values())
 
 
-def main() -> None:
-    """Fit to every graph and write the calibration."""
-    reference = reference_folder()
-    if reference is None:
-        raise SystemExit("fit_graphs: there is no reference folder; set SWEEPER_REFERENCE")
-    try:
-        fitted = priced_cases(reference)
-        framework = replace(fit(fitted), pace=fit_paces(read_profiles(reference)))
-        error = float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)]))
-        write_calibration(CALIBRATION, _text(reference, framework, len(fitted), error))
-    except UserError as problem:
-        raise SystemExit(f"fit_graphs: {problem}") from problem
-    print(f"{framework}\nheld-out error {100 * error:.1f} %, {len(fitted)} graphs")
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield PyTorch's constants, fitted to every graph."""
+    fitted = priced_cases(reference)
+    framework = replace(fit(fitted), pace=depthwise_paces(read_profiles(reference)))
+    yield Calibration(
+        name=CALIBRATION.stem, about=".", tables=hashes(reference, [TABLE, SHAPES, PROFILES]),
+        rows=len(fitted), split=SPLIT,
+        error=float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)])),
+        more=['versions = { framework = "PyTorch 1.12 to 2.1, eager, fp32" }'],
+        lines=[
+            *table_lines("framework.launch_s", framework.launch_s),
+            *table_lines("framework.pace", framework.pace, ".3f"),
+            *table_lines("framework.gradient", framework.gradient, ".3f"),
+        ],
+    )  # fmt: skip
 
 
 def priced_cases(reference: Path) -> list[Fitted]:
@@ -184,34 +186,3 @@ def _host_error(framework: Framework, rows: Sequence[Fitted], phase: str, launch
 
 def _mean_error(ratios: Iterable[float]) -> float:
     return float(np.mean(np.abs(np.log(list(ratios)))))
-
-
-def _text(reference: Path, framework: Framework, rows: int, error: float) -> str:
-    tables = [TABLE, SHAPES, PROFILES]
-    listed = ", ".join(f'"{name}"' for name in tables)
-    digests = ", ".join(f'"{sha256_of(reference / name)}"' for name in tables)
-    lines = [
-        "# Written by `python -m lab.fits.graphs`. To change a number, change",
-        "# the fit.",
-        "[provenance]",
-        f"measured = [{listed}]",
-        f"sha256 = [{digests}]",
-        f"rows = {rows}",
-        f'split = "{SPLIT}"',
-        f"held_out_mape = {error:.4f}",
-        'versions = { framework = "PyTorch 1.12 to 2.1, eager, fp32" }',
-        "",
-        "[framework.launch_s]",
-        *(f"{phase} = {launch_s:.3g}" for phase, launch_s in framework.launch_s.items()),
-        "",
-        "[framework.pace]",
-        *(f"{name} = {factor:.3f}" for name, factor in framework.pace.items()),
-        "",
-        "[framework.gradient]",
-        *(f"{vendor} = {factor:.3f}" for vendor, factor in framework.gradient.items()),
-    ]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()

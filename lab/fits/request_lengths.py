@@ -1,28 +1,26 @@
-"""Fit the length tables of `chat` and `code` to the Azure LLM inference traces of 2023.
+"""Fit the length tables of workloads to traces: `chat` and `code` to Azure's of 2023, or one's own.
 
-Patel et al., "Splitwise" (2024) published them. Every fifth row is held out; the error is that of
-the deciles of prompt and output lengths drawn from the tables against those of the held-out rows.
-
-    python -m lab.fits.request_lengths [chat | code] [--measured FILE --name NAME]
+Patel et al., "Splitwise" (2024) published Azure's. Every fifth row is held out; the error is that
+of the deciles of lengths drawn from the tables against those of the held-out rows.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from simulators.core.calibration import reference_folder, sha256_of, write_calibration
-from simulators.core.errors import UserError
-from simulators.core.folder import PACKAGE
+from lab.fits.driver import Calibration, hashes
+from simulators.core.calibration import sha256_of
+from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.length_distributions import Distribution, Quantiles
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import Workload
 
+FOLDER, OWN = PACKAGE / WORKLOADS.path, Path("catalog") / "workloads"
 TRACES = {
     "chat": "traces/azure_llm_2023_conv.parquet",
     "code": "traces/azure_llm_2023_code.parquet",
@@ -37,6 +35,18 @@ RANGES = 12
 PROMPT_PROBABILITY = (*np.linspace(0.0, 0.98, 99), 0.985, 0.99, 0.995, 0.998, 0.999, 1.0)
 OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 """Finer towards the tail, which carries much of the mean."""
+
+
+def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the workloads that are asked for, of all unless some are."""
+    for name, trace in TRACES.items():
+        if not only or name in only:
+            yield _calibration(name, reference / trace, hashes(reference, [trace]))
+
+
+def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
+    """Yield a workload of a user's own trace, under a name that is given or the file's."""
+    yield _calibration(device or measured.stem, measured, {measured.name: sha256_of(measured)})
 
 
 def fit(prompt: Ints, output: Ints, name: str) -> Workload:
@@ -74,35 +84,20 @@ def held_out(count: int) -> Ints:
     return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
 
 
-def write(name: str, file: Path, measured: str) -> Path:
-    """Fit a workload to a trace and write its calibration; return where."""
+def _calibration(name: str, file: Path, tables: Mapping[str, str]) -> Calibration:
     trace = load_trace(str(file))
     kept = np.ones(trace.prompt_tokens.size, bool)
     kept[held_out(kept.size)] = False
     workload = fit(trace.prompt_tokens[kept], trace.output_tokens[kept], name)
-    error = held_out_error(workload, trace.prompt_tokens[~kept], trace.output_tokens[~kept])
-    lines = [
-        f"# Written by `python -m lab.fits.request_lengths {name}`."
-        " To change a number, change the fit.",
-        "[provenance]",
-        f'measured = "{measured}"',
-        f'sha256 = "{sha256_of(file)}"',
-        f"rows = {int(kept.sum())}",
-        f'split = "{SPLIT}"',
-        f"held_out_mape = {error:.4f}",
-        "",
-        "[prompt]",
-        *_lines(workload.prompt),
-    ]
+    lines = ["", "[prompt]", *_lines(workload.prompt)]
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
         lines += ["", "[[output]]"]
         lines += [f"prompt_up_to = {end:.0f}"] if end < np.inf else []
         lines += _lines(table)
-    target = PACKAGE / "serving" / "calibration" / "workloads" / f"{name}.toml"
-    if name not in TRACES:
-        target = Path("catalog") / "workloads" / f"{name}.toml"
-    write_calibration(target, "\n".join(lines))
-    return target
+    return Calibration(
+        name=name, tables=tables, is_listed=False, rows=int(kept.sum()), split=SPLIT, lines=lines,
+        error=held_out_error(workload, trace.prompt_tokens[~kept], trace.output_tokens[~kept]),
+    )  # fmt: skip
 
 
 def _table(tokens: Ints, probability: Sequence[float]) -> Quantiles:
@@ -114,31 +109,5 @@ def _table(tokens: Ints, probability: Sequence[float]) -> Quantiles:
 
 def _lines(table: Distribution) -> list[str]:
     assert isinstance(table, Quantiles)  # `fit` makes no others
-    return [f"probability = {_listed(table.probability)}", f"tokens = {_listed(table.tokens)}"]
-
-
-def _listed(values: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{value:g}" for value in values) + "]"
-
-
-def main() -> None:
-    """Fit what the command line asks for."""
-    parser = argparse.ArgumentParser(description="fit the length tables of workloads")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(TRACES)}; all if none is given")
-    parser.add_argument("--measured", help="a trace of one's own, for a workload of the name given")
-    options = parser.parse_args()
-    if options.measured:
-        for name in options.names or ["mine"]:
-            print(write(name, Path(options.measured), options.measured))
-        return
-    reference = reference_folder()
-    if reference is None:
-        raise UserError("the traces are absent: set $SWEEPER_REFERENCE to the reference folder")
-    for name in options.names or TRACES:
-        if name not in TRACES:
-            raise UserError(f"'{name}' is no workload we fit; give --measured FILE")
-        print(write(name, reference / TRACES[name], TRACES[name]))
-
-
-if __name__ == "__main__":
-    main()
+    columns = {"probability": table.probability, "tokens": table.tokens}
+    return [f"{name} = [{', '.join(f'{v:g}' for v in of)}]" for name, of in columns.items()]

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import Plan, plan_for
-from simulators.collectives.single import simulate
-from simulators.collectives.topology import Dimension, Topology
-from simulators.collectives.world import FINISH_NS
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import PLAN, request
+from simulators.collectives.events.run import simulate
+from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
+from simulators.collectives.topologies.topology import Dimension, Topology
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
 NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_binary_tree"}
 GIB = 2.0**30
 """A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
+HGX_LATENCY_S, HGX_MEMORY_BYTES_PER_S = 936.25e-9, 3.35e12
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def read_runs(reference: Path) -> Runs:
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
         plans=[plan_of_row(r) for r in rows],
-        requests=np.array([_request(i, r) for i, r in enumerate(rows)]),
+        requests=np.array([_request(r) for r in rows]),
         memory_bytes_per_s=np.array([r["local_mem_bw_GBps"] * 1e9 for r in rows]),
         finish_ns=np.array([r["finish_ns_max"] for r in rows]),
     )
@@ -51,10 +51,11 @@ def read_runs(reference: Path) -> Runs:
 
 def analytic_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the phase model says of every run."""
-    out = np.zeros(len(runs.plans), np.int64)
+    out, requests = np.zeros(len(runs.plans), np.int64), runs.requests.copy()
+    requests[:, PLAN] = np.arange(len(runs.plans))
     whole = np.stack([p.whole for p in runs.plans])
     rates = np.stack([p.rates for p in runs.plans])
-    collectives_ns(runs.requests, runs.memory_bytes_per_s, whole, rates, out)
+    collectives_ns(requests, runs.memory_bytes_per_s, whole, rates, out)
     return out
 
 
@@ -62,9 +63,19 @@ def event_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the event loop says of every run with contention, and 0 of the others."""
     out = np.zeros(len(runs.plans), np.int64)
     for i in np.flatnonzero(runs.is_aware):
-        report = simulate(runs.plans[i], runs.requests[i], float(runs.memory_bytes_per_s[i]))
-        out[i] = report[FINISH_NS]
+        memory = float(runs.memory_bytes_per_s[i])
+        out[i] = simulate(runs.plans[i], runs.requests[i], memory).finish_ns
     return out
+
+
+def hgx(ranks: int, gbytes_per_s: float) -> Plan:
+    """Return the network of the peer's HGX-H100 configuration, of some NPUs and GB/s."""
+    return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
+
+
+def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
+    """Return what the event loop says of one collective under that configuration."""
+    return simulate(plan, request(collective, size_bytes), HGX_MEMORY_BYTES_PER_S).finish_ns
 
 
 def plan_of_row(row: dict[str, Any]) -> Plan:
@@ -101,14 +112,13 @@ def _algorithm_of(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def _request(index: int, row: dict[str, Any]) -> list[int]:
-    return [
-        index,
-        COLLECTIVES.index(row["collective"]),
+def _request(row: dict[str, Any]) -> NDArray[np.int64]:
+    return request(
+        row["collective"],
         row["size_bytes"],
-        row["preferred_dataset_splits"],
-        row["active_chunks_per_dimension"],
-        row["num_queues_per_dim"],
-        row["endpoint_delay"],
-        int(row["collective_optimization"] == "baseline"),
-    ]
+        splits=row["preferred_dataset_splits"],
+        active=row["active_chunks_per_dimension"],
+        queues=row["num_queues_per_dim"],
+        endpoint_ns=row["endpoint_delay"],
+        baseline=row["collective_optimization"] == "baseline",
+    )

@@ -1,152 +1,97 @@
-"""Another simulator's runs, for its rules and for trends; its times are not the truth.
+"""VIDUR's own definitions, where ours differ: to compare runs with that simulator event by event.
 
-AISimulate 0.13 (NVIDIA) under the rules of vLLM 1. One run has iterations of fixed length, so that
-nothing but the scheduler can differ. Others differ from a base in one setting: what a change does
-should point the same way here, and about as far.
+Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
+microsoft/vidur at 7d47513363ec. Embedding, LM head, sampling and host time are not counted, and a
+mixed batch adds its prefill and decode parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import numpy as np
-import pyarrow.parquet as pq
 
-from simulators.core.contract import Check
-from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
-from simulators.serving.engine.service import Engine, Limits, serve
-from simulators.serving.point import ServingPoint
-from simulators.serving.prices.operator_table import part_price
-from simulators.serving.run import run_of
+from simulators.catalog.model import load_model
+from simulators.core.jit import Floats, Ints
+from simulators.serving.engine.batch import DECODES, PREFILLS, PRICE, TOKENS
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.prices.operator_table import (
+    CHUNKS,
+    END,
+    KV_SAVE,
+    TOKEN_STEP,
+    OpTable,
+    Times,
+    by_tokens,
+    decode_s,
+    layer_ms,
+    prefill_s,
+    stage_table,
+    with_layers_s,
+)
 
-REQUESTS = "serving_peers/aisimulate_requests.parquet"
-EXACT_S, FAR = 1e-5, 0.30
+LAUNCH_MS = 0.02
+"""Host time of one collective, added to each of the two all-reduces of a layer."""
 
-FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"
-FIXED_S, FIXED_BLOCKS = (0.04, 0.01), 100_000
-"""A prompt part of 40 ms, a decode part of 10 ms, and memory without end."""
+GQA_FACTOR = 1.1
+"""Attention over more than one request costs this much more where heads share keys and values."""
 
-TIMES = {"first_admit_ms": SCHEDULED, "first_token_ms": FIRST_TOKEN, "last_token_ms": COMPLETED}
+LAYERS_AND_GQA = {
+    "meta-llama/Llama-2-7b-hf": (32, False),
+    "meta-llama/Llama-2-70b-hf": (80, True),
+    "meta-llama/Meta-Llama-3-8B": (32, True),
+    "meta-llama/Meta-Llama-3-70B": (80, True),
+    "codellama/CodeLlama-34b-Instruct-hf": (48, True),
+    "internlm/internlm-20b": (60, False),
+    "internlm/internlm2-20b": (48, True),
+    "microsoft/phi-2": (32, False),
+    "Qwen/Qwen-72B": (80, False),
+}
+"""Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
 
-BASE = {
-    "scheduler": "vllm_v1", "chunk_size": 8192, "max_batch": 256, "block_size": 64,
-    "watermark": 0.0, "max_context": 16384, "without": "clocks",
-}  # fmt: skip
-"""Its engine. Its tables hold kernels timed alone, on boards that do not slow down under load."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two runs on the same requests that differ in one setting, and the means the peer printed."""
-
-    name: str
-    run: str  # whose requests both take
-    model: str
-    before: Mapping[str, object]
-    after: Mapping[str, object]
-    before_ms: tuple[float, float] = field(kw_only=True)  # mean TTFT and TPOT
-    after_ms: tuple[float, float] = field(kw_only=True)
-
-
-PAIRS = (
-    Pair(
-        "8B, H100 to A100", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
-        {"gpu": "h100_sxm"}, {"gpu": "a100_sxm"},
-        before_ms=(41.10, 9.755), after_ms=(205.87, 60.584),
-    ),
-    Pair(
-        "8B, budget 2,048 to 8,192", "r14_8b_h100_tp1_long_mbt2048_q2", "llama3_1_8b",
-        {"gpu": "h100_sxm", "chunk_size": 2048}, {"gpu": "h100_sxm"},
-        before_ms=(237.59, 11.963), after_ms=(221.31, 12.097),
-    ),
-    Pair(
-        "70B, 4 H100 to 2 H200", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
-        {"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2},
-        before_ms=(124.50, 22.930), after_ms=(249.17, 43.133),
-    ),
-)  # fmt: skip
-"""Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
+SAVED, GROUPED = CHUNKS + 1, CHUNKS + 2
+"""Further entries of a table's `shape`: sizes at which keys and values are saved, whether heads
+share them. Their times follow the other tables."""
 
 
-def peer_checks(reference: Path) -> Iterator[Check]:
-    """Yield the comparisons with the peer's runs."""
-    file = reference / REQUESTS
-    if not file.is_file():
-        yield Check(name="aisimulate", value=None, note=f"absent: {REQUESTS}")
-        return
-    yield _fixed_check(file)
-    for pair in PAIRS:
-        yield from _pair_checks(pair, _asked(file, pair.run)[0])
+def layers_and_gqa(model: str) -> tuple[int, bool]:
+    """Return the layers of a model by its Hugging Face name, and whether heads share keys.
+
+    Raises:
+        UnknownNameError: neither VIDUR nor the catalog has it.
+    """
+    if model in LAYERS_AND_GQA:
+        return LAYERS_AND_GQA[model]
+    known = load_model(model)
+    return known.layers, known.kv_heads != known.heads
 
 
-def _fixed_check(file: Path) -> Check:
-    """Replay the run whose iterations take fixed times."""
-    asked, theirs_s = _asked(file, FIXED_RUN)
-    limits = Limits(
-        blocks=FIXED_BLOCKS,
-        block_size=64,
-        watermark=0.0,
-        seats=256,
-        batch_tokens=8192,
-        chunk=8192,
-        most_tokens=64 * FIXED_BLOCKS,
-    )
-    world = serve(
-        Engine(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
-        limits,
-        asked,
-        replicas=1,
-        shape=np.zeros(1, np.int64),
-        table=np.array(FIXED_S),
-    )
-    error_s = float(np.abs(world.times[:, list(TIMES.values())] - theirs_s).max())
-    return Check(
-        name=f"aisimulate {FIXED_RUN}",
-        value=error_s,
-        unit="s",
-        limit=EXACT_S,
-        ok=error_s <= EXACT_S,
-        rows=len(theirs_s),
-        note="times of all requests under vllm_v1",
+def vidur_table(times: Times, *, layers: int, grouped: bool, tp: int) -> OpTable:
+    """Return the price table of a stage of `layers` layers.
+
+    Raises:
+        UserError: an operator is missing.
+    """
+    known = stage_table(times, layer_ms(times, tp=tp, launch_ms=LAUNCH_MS), layers=layers)
+    saves = by_tokens(times, KV_SAVE) * layers
+    return OpTable(
+        np.array([*known.shape, saves.size, grouped], np.int64),
+        np.concatenate([known.table, saves / 1e3]),
     )
 
 
-def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
-    """Yield how far the ratio of two runs is from the peer's, for mean TTFT and TPOT."""
-    means = []
-    for setting in (pair.before, pair.after):
-        point = ServingPoint(**{"model": pair.model, **BASE, **setting})  # type: ignore[arg-type]
-        metrics = run_of(point, asked).metrics()
-        means.append((metrics.ttft_mean_s, metrics.tpot_mean_s))
-    for i, name in enumerate(("TTFT", "TPOT")):
-        before, after = means[0][i], means[1][i]
-        if before is None or after is None:
-            continue
-        ours, theirs = after / before, pair.after_ms[i] / pair.before_ms[i]
-        error = abs(ours / theirs - 1.0)
-        same_way = (ours > 1.0) == (theirs > 1.0)
-        yield Check(
-            name=f"aisimulate {pair.name}: {name}",
-            value=error,
-            limit=FAR,
-            ok=same_way and error <= FAR,
-            rows=asked.arrival_s.size,
-            note=f"ours x{ours:.2f}, theirs x{theirs:.2f}; clocks as of kernels alone",
-        )
+@kernel(PRICE)
+def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
 
-
-def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
-    """Return the requests of a run, and the peer's times of each in seconds."""
-    rows = pq.read_table(file, filters=[("run", "=", run)]).sort_by("request_id")
-    asked = Requests(
-        rows["arrival_ms"].to_numpy() / 1e3,
-        rows["input_tokens"].to_numpy().astype(np.int64),
-        rows["output_tokens"].to_numpy().astype(np.int64),
-        np.zeros((len(rows), 2)),
-    )
-    return asked, np.stack([rows[name].to_numpy() / 1e3 for name in TIMES], axis=1)
+    The time to save keys and values is known at multiples of eight tokens, and taken as none
+    elsewhere. What else the table lacks is not a number, and ends the run.
+    """
+    price[:] = 0.0
+    spent, tokens = 0.0, int(step[TOKENS])
+    if tokens % TOKEN_STEP == 0 and tokens // TOKEN_STEP < shape[SAVED]:
+        spent += table[shape[END] + tokens // TOKEN_STEP]
+    grouped = shape[GROUPED] == 1
+    part = decode_s(step, shape, table, price)
+    spent += part * GQA_FACTOR if grouped and step[DECODES] > 1.0 else part
+    part = prefill_s(step, shape, table, price)
+    spent += part * GQA_FACTOR if grouped and step[PREFILLS] > 1.0 else part
+    return with_layers_s(spent, step, shape, table, price)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from lab.profiler.shapes import Call
 from simulators.core.errors import UserError
@@ -62,21 +62,6 @@ class Timed:
     timing: str
     power_w: float | None
     clock_mhz: float | None
-
-
-class Clock(Protocol):
-    """Seconds of each of several repeats."""
-
-    name: str
-
-    def alone_s(self, run: Run, repeats: int) -> list[float]:
-        """Time calls one by one."""
-
-    def cold_s(self, run: Run, repeats: int) -> list[float]:
-        """Time calls one by one, each after the caches were overwritten."""
-
-    def looped_s(self, run: Run, loop: int, repeats: int) -> list[float]:
-        """Time loops of calls; the result is per call."""
 
 
 def import_torch() -> Any:
@@ -123,7 +108,7 @@ class Bench:
         Raises:
             RuntimeError: PyTorch cannot run it on this device, for want of memory or of a kernel.
         """
-        clock: Clock = (
+        clock = (
             _HostClock(self.evictor)
             if self.device == "cpu"
             else _CudaClock(self.torch, self.evictor, looped=call.looped)

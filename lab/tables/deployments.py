@@ -6,52 +6,67 @@ Rows are left out by the documented rules of `excluded` alone, none of which loo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
+from lab.tables.catalog_names import MODELS, four_bit_experts, is_gpu
 from lab.tables.known import known_rows
+from lab.tables.rows import read_table
 from simulators.catalog.model import load_model
-from simulators.composition.deployments import FRAMEWORKS, Deployed, four_bit_experts
-from simulators.core.folder import GPUS
+from simulators.serving.measured_deployments import FRAMEWORKS, SPREAD, Deployed
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
 PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"
-
-MODELS = {
-    "MiniMaxAI/MiniMax-M2.5": "minimax_m2_5",
-    "Qwen/Qwen3-235B-A22B-FP8": "qwen3_235b",
-    "Qwen/Qwen3.5-397B-A17B": "qwen3_5_397b",
-    "deepseek-ai/DeepSeek-R1": "deepseek_v3",
-    "deepseek-ai/DeepSeek-V3": "deepseek_v3",
-    "meta-llama/Llama-3.1-70B": "llama3_1_70b",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama3_1_8b",
-    "moonshotai/Kimi-K2.5": "kimi_k2_5",
-    "nvidia/DeepSeek-R1-NVFP4": "deepseek_v3",
-    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek_v3",
-    "openai/gpt-oss-120b": "gpt_oss_120b",
-    "zhipuai/GLM-5": "glm_5",
-}
 
 CROWDED = "trtllm/1.0.0rc3/meta-llama"
 """A source whose engines take no more requests than are stated, while one more is in flight: its
 first tokens wait for the time of a whole answer over the clients."""
 
 
-def silicon(reference: Path) -> list[Deployed]:
+MEAN = 1.0 - SPREAD / 2.0
+"""Of lengths over the longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicDeployment(Deployed):
+    """A measured deployment as it was published, beside what the peer says of it."""
+
+    name: str
+    family: tuple[str, ...]  # model, GPU, framework, precision and version
+    peer_ttft_s: float | None
+    peer_tpot_s: float | None
+    excluded: str  # why it is left out of what is held to a limit; empty: it is not
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU: what is held out together."""
+        return f"{self.model}.{self.gpu}"
+
+    @property
+    def mean_prompt(self) -> float:
+        """Tokens of a prompt, on average."""
+        return MEAN * self.prompt
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model has no experts."""
+        return load_model(self.model).experts == 0
+
+
+def silicon(reference: Path) -> list[PublicDeployment]:
     """Return the aggregated deployments of the reference folder, without copies.
 
     Without the table of the peer, it answers none.
     """
-    answers = pq.read_table(reference / PEER).to_pylist() if (reference / PEER).is_file() else []
+    answers = read_table(reference / PEER).to_pylist() if (reference / PEER).is_file() else []
     peers = {row["id"]: row for row in answers}
-    found: dict[tuple[object, ...], Deployed] = {}
-    rows = pq.read_table(reference / SILICON).to_pylist()
+    found: dict[tuple[object, ...], PublicDeployment] = {}
+    rows = read_table(reference / SILICON, mode="agg").to_pylist()
     aggregated = known_rows(
-        [row for row in rows if row["mode"] == "agg" and row["concurrency"]], SILICON,
-        model=MODELS.__contains__, gpu=GPUS.has, framework=FRAMEWORKS.__contains__,
+        [row for row in rows if row["concurrency"]], SILICON, model=MODELS.__contains__,
+        gpu=is_gpu, framework=FRAMEWORKS.__contains__,
     )  # fmt: skip
     for row in aggregated:
         one = _deployed(row, peers.get(row["id"], {}))
@@ -61,7 +76,7 @@ def silicon(reference: Path) -> list[Deployed]:
     return list(found.values())
 
 
-def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> Deployed:
+def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployment:
     """Return one row.
 
     Assumed where the table is silent: of mixtures in 4 bits the experts alone are narrow; the KV
@@ -70,7 +85,7 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> Deployed:
     model, framework = MODELS[row["model"]], row["framework"]
     precision = row["precision"] or "bf16"
     answered = bool(peer.get("aic_ok"))  # else the peer has nothing to say
-    return Deployed(
+    return PublicDeployment(
         name=row["id"],
         family=(model, row["gpu"], framework, precision, row["framework_version"] or ""),
         framework=framework,

@@ -8,15 +8,14 @@ which leave residual sums, norms and rotary embeddings apart, in loops that keep
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from lab.tables.rows import read_table
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -92,9 +91,8 @@ class LayerRows:
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every board, model and degree."""
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in _rows(reference / LINEAR):
-        if row["source"] == SOURCE and row["gpu"] in BOARDS:
-            groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
+    for row in read_table(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)).to_pylist():
+        groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
     found = []
     for (board, model, tp), rows in groups.items():
         timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
@@ -136,8 +134,3 @@ def _model(row: dict[str, Any]) -> LanguageModel:
         ffn=int(row["mlp_hidden"]),
         vocab=int(row["vocab_size"]),
     )
-
-
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows

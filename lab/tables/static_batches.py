@@ -9,46 +9,20 @@ masked multi-head attention read the keys of a group for each of its heads.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
-
+from lab.tables.catalog_names import MODELS, is_gpu, replica_of
 from lab.tables.known import known_rows
-from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
-from simulators.composition.engine_columns import (
-    BORROWED,
-    COLUMNS,
-    bare,
-    numbers_of,
-    step_columns,
-)
-from simulators.composition.replica import Replica, load_runtime
-from simulators.core.folder import GPUS
+from lab.tables.rows import read_table
+from simulators.composition.replica import Replica, Runtime
 from simulators.workload.llm.parallelism import Parallelism
-from simulators.workload.llm.step import decode_step, prefill_step
-
-Floats = NDArray[np.float64]
 
 STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
 SESSION = "trtllm_session"
 
-MODELS = {
-    "LLaMA 7B": "llama2_7b",
-    "LLaMA 70B": "llama2_70b",
-    "GPT-J 6B": "gptj_6b",
-    "Mistral 7B": "mistral_7b",
-    "Mixtral 8x7B": "mixtral_8x7b",
-}
-
-DECODE = [COLUMNS.index(name) for name in ("decode", BORROWED["decode"])]
 SHARED_SINCE = "v0.8.0"
 
 UNSURE = "v0.7.1"
@@ -84,29 +58,19 @@ class StaticBatch:
         """Return how long the batch took."""
         return self.batch * self.output / self.tokens_per_s
 
-    def replica(self) -> Replica:
-        """Return who ran it, with a runtime that adds nothing."""
-        gpu = load_gpu(self.gpu)
-        return Replica(
-            model=load_model(self.model),
-            gpu=gpu,
-            cluster=cluster_for("auto", gpu),
-            cut=Parallelism(tp=self.tp),
-            dtype=self.precision,
-            kv_dtype=self.precision,
-            runtime=bare(SESSION),
-        )
+    def replica(self, runtime: Runtime) -> Replica:
+        """Return who ran it, under a runtime."""
+        return replica_of(
+            self.model, self.gpu, cut=Parallelism(tp=self.tp), dtype=self.precision,
+            kv_dtype=self.precision, runtime=runtime,
+        )  # fmt: skip
 
 
 def static_rows(reference: Path) -> list[StaticBatch]:
     """Return the static batches of the reference folder, each once: as its last release has it."""
     found = {}
-    rows = known_rows(
-        pq.read_table(reference / STATIC).to_pylist(),
-        STATIC,
-        model=MODELS.__contains__,
-        gpu=GPUS.has,
-    )
+    table = read_table(reference / STATIC).to_pylist()
+    rows = known_rows(table, STATIC, model=MODELS.__contains__, gpu=is_gpu)
     for row in sorted(rows, key=lambda row: str(row["doc_tag"])):
         unsure = row["doc_tag"] == UNSURE and row["tp_size"] > 1
         if row["output_tokens_per_s_total"] and not unsure:
@@ -127,28 +91,3 @@ def _batch(row: Mapping[str, Any]) -> StaticBatch:
         output=int(row["osl"]),
         tokens_per_s=row["output_tokens_per_s_total"],
     )
-
-
-def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
-    """Return what whole batches take, by column, and the replica of each."""
-    columns, replicas = np.zeros((len(rows), len(COLUMNS))), []
-    for i, row in enumerate(rows):
-        replica, batch = row.replica(), np.array([float(row.batch)])
-        decodes = decode_step(batch, row.prompt + row.output / 2.0)
-        prefill = step_columns(replica, prefill_step(batch, float(row.prompt)))
-        decode = step_columns(replica, decodes)
-        if not row.shares_keys:
-            apart = dataclasses.replace(replica.model, kv_heads=replica.model.heads)
-            unshared = step_columns(dataclasses.replace(replica, model=apart), decodes)
-            decode[:, DECODE] = unshared[:, DECODE]
-        columns[i] = (prefill + (row.output - 1.0) * decode)[0]
-        replicas.append(replica)
-    return columns, replicas
-
-
-def predicted_s(rows: Sequence[StaticBatch]) -> Floats:
-    """Return how long batches take under the session runtime, their groups left out of its fit."""
-    columns, replicas = static_columns(rows)
-    runtimes = [load_runtime(f"{SESSION}@{row.group}") for row in rows]
-    numbers = [numbers_of(*one) for one in zip(runtimes, replicas, strict=True)]
-    return np.asarray(np.sum(columns * np.stack(numbers), axis=-1), np.float64)

@@ -1,4 +1,4 @@
-"""One collective on one network: seconds, bandwidths, what is on the wires.
+"""One collective on one network: seconds, bandwidths, bytes and energy on the wires.
 
 Several fidelities stand behind one interface. `measured` is what NCCL, or a framework's own
 all-reduce, was measured to take inside a node; `analytic` and `event` are models of an algorithm on
@@ -18,17 +18,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.analytic import BASELINE, OP, RANKS, collectives_ns
 from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
+from simulators.collectives.closed.hierarchy import measured_s
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import BASELINE, OP
+from simulators.collectives.closed.traffic import (
+    BUSY_NS,
+    COLUMNS,
+    ENERGY_J,
+    MESSAGES,
+    RANK_BYTES,
+    traffic,
+)
+from simulators.collectives.events.run import Report, has_event_model, simulate
 from simulators.collectives.explain import explained
-from simulators.collectives.hierarchy import measured_s
 from simulators.collectives.measured import GROWTH, NETWORKS
-from simulators.collectives.phases import MAX_DIMENSIONS
-from simulators.collectives.plan import NS, Plan
-from simulators.collectives.single import has_event_model, simulate
-from simulators.collectives.topology import file_behind
-from simulators.collectives.traffic import BUSY_NS, COLUMNS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
-from simulators.collectives.world import BUSY_OF, FINISH_NS, LINK_EVENTS, UNFINISHED
+from simulators.collectives.topologies.blocks import MAX_DIMENSIONS, RANKS
+from simulators.collectives.topologies.plan import NS, Plan
+from simulators.collectives.topologies.topology import file_behind
 from simulators.core.columns import outcome
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
@@ -121,19 +128,18 @@ class Collectives:
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time every row: the formulas in one call, events and measured curves by group."""
         rows = Rows.of(batch)
-        reasons = rows.reasons()
+        reasons, whole = rows.reasons(), rows.stacked("whole")
         out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}
         seen = np.zeros((batch.num_rows, COLUMNS))
-        traffic(rows.requests, rows.whole, rows.rates, rows.energy_j_per_bit, seen)
+        traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
         for d, name in enumerate(UTILISATIONS):
-            out[name] = np.where(rows.whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
+            out[name] = np.where(whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
         flags = np.zeros((2, batch.num_rows), bool)
         _analytic(rows, reasons, out)
         for fidelity in EVENTFUL:
             _event(rows, fidelity, reasons, out)
         _measured(rows, reasons, out, flags)
         size = rows.size_bytes.astype(np.float64)
-        ranks = rows.ranks
         moving = np.where(out["time_s"] > 0.0, out["time_s"], np.nan)
         for name in UTILISATIONS:
             out[name] = np.minimum(out[name] / NS / moving, 1.0)
@@ -143,14 +149,11 @@ class Collectives:
             out["busbw_bytes_per_s" + bound] = rows.busbw_factor * size / over
         out["algbw_bytes_per_s"] = size / moving
         out["messages"], out["wire_bytes"] = seen[:, MESSAGES], seen[:, RANK_BYTES]
-        out["energy_j"], out["ranks"] = seen[:, ENERGY_J], ranks
+        out["energy_j"], out["ranks"] = seen[:, ENERGY_J], rows.ranks
         answer = outcome(
-            CollectiveMetrics,
-            out,
-            infeasible=list(reasons),
-            calibrated=flags[0],
+            CollectiveMetrics, out, infeasible=list(reasons), calibrated=flags[0],
             extrapolated=flags[1],
-        )
+        )  # fmt: skip
         for name in ("energy_j", *UTILISATIONS):
             at = answer.schema.get_field_index(name)
             known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
@@ -164,15 +167,13 @@ class Collectives:
             Infeasible: the collective cannot be carried out so.
             UserError: a value nothing answers to.
         """
-        columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
-        batch = pa.RecordBatch.from_pydict(columns)
+        batch = _batch_of(point)
         [row] = self.evaluate(batch).to_pylist()
         if row["status"] != "ok":
             name, _, words = row["reason"].partition(": ")
             raise Infeasible(name, words)
-        rows = Rows.of(batch)
+        rows, [given] = Rows.of(batch), batch.to_pylist()
         memory = float(rows.memory_bytes_per_s[0])
-        given = {name: column[0] for name, column in columns.items()}
         return explained(rows.plans[0], rows.requests[0], memory, given | row)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
@@ -186,15 +187,18 @@ class Collectives:
 
     def warm_up(self) -> None:
         """Compile the models."""
-        for fidelity in ("analytic", "event", "flow"):
+        for fidelity in ("analytic", *EVENTFUL):
             point = {"collective": "all_reduce", "size_bytes": 1024, "fidelity": fidelity}
-            columns = {
-                f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)
-            }  # fmt: skip
-            self.evaluate(pa.RecordBatch.from_pydict(columns))
+            self.evaluate(_batch_of(point))
 
 
 SIMULATOR = Collectives()
+
+
+def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of one point; fields that are left out have their defaults."""
+    columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
@@ -202,8 +206,9 @@ def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (reasons == ""))
     taken = np.zeros(where.size, np.int64)
     collectives_ns(
-        rows.requests[where], rows.memory_bytes_per_s[where], rows.whole, rows.rates, taken
-    )
+        rows.requests[where], rows.memory_bytes_per_s[where], rows.stacked("whole"),
+        rows.stacked("rates"), taken,
+    )  # fmt: skip
     impossible = taken == IMPOSSIBLE
     for i in where[impossible]:
         reasons[i] = _why_not(rows, int(i))
@@ -213,35 +218,35 @@ def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
 def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> None:
     """Time the rows that ask for events, each distinct one once."""
     where = np.flatnonzero(rows.is_word("fidelity", fidelity) & (reasons == ""))
-    done: dict[bytes, NDArray[np.int64] | str] = {}
+    done: dict[bytes, Report | str] = {}
     for i in where:
         plan, request = rows.plans[rows.plan[i]], rows.requests[i]
         memory = float(rows.memory_bytes_per_s[i])
         key = request.tobytes() + np.float64(memory).tobytes()
         if key not in done:
-            if not has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
-                done[key] = _why_not(rows, int(i))
-            else:
+            if has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
                 done[key] = _simulated(plan, request, memory, is_fair=fidelity == "flow")
+            else:
+                done[key] = _why_not(rows, int(i))
         found = done[key]
         if isinstance(found, str):
             reasons[i] = found
             continue
-        _write(out, np.array([i]), np.array([found[FINISH_NS] / NS]))
+        _write(out, np.array([i]), np.array([found.finish_ns / NS]))
         for d in np.flatnonzero(plan.whole[:, RANKS] > 1):
-            out[UTILISATIONS[d]][i] = float(found[BUSY_OF + d])
+            out[UTILISATIONS[d]][i] = float(found.busy_ns[d])
 
 
 def _simulated(
     plan: Plan, request: NDArray[np.int64], memory_bytes_per_s: float, *, is_fair: bool
-) -> NDArray[np.int64] | str:
+) -> Report | str:
     """Return a run's report, or why there is none."""
     try:
         report = simulate(plan, request, memory_bytes_per_s, is_fair=is_fair)
     except Infeasible as verdict:
         return str(verdict)
-    if report[UNFINISHED]:
-        return f"too_many_events: gave up after {report[LINK_EVENTS]:,} link events"
+    if report.unfinished:
+        return f"too_many_events: gave up after {report.link_events:,} link events"
     return report
 
 

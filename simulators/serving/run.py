@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass
 from operator import attrgetter
 
-from simulators.composition.deployments import Deployed
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations
@@ -25,6 +24,7 @@ from simulators.serving.engine.policies import Scheduler, load_router, load_sche
 from simulators.serving.engine.replica import ITERATIONS
 from simulators.serving.engine.service import Engine, Limits, kv_blocks, serve, swap_space
 from simulators.serving.engine.state import World
+from simulators.serving.measured_deployments import Deployed
 from simulators.serving.point import CACHED, EVENT, MIXED_STEPS, PREEMPTIONS, SWAP, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Hardware

@@ -1,19 +1,29 @@
-"""How accurate the simulators are, on measured rows that nothing was fitted to."""
+"""How accurate the simulators are, on measured rows that nothing was fitted to.
+
+A claim is a file: `lab/claims/<room>/<claim>.py` has a function `checks(reference, rows)`, which
+returns its lines for a folder of measured tables and for the rows `test` or `all`; one that tells
+versions apart has `by_version` with the same arguments. Tables it cannot do without are its
+`NEEDS`. A user's own stand in `catalog/claims/<room>/` or `$SWEEPER_HOME/claims/<room>/`.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
-import inspect
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
+from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import PACKAGE
 from simulators.core.report import as_markdown, print_checks
-from sweeper import evidence
 from sweeper.commands.flags import flags
-from sweeper.commands.written import write_text
+from sweeper.report import evidence
+from sweeper.report.tables import write_text
 
 
 def main(words: list[str]) -> int:
@@ -50,7 +60,7 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
-CLAIMS = PACKAGE.parent / "lab" / "claims"
+SHIPPED = PACKAGE.parent / "lab" / "claims"
 
 
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
@@ -62,12 +72,17 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
 
 def rooms() -> list[str]:
     """Return the rooms that can be checked: those with a folder of claims."""
-    return sorted(file.parent.name for file in CLAIMS.glob("*/__init__.py"))
+    return sorted({file.parent.name for file in _files("*")})
 
 
 def rooms_by(word: str) -> list[str]:
     """Return the rooms whose checks can be told apart by a word, such as `version`."""
-    return [room for room in rooms() if (CLAIMS / room / f"{word}s.py").is_file()]
+    return [room for room in rooms() if claims(room, f"by_{word}")]
+
+
+def claims(room: str, function: str = "checks") -> list[ModuleType]:
+    """Return the claims of a room that have that function, in the order of their files."""
+    return [module for file in _files(room) if hasattr(module := _module(file), function)]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -76,18 +91,44 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
     Raises:
         UserError: there is no reference folder to check against; the room knows no such word.
     """
-    if by and room not in rooms_by(by):
+    function = f"by_{by}" if by else "checks"
+    asked = claims(room, function)
+    if by and not asked:
         known = ", ".join(rooms_by(by))
         raise UserError(f"checks of '{room}' are not told apart by {by}; those of {known} are")
-    from simulators.core.calibration import reference_folder
-
     folder = Path(reference) if reference else reference_folder()
     if folder is None or not folder.is_dir():
         raise UserError(
             f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
             "by --reference DIR or $SWEEPER_REFERENCE"
         )
-    module = importlib.import_module(f"lab.claims.{room}{f'.{by}s' if by else ''}")
-    assert inspect.isfunction(module.checks)
-    checks: list[Check] = module.checks(folder, rows)
-    return checks
+    return [check for claim in asked for check in _lines(claim, function, folder, rows)]
+
+
+def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterable[Check]:
+    """Return the lines of one claim, or which of its tables are not there."""
+    absent = [name for name in getattr(claim, "NEEDS", ()) if not (folder / name).is_file()]
+    if absent:
+        return [Check(claim.__name__.rpartition(".")[2], None, note=f"absent: {', '.join(absent)}")]
+    found: Iterable[Check] = getattr(claim, function)(folder, rows)
+    return found
+
+
+def _files(room: str) -> list[Path]:
+    """Return the files of a room's claims, the package's first."""
+    home = os.environ.get("SWEEPER_HOME")
+    places = [SHIPPED, Path("catalog") / "claims", *([Path(home) / "claims"] if home else [])]
+    return [file for place in places for file in sorted(place.glob(f"{room}/[!_]*.py"))]
+
+
+@functools.cache
+def _module(file: Path) -> ModuleType:
+    """Return a claim's module: one of the package, or one loaded from a user's file."""
+    if file.is_relative_to(SHIPPED):
+        return importlib.import_module(f"lab.claims.{file.parent.name}.{file.stem}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

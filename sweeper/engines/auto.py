@@ -13,13 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.contract import Hints, load_simulator
 from sweeper.engines import Crew, Engine, Say, load_engine
-from sweeper.space import DesignSpace
-from sweeper.store import Batch, Part
-from sweeper.work import Task, evaluate
+from sweeper.engines.task import Task, evaluate
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Index
+from sweeper.store.store import Part
+from sweeper.units import human
 
 PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer will do."""
@@ -65,7 +66,7 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
     return Estimate(done, spent / max(done, 1))
 
 
-def _spread(space: DesignSpace, count: int) -> NDArray[np.int64]:
+def _spread(space: DesignSpace, count: int) -> Index:
     """Return point numbers, one somewhere in each of `count` equal stretches of the space.
 
     Always in the middle, they could all share one value of the fastest axis.
@@ -126,7 +127,9 @@ class _Choice:
 
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
         options, work_s = self.options, estimate.point_s * self.asked
-        figures = f"{self.asked:,} points × {_short(estimate.point_s)} = {_short(work_s)} of work"
+        figures = (
+            f"{self.asked:,} points × {human(estimate.point_s, 's')} = {human(work_s, 's')} of work"
+        )
         self.hired = self._is_worth_it(estimate)
         if not self.hired:
             why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"
@@ -134,13 +137,6 @@ class _Choice:
             return load_engine("inline")
         say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
         return load_engine("ray", actors=self._workers, point_timeout_s=options.point_timeout_s)
-
-
-def _short(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 ENGINE = Auto

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sweeper.chunks import Chunks
 from sweeper.engines import Say
-from sweeper.store import Batch, Part
-from sweeper.work import Task
+from sweeper.engines.chunks import Chunks
+from sweeper.engines.task import Task
+from sweeper.space.spans import Batch
+from sweeper.store.store import Part
 
 
 @dataclass(frozen=True)

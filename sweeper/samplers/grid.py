@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sweeper.samplers import Results
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Span
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.claims.kernels.fp32_kernels import checks
 from lab.tables.kernels.fused_kernels import TABLES
 from simulators.core.calibration import (
     provenance_of,
@@ -24,13 +24,8 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["k
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Check]:
-    reference = reference_folder()
-    if reference is None:
-        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    if not (reference / "gpu_kernels" / "gemm.parquet").is_file():
-        pytest.skip(f"gpu_kernels is not in {reference}")
-    return {check.name: check for check in checks(reference, "test")}
+def found(claimed: Callable[[str], dict[str, Check]]) -> dict[str, Check]:
+    return claimed("kernels")
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists
 
-from simulators.collectives.graph import (
+from simulators.collectives.traces.layers import data_parallel_step, read_layers
+from simulators.collectives.traces.timeline import (
     COMMUNICATION,
     Node,
     graph_of,
     run_graph,
     timeline,
 )
-from simulators.collectives.layers import data_parallel_step, read_layers
 from simulators.core.errors import UserError
 
 LAYERS = "layer,forward_us,input_grad_us,weight_grad_us,weight_grad_all_reduce_bytes\n"
@@ -52,7 +52,7 @@ def test_nodes_that_wait_for_each_other_are_refused() -> None:
 def test_compiled_graphs_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
     compiled = timeline(graph_of(nodes))
-    monkeypatch.setattr("simulators.collectives.graph.run_graph", run_graph.py_func)
+    monkeypatch.setattr("simulators.collectives.traces.timeline.run_graph", run_graph.py_func)
     assert timeline(graph_of(nodes)).end_ns.tolist() == compiled.end_ns.tolist()
 
 

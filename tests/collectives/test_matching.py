@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulators.collectives.graph import Timeline, graph_of, timeline
-from simulators.collectives.matching import nodes_of_ranks
-from simulators.collectives.trace import Operator
+from simulators.collectives.traces.matching import nodes_of_ranks
+from simulators.collectives.traces.operators import Operator
+from simulators.collectives.traces.timeline import Timeline, graph_of, timeline
 from simulators.core.errors import UserError
 
 

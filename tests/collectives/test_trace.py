@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, builds, from_regex, integers, lists
 
-from simulators.collectives.chakra import read_chakra, write_chakra
-from simulators.collectives.graph import graph_of, timeline
-from simulators.collectives.layers import Layer, operators_of, read_layers, write_layers
-from simulators.collectives.trace import Operator, nodes_of, read_graph, write_graph
+from simulators.collectives.traces.chakra import read_chakra, write_chakra
+from simulators.collectives.traces.layers import Layer, operators_of, read_layers, write_layers
+from simulators.collectives.traces.operators import Operator, nodes_of, read_graph, write_graph
+from simulators.collectives.traces.timeline import graph_of, timeline
 from simulators.core.errors import UserError
 
 STEP = (

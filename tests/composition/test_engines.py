@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import floats, integers, lists
+from hypothesis.strategies import integers
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
-from simulators.composition.engine_columns import bare, numbers_of, scaled, step_columns
-from simulators.composition.family import (
-    fit_family,
-    measured_deployment,
-    measured_table,
-    predicted_s,
-)
-from simulators.composition.positive_fit import Constant, Problem, fit, non_negative
 from simulators.composition.price import busiest_group, iteration, part_rows
 from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_runtime
-from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import decode_step
@@ -96,16 +87,6 @@ def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
         ).all()
 
 
-def test_a_step_is_the_sum_of_its_columns() -> None:
-    replica = a_replica("qwen3_235b", Parallelism(tp=4, ep=4))
-    columns = step_columns(
-        replace(replica, runtime=bare("vllm")), decode_step(np.array([32.0]), 900.0)
-    )[0]
-    total = float(columns @ numbers_of(replica.runtime, replica))
-    whole = iteration(replica, decode_step(np.array([32.0]), 900.0))
-    assert total == pytest.approx(float(np.asarray(whole.latency_s)[0]), rel=1e-9)
-
-
 def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     runtime = replace(load_runtime("vllm"), paces={}, borrowed={"ada": {"gemm": 2.0}})
 
@@ -137,68 +118,3 @@ def test_borrowed_kernels_go_at_the_pace_of_own_ones_where_those_were_fitted() -
     runtime = load_runtime("vllm")
     assert runtime.pace("hopper", "gemm", is_own=False) == runtime.pace("hopper", "gemm") != 1.0
     assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
-
-
-def test_a_scaled_runtime_takes_its_factor_longer() -> None:
-    replica = a_replica("llama3_1_8b", Parallelism(tp=2), dtype="bf16")
-    slower = replace(replica, runtime=scaled(replica.runtime, 2.0, replica))
-    step = decode_step(32.0, 900.0)
-    once, twice = iteration(replica, step), iteration(slower, step)
-    assert float(twice.launch_s) == pytest.approx(2.0 * float(once.launch_s))
-    assert float(twice.decode_attention_s) == pytest.approx(
-        2.0 * float(once.decode_attention_s), rel=0.05
-    )
-
-
-@given(lists(floats(-5.0, 5.0), min_size=3, max_size=3))
-def test_least_squares_without_negative_entries_clips_an_orthogonal_system(b: list[float]) -> None:
-    found = non_negative(np.eye(3), np.array(b))
-    assert found == pytest.approx(np.maximum(b, 0.0), abs=1e-9)
-
-
-def test_a_fit_finds_the_constants_that_made_the_times() -> None:
-    draw = np.random.default_rng(7)
-    columns = draw.uniform(1.0, 3.0, (60, 2))
-    true = np.array([1.02, 4e-4])
-    problem = Problem(
-        measured_s=columns[:, 0] * true[0] + 1e4 * columns[:, 1] * true[1],
-        groups=["one"] * 30 + ["other"] * 30,
-        fixed_s=np.zeros(60),
-        constants=(
-            Constant("pace", columns[:, 0], 1.0, 0.5),
-            Constant("host_s", 1e4 * columns[:, 1], 3e-4, 5e-4),
-        ),
-    )
-    found = fit(problem)
-    assert found.values == pytest.approx(true, rel=0.02)
-    assert found.held_out_s == pytest.approx(problem.measured_s, rel=0.02)
-
-
-def test_three_rows_make_a_runtime_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    head = "model,gpu,framework,tp,dtype,kv_dtype,clients,prompt_tokens,output_tokens,tpot_s\n"
-    rows = [f"llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,{n},1024,1024," for n in (4, 16, 64)]
-    file = tmp_path / "mine.csv"
-    file.write_text(head + "".join(f"{row}1.0\n" for row in rows))
-    ours = predicted_s([measured_deployment(row) for row in measured_table(file)])
-    slow = [f"{row}{1.2 * seconds}\n" for row, seconds in zip(rows, ours, strict=True)]
-    file.write_text(head + "".join(slow))
-    fit_family(file)
-    mine, theirs = load_runtime("mine"), load_runtime("vllm")
-    assert mine.sequence_s == pytest.approx(1.2 * theirs.sequence_s, rel=0.03)
-    assert mine.pace("hopper", "gemm") == pytest.approx(
-        1.2 * theirs.pace("hopper", "gemm"), rel=0.03
-    )
-    assert mine.kernels == theirs.kernels
-
-
-def test_rows_of_two_families_are_no_family(tmp_path: Path) -> None:
-    file = tmp_path / "both.csv"
-    file.write_text(
-        "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
-        "llama3_1_8b,h100_sxm,vllm,4,1024,1024,0.01\nllama3_1_8b,b200_sxm,vllm,4,1024,1024,0.01\n"
-    )
-    with pytest.raises(UserError, match="2 families"):
-        fit_family(file)

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.fits.driver import main
 from lab.tables.deployments import excluded
-from simulators.composition.deployments import Deployed
-from simulators.composition.family import fit_family
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
 from simulators.serving.engine.frontend import load_frontend
 from simulators.serving.engine.replica import RESTARTED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import Deployed, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
@@ -42,10 +41,9 @@ def a_row(**changes: Any) -> dict[str, Any]:
 
 def a_deployment(**changes: Any) -> Deployed:
     fields: dict[str, Any] = {
-        "name": "x", "family": ("llama3_1_70b",), "framework": "trtllm", "model": "llama3_1_70b",
-        "gpu": "h100_sxm", "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8",
-        "clients": 16, "prompt": 1024, "output": 1024, "crowded": False, "ttft_s": 0.1,
-        "tpot_s": 0.01, "peer_ttft_s": None, "peer_tpot_s": None, "excluded": "",
+        "framework": "trtllm", "model": "llama3_1_70b", "gpu": "h100_sxm",
+        "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8", "clients": 16, "prompt": 1024,
+        "output": 1024, "ttft_s": 0.1, "tpot_s": 0.01,
     }  # fmt: skip
     return Deployed(**(fields | changes))
 
@@ -62,9 +60,9 @@ def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None
 
 
 def test_a_deployment_is_a_point_of_this_simulator() -> None:
-    point = point_of(a_deployment(prompt=8192), left_out=True)
+    point = point_of(a_deployment(prompt=8192))
     assert point.scheduler == "trtllm"
-    assert point.runtime == "trtllm@llama3_1_70b.h100_sxm"
+    assert point.runtime == "trtllm"
     assert point.chunk_size == 8192 + 256
     assert point.requests == 160
 
@@ -192,8 +190,8 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("mine.csv").write_text(text)
-        fit_family(Path("mine.csv"))
-        yield replace(point_of(row), runtime="mine")
+        main(["engines", "--measured", "mine.csv"])
+        yield point_of(row, "mine")
 
 
 def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint) -> None:
@@ -226,7 +224,7 @@ def test_both_formats_of_sixteen_bits_are_one_family(
         "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
         "llama3_1_8b,h100_sxm,vllm,4,600,80,0.02\n"
     )
-    fit_family(Path("wide.csv"))
+    main(["engines", "--measured", "wide.csv"])
     base = replace(BASE, scheduler="vllm_v1", runtime="wide", clients=4, requests=40)
     for dtype in ("fp16", "bf16"):
         point = replace(base, dtype=dtype, kv_dtype=dtype)

@@ -1,3 +1,1 @@
-"""Claims about collectives that `validate` prints."""
-
-from lab.claims.collectives.collectives import checks as checks
+"""Claims about collectives."""

@@ -1,3 +1,1 @@
-"""Claims about composition that `validate` prints."""
-
-from lab.claims.composition.passes import checks as checks
+"""Claims about composition."""

@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.claims.composition.passes import LAYERS
+from lab.claims.composition.layers import RANGES
+from lab.tables.forward_passes import TABLES, Case
 from lab.tables.layers import BOARDS, LayerRows, layer_rows
-from lab.tables.pass_tables import TABLES
-from lab.tables.whole_passes import Case
 from simulators.composition.replica import (
     EFFECTS,
     EVERYTHING,
@@ -117,7 +116,7 @@ def _passes(reference: Path) -> Iterator[Ablated]:
 def _layers(reference: Path) -> Iterator[Ablated]:
     """Yield the sums of layers of held-out models, by range of tokens."""
     layers = [one for one in layer_rows(reference) if one.is_test]
-    for name, least, most, _ in LAYERS:
+    for name, (least, most, _) in RANGES.items():
         for board in BOARDS.values():
             mine = [one for one in layers if one.replica.gpu.name == board]
             parts = [(one, (one.tokens >= least) & (one.tokens <= most)) for one in mine]

@@ -1,3 +1,1 @@
-"""Claims about dataflow that `validate` prints."""
-
-from lab.claims.dataflow.counts import checks as checks
+"""Claims about dataflow."""

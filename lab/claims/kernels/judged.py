@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most, percent_off
+from lab.claims.lines import absent, at_most, kendall_tau, percent_off
 from lab.fits.kernels.fused_kernels import predicted_s
 from lab.tables.rows import BANDED, Bools, Floats, Rows, mape
 from simulators.catalog.gpu import load_gpu
@@ -53,7 +53,7 @@ def judged(parts: Iterable[Rows], answer: Callable[[Rows], Priced] = priced_alik
         if len(part):
             priced = answer(part)
             inside = (priced.lo_s <= part.seconds) & (part.seconds <= priced.hi_s)
-            columns.append((priced.latency_s, part.seconds, inside, part.place >= BANDED))
+            columns.append((priced.latency_s, part.seconds, inside, part.bucket >= BANDED))
             calibrated &= priced.calibrated
     if not columns:
         nothing, no = np.ones(0), np.ones(0, bool)
@@ -108,18 +108,10 @@ TAU_ROWS = 2000
 def details(judged: Judged) -> str:
     """Return median, root mean square, rank correlation, bias and worst case, in percent."""
     error = judged.errors
+    some = np.unique(np.linspace(0, error.size - 1, min(error.size, TAU_ROWS)).astype(int))
+    tau = kendall_tau(judged.predicted_s[some], judged.measured_s[some])
     return (
         f"median {np.median(np.abs(error)):.1f}, RMSE {np.sqrt(np.mean(error**2)):.1f}, "
-        f"tau {_kendall(judged.predicted_s, judged.measured_s):.3f}, "
+        f"tau {tau:.3f}, "
         f"bias {np.mean(error):+.1f}, worst {error[np.argmax(np.abs(error))]:+.0f}"
     )
-
-
-def _kendall(one: Floats, other: Floats) -> float:
-    """Return Kendall's tau-b over all pairs of at most `TAU_ROWS` rows."""
-    chosen = np.unique(np.linspace(0, one.size - 1, min(one.size, TAU_ROWS)).astype(int))
-    x, y = one[chosen], other[chosen]
-    above = np.triu_indices(x.size, 1)
-    dx, dy = np.sign(x[:, None] - x[None, :])[above], np.sign(y[:, None] - y[None, :])[above]
-    ties = np.sqrt(np.count_nonzero(dx) * np.count_nonzero(dy))
-    return float(np.sum(dx * dy) / ties) if ties else 1.0

@@ -1,3 +1,1 @@
-"""Claims about serving that `validate` prints."""
-
-from lab.claims.serving.vidur_runs import checks as checks
+"""Claims about serving."""

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulators.composition.deployments import Deployed
 from simulators.core.jit import Floats
+from simulators.serving.measured_deployments import Deployed
 
 SHARED = {"TPOT": 0.2, "TTFT": 0.3}
 LOCAL = {"TPOT": 0.15, "TTFT": 0.3}

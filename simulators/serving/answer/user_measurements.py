@@ -1,6 +1,6 @@
 """A user's own measured deployments correct others of their family, the nearer in load the more.
 
-`python -m lab.fits.runtimes --deployments FILE` writes a runtime in which everything takes
+`python -m lab.fits engines --measured FILE` writes a runtime in which everything takes
 the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
 is smoothed over loads (`near.py`). Clients of a closed loop wait for nothing but their answers, so
 their rates follow from both times; goodput, energy and queues stay as simulated.
@@ -15,14 +15,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simulators.composition.deployments import Deployed
-from simulators.composition.family import measured_deployment
 from simulators.composition.replica import runtime_file
 from simulators.core.calibration import read_choice
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
 from simulators.serving.demand.arrivals import CLOSED
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf
 
@@ -99,7 +97,7 @@ def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Dev
     """Return measured over predicted times to the first token, and per later token."""
     first, later = [], []
     for row in rows:
-        found = predict(replace(point_of(row), runtime=runtime))
+        found = predict(point_of(row, runtime))
         if isfinite(row.ttft_s) and found.ttft_mean_s:
             first.append((load_of(row), row.ttft_s / found.ttft_mean_s))
         if found.tpot_mean_s:

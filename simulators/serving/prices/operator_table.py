@@ -1,23 +1,16 @@
-"""VIDUR's own definitions, where ours differ: to compare runs with that simulator event by event.
-
-Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
-microsoft/vidur at 7d47513363ec. KV memory is counted over all layers even under pipeline
-parallelism, a batch's tokens as if padded, TPOT is divided by all output tokens; embedding, LM
-head, sampling and host time are not counted, and a mixed batch adds its prefill and decode parts.
-"""
+"""The time of an iteration as a sum of operator times tabulated by the sizes of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, nan
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UserError
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Floats, Ints, arrays, f8, i8
 from simulators.serving.engine.batch import (
     BASE_S,
     DECODE_KV,
@@ -35,12 +28,6 @@ from simulators.serving.engine.batch import (
 )
 from simulators.serving.engine.kernel import kernel
 
-LAUNCH_MS = 0.02
-"""Host time of one collective, added to each of the two all-reduces of a layer."""
-
-GQA_FACTOR = 1.1
-"""Attention over more than one request costs this much more where heads share keys and values."""
-
 TOKEN_STEP = 8
 """Linear layers are tabulated at multiples of so many tokens."""
 
@@ -52,36 +39,10 @@ ONCE = (
 
 KV_SAVE = "attn_kv_cache_save"
 
-LAYERS_AND_GQA = {
-    "meta-llama/Llama-2-7b-hf": (32, False),
-    "meta-llama/Llama-2-70b-hf": (80, True),
-    "meta-llama/Meta-Llama-3-8B": (32, True),
-    "meta-llama/Meta-Llama-3-70B": (80, True),
-    "codellama/CodeLlama-34b-Instruct-hf": (48, True),
-    "internlm/internlm-20b": (60, False),
-    "internlm/internlm2-20b": (48, True),
-    "microsoft/phi-2": (32, False),
-    "Qwen/Qwen-72B": (80, False),
-}
-"""Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
-
 # Entries of `shape`: where each table begins, and its sides.
 (
-    _LINEARS, _STAGE_LINEARS, _KV_SAVE, _DECODE, _PREFILL, _ROWS, _SAVED, _DECODES, _CONTEXTS,
-    _PASTS, _CHUNKS, _GQA,
-) = range(12)  # fmt: skip
-
-
-def layers_and_gqa(model: str) -> tuple[int, bool]:
-    """Return the layers of a model by its Hugging Face name, and whether heads share keys.
-
-    Raises:
-        UnknownNameError: neither VIDUR nor the catalog has it.
-    """
-    if model in LAYERS_AND_GQA:
-        return LAYERS_AND_GQA[model]
-    known = load_model(model)
-    return known.layers, known.kv_heads != known.heads
+    LINEARS, STAGE_LINEARS, DECODE, PREFILL, END, ROWS, DECODE_ROWS, CONTEXTS, PASTS, CHUNKS,
+) = range(10)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,8 +54,10 @@ class OpTable:
 
 
 Times = Mapping[str, tuple[Ints, Ints, Floats]]
-"""By operator the keys `a` and `b` as in the reference set's op tables, and milliseconds of one
-layer; of one call for `all_reduce` and `send_recv`."""
+"""By operator two keys, `a` and `b`, and milliseconds of one layer; of one call for `all_reduce`
+and `send_recv`, and of all layers together for `iteration`. The keys are batch tokens and nothing;
+of `attn_decode` requests and their mean keys; of `attn_prefill` the keys of earlier chunks and the
+root of the summed squares of the chunks."""
 
 
 def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
@@ -102,29 +65,34 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
     return {str(name): (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
 
 
-def op_table(
-    times: Times,
-    *,
-    layers: int,
-    grouped: bool,
-    tp: int,
-    launch_ms: float = LAUNCH_MS,
-    rounds_saves: bool = True,
-) -> OpTable:
-    """Return the price table of a stage of `layers` layers.
+def op_table(times: Times, *, layers: int, tp: int) -> OpTable:
+    """Return the price table of a stage.
 
     `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
-    sampling, the host.
+    sampling, the host. So may be the time to save keys and values, and to send them on.
 
     Args:
-        times: of every operator. The keys are batch tokens and nothing; of `attn_decode` requests
-            and their mean keys; of `attn_prefill` the keys of earlier chunks and the root of the
-            summed squares of the chunks.
+        times: of every operator.
         layers: of one pipeline stage.
-        grouped: whether heads share keys and values.
         tp: tensor parallel degree.
+
+    Raises:
+        UserError: an operator is missing.
+    """
+    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
+    return stage_table(times, layer, layers=layers)
+
+
+def layer_ms(
+    times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
+) -> Floats:
+    """Return what depends on tokens alone, of one layer, by tokens divided by `TOKEN_STEP`.
+
+    Args:
+        times: of every operator.
+        tp: tensor parallel degree.
+        more: operators besides those that every table has.
         launch_ms: host time added to each all-reduce.
-        rounds_saves: keys and values are saved for nothing but at multiples of eight tokens.
 
     Raises:
         UserError: an operator is missing.
@@ -132,23 +100,25 @@ def op_table(
     needed = [*ONCE, "attn_decode", "attn_prefill", *(["all_reduce"] if tp > 1 else [])]
     if missing := [name for name in needed if name not in times]:
         raise UserError(f"the op table lacks {', '.join(missing)}")
-    whole = [*ONCE, *([] if rounds_saves or KV_SAVE not in times else [KV_SAVE])]
-    layer = np.sum([_by_tokens(times, name) for name in whole], axis=0)
+    layer = np.sum([by_tokens(times, name) for name in (*ONCE, *more)], axis=0)
     if tp > 1:
-        layer = layer + 2.0 * (_by_tokens(times, "all_reduce") + launch_ms)
-    sends = _by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
-    ends = _by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
-    saves = _by_tokens(times, KV_SAVE) * layers if rounds_saves else np.zeros(1)
+        layer = layer + 2.0 * (by_tokens(times, "all_reduce") + launch_ms)
+    return np.asarray(layer, np.float64)
+
+
+def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
+    """Return the price table of a stage, given what depends on tokens alone of one layer."""
+    sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
+    ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
     decode = _grid(*times["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
     prefill = _grid(*times["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
-    parts = [layer * layers + ends, layer * layers + sends, saves, decode.ravel(), prefill.ravel()]
+    parts = [layer * layers + ends, layer * layers + sends, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
-    sides = (layer.size, saves.size, *decode.shape, *prefill.shape)
-    shape = np.array([*starts[:5], *sides, grouped], np.int64)
+    shape = np.array([*starts, layer.size, *decode.shape, *prefill.shape], np.int64)
     return OpTable(shape, np.concatenate(parts) / 1e3)
 
 
-def _by_tokens(times: Times, name: str) -> Floats:
+def by_tokens(times: Times, name: str) -> Floats:
     """Return milliseconds by tokens divided by `TOKEN_STEP`; what the table lacks is NaN."""
     a, _, ms = times[name]
     out = np.full(a.max() // TOKEN_STEP + 1, np.nan)
@@ -165,65 +135,47 @@ def _grid(a: Ints, b: Ints, ms: Floats, *, a_step: int, b_step: int) -> Floats:
 
 @kernel(PRICE)
 def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the last stage: exact look-ups, as VIDUR rounds their keys.
+    """Return the seconds of the last stage by exact look-ups, at sizes rounded as the table's.
 
-    The time to save keys and values is known at multiples of eight tokens, and taken as none
-    elsewhere. What else the table lacks is not a number, and ends the run.
+    What the table lacks is not a number, and ends the run.
     """
     price[:] = 0.0
-    tokens, decodes = int(step[TOKENS]), int(step[DECODES])
-    row = (tokens + TOKEN_STEP - 1) // TOKEN_STEP
-    spent = nan if row >= shape[_ROWS] else 0.0
-    if tokens % TOKEN_STEP == 0 and row < shape[_SAVED]:
-        spent += table[shape[_KV_SAVE] + row]
-    if decodes > 0:
-        mean = int(step[DECODE_KV]) // decodes
-        column = (mean + PAST_STEP - 1) // PAST_STEP
-        price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
-        key = decodes * shape[_CONTEXTS] + column
-        known = decodes < shape[_DECODES] and column < shape[_CONTEXTS]
-        part = table[shape[_DECODE] + key] if known else nan
-        spent += part * GQA_FACTOR if shape[_GQA] == 1 and decodes > 1 else part
-    if step[PREFILLS] > 0.0:
-        chunk = round(step[PREFILL_SQUARES] ** 0.5)
-        past = int(step[PREFILL_PAST]) // PAST_STEP
-        known = chunk < shape[_CHUNKS] and past < shape[_PASTS]
-        part = table[shape[_PREFILL] + past * shape[_CHUNKS] + chunk] if known else nan
-        spent += part * GQA_FACTOR if shape[_GQA] == 1 and step[PREFILLS] > 1.0 else part
-    row = min(row, shape[_ROWS] - 1)
-    price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[_STAGE_LINEARS] + row]
-    price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[_LINEARS] + row]
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    spent = decode_s(step, shape, table, price) + prefill_s(step, shape, table, price)
+    return with_layers_s(spent, step, shape, table, price)
 
 
 @kernel(PRICE)
-def part_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
-    """Return `table[0]` for the prompts of a batch and `table[1]` for its decodes, added.
+def decode_s(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the decodes' attention, and write until which keys they hold."""
+    decodes = int(step[DECODES])
+    if decodes == 0:
+        return 0.0
+    mean = int(step[DECODE_KV]) // decodes
+    column = (mean + PAST_STEP - 1) // PAST_STEP
+    price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
+    if decodes >= shape[DECODE_ROWS] or column >= shape[CONTEXTS]:
+        return nan
+    return table[shape[DECODE] + decodes * shape[CONTEXTS] + column]  # type: ignore[no-any-return]
 
-    The `fixed` timing of AISimulate, which leaves nothing to compare but the scheduler.
-    """
-    price[:] = 0.0
-    spent = table[0] if step[PREFILLS] > 0.0 else 0.0
-    spent += table[1] if step[DECODES] > 0.0 else 0.0
-    price[STAGE_S] = price[STAGE_BASE_S] = spent
-    price[LAST_STAGE_S] = price[BASE_S] = spent
-    price[UNTIL_KV] = inf
-    return spent
+
+@kernel(PRICE)
+def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float:
+    """Return the seconds of the prompts' attention."""
+    if step[PREFILLS] == 0.0:
+        return 0.0
+    chunk = round(step[PREFILL_SQUARES] ** 0.5)
+    past = int(step[PREFILL_PAST]) // PAST_STEP
+    if chunk >= shape[CHUNKS] or past >= shape[PASTS]:
+        return nan
+    return table[shape[PREFILL] + past * shape[CHUNKS] + chunk]  # type: ignore[no-any-return]
 
 
-def vidur_blocks(
-    model: LanguageModel, *, gpu_gib: int, tp: int, pp: int, max_tokens: int, block_size: int
-) -> int:
-    """Return the KV blocks of a replica by VIDUR's memory planner: fp16, a tenth of memory kept.
-
-    >>> from simulators.catalog.model import load_model
-    >>> model = load_model("llama2_7b")
-    >>> vidur_blocks(model, gpu_gib=80, tp=1, pp=1, max_tokens=4096, block_size=16)
-    7424
-    """
-    layer = model.attention_parameters + model.dense_ffn_parameters
-    weights = 2.0 * layer * model.layers / pp / tp
-    memory = gpu_gib * 2.0**30 * (1.0 - 0.1) - weights
-    heads = -(-model.kv_heads // tp)
-    request = 2 * 2 * model.head_dim * heads * max_tokens * model.layers
-    return (max_tokens // block_size) * int(memory // request) * pp
+@kernel(f8(f8, *arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
+def with_layers_s(spent: float, step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Write the price of a stage that spends some seconds besides what depends on tokens alone."""
+    row = (int(step[TOKENS]) + TOKEN_STEP - 1) // TOKEN_STEP
+    if row >= shape[ROWS]:
+        row, spent = shape[ROWS] - 1, nan
+    price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[STAGE_LINEARS] + row]
+    price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[LINEARS] + row]
+    return price[LAST_STAGE_S]  # type: ignore[no-any-return]

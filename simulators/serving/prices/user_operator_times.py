@@ -1,7 +1,7 @@
 """Iteration times from operator times one has measured oneself, given as a file.
 
 Parquet or CSV with the columns `op`, `a`, `b` and `ms`, of one GPU's share under tensor
-parallelism. Layers are summed up as `parity.op_table` does. Between measured sizes times are
+parallelism. Layers are summed up by `operator_table`. Between measured sizes times are
 interpolated; beyond the largest nothing is known, and a run that gets there ends saying so.
 """
 
@@ -56,7 +56,7 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 @functools.lru_cache(maxsize=4)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
     times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
-    return op_table(times, layers=layers, grouped=False, tp=tp, launch_ms=0.0, rounds_saves=False)
+    return op_table(times, layers=layers, tp=tp)
 
 
 def _read(file: Path) -> Times:

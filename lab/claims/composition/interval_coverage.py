@@ -1,0 +1,54 @@
+"""How often measured forward passes lie in their intervals, device by device.
+
+Coverage on a device is tested on rows outside the fits, with what no kernel's interval explains
+found on all other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import comb, isnan
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import absent
+from lab.fits.pass_intervals import COVERED, configurations, shares
+from simulators.core.contract import Check
+
+UNLIKELY = 0.025
+"""On either side: a count of hits rarer than this is not consistent with the coverage."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield one line for each device: how many held-out configurations are in their intervals."""
+    known = configurations(reference)
+    tested = [one for one in known if one.case.is_test]
+    for board in dict.fromkeys(one.board for one in tested):
+        share = shares([one for one in known if one.board != board])
+        here = [one for one in tested if one.board == board]
+        name = f"composition/interval, {board} left out"
+        if any(isnan(share[one.is_known]) for one in here):
+            yield absent(name, "absent: measurements of other boards")
+            continue
+        hits = sum(one.is_covered(share[one.is_known]) for one in here)
+        width = float(np.mean([one.width(share[one.is_known]) for one in here]))
+        yield Check(
+            name,
+            round(100.0 * hits / len(here), 1),
+            unit="%",
+            limit=100.0 * COVERED,
+            ok=is_consistent(hits, len(here)),
+            rows=len(here),
+            note=f"within a binomial's reach; mean width {100 * width:.0f} %",
+        )
+
+
+def is_consistent(hits: int, trials: int, share: float = COVERED) -> bool:
+    """Say whether so many hits are likely enough, neither too few nor too many.
+
+    >>> is_consistent(90, 100), is_consistent(80, 100), is_consistent(100, 100)
+    (True, False, False)
+    """
+    odds = [comb(trials, k) * share**k * (1.0 - share) ** (trials - k) for k in range(trials + 1)]
+    return sum(odds[: hits + 1]) > UNLIKELY and sum(odds[hits:]) > UNLIKELY

@@ -1,0 +1,41 @@
+"""Sums of one layer's operators against measured layers, by board and number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import absent, compared
+from lab.tables.layers import BOARDS, LINEAR, layer_rows
+from simulators.composition.throttling import slowdown
+from simulators.core.contract import Check
+
+NEEDS = (LINEAR,)
+
+RANGES = {
+    "decode": (1, 128, 10.0), "small prompts": (129, 512, None), "prompts": (513, 1 << 20, 10.0),
+}  # fmt: skip
+"""Fewest and most tokens of a layer, and the mean error in percent that is allowed."""
+
+
+def checks(reference: Path, rows: str) -> Iterator[Check]:
+    """Yield one line for each range and board; `test`: of models kept out of the fits."""
+    layers = [one for one in layer_rows(reference) if one.is_test or rows == "all"]
+    for name, (least, most, limit) in RANGES.items():
+        for board in BOARDS.values():
+            mine = [one for one in layers if one.replica.gpu.name == board]
+            title = f"composition/layers, {name}, {board}"
+            if not mine:
+                yield absent(title, unit="%")
+                continue
+            predicted, measured, groups = [], [], []
+            for one in mine:
+                inside = (one.tokens >= least) & (one.tokens <= most)
+                predicted.append(one.predicted_s(slowdown(one.replica.gpu))[inside])
+                measured.append(one.measured_s[inside])
+                groups += [f"{one.model} tp{one.replica.cut.tp}"] * int(inside.sum())
+            yield compared(
+                title, np.concatenate(predicted), np.concatenate(measured), groups, limit
+            )

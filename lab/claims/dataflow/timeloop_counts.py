@@ -1,0 +1,119 @@
+"""Counts, cycles and energies of given mappings against Timeloop's, row by row."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.claims.lines import at_least
+from lab.tables.accelerators import (
+    ARCHITECTURES,
+    PJ_PER_UJ,
+    PROBLEMS,
+    evaluation_of,
+    read_tables,
+)
+from lab.tables.rows import read_table
+from simulators.core.contract import Check
+from simulators.dataflow.energy import Evaluation
+from simulators.dataflow.extrapolated import extrapolated
+from simulators.dataflow.mapping import read_mapping
+
+TRIPLES, ACCESSES = "dataflow/triples.parquet", "dataflow/accesses.parquet"
+NEEDS = (TRIPLES, ACCESSES, ARCHITECTURES, PROBLEMS)
+CYCLES_SLACK, ENERGY_SLACK = 2, 1e-5
+IMPERFECT_LIMIT = 90.0
+
+VARIANTS = {"exact": "default", "exact_without_link_transfers": "no_link_transfers"}
+"""Of the peer's counts, which one closed forms reproduce."""
+
+Lines = Mapping[tuple[str, str], Mapping[str, Any]]
+"""The peer's counts, by level and tensor."""
+
+
+def checks(reference: Path, _rows: str) -> list[Check]:
+    """Return the shares of mappings that agree; nothing was fitted to these rows."""
+    tables = read_tables(reference)
+    wanted: dict[tuple[str, str], dict[tuple[str, str], dict[str, Any]]] = {}
+    for row in read_table(reference / ACCESSES).to_pylist():
+        wanted.setdefault((row["id"], row["variant"]), {})[row["level"], row["tensor"]] = row
+    exact, timed, charged, linked = [], [], [], []
+    imperfect: list[tuple[Evaluation, Evaluation, dict[str, Any], Lines]] = []
+    for row in read_table(reference / TRIPLES).to_pylist():
+        accelerator, layer = tables.accelerators[row["arch"]], tables.layer(row["problem"])
+        written, default = json.loads(row["mapping"]), wanted[row["id"], "default"]
+        result = evaluation_of(written, layer, accelerator)
+        theirs = extrapolated(read_mapping(written), layer, accelerator, result, links=True)
+        if row["closed_form"] == "not_checked":
+            imperfect.append((result, theirs, row, default))
+            continue
+        linked.append(_equal_counts(theirs, default) == 4 * len(theirs.traffic))
+        if (variant := VARIANTS.get(row["closed_form"])) is None:
+            continue
+        suffix = "" if variant == "default" else "_no_link"
+        equal = _equal_counts(result, wanted[row["id"], variant])
+        exact.append(equal == 4 * len(result.traffic))
+        timed.append(abs(result.cycles - row[f"cycles{suffix}"]) <= CYCLES_SLACK)
+        energy_pj = (
+            row["energy_total_uj"] * PJ_PER_UJ
+            if variant == "default"
+            else row["energy_fj_per_compute_no_link"] * result.macs / 1e3
+        )
+        charged.append(abs(result.energy_pj / energy_pj - 1.0) <= ENERGY_SLACK)
+    return [
+        _share(", counts equal", exact),
+        _share(", cycles within 2", timed),
+        _share(", energy within 1e-5", charged),
+        _share(" with links, extrapolated, counts equal", linked),
+        *_imperfect(imperfect),
+    ]
+
+
+def _imperfect(rows: list[tuple[Evaluation, Evaluation, dict[str, Any], Lines]]) -> list[Check]:
+    """Compare mappings whose last tiles are smaller: counted exactly, and as the peer counts.
+
+    The peer walks a few iterations of each loop and extrapolates. `extrapolated` does the same by
+    its rules and is held to its figures; exact counts differ wherever those rules round.
+    """
+    timed, whole, energies = [], [], []
+    same = counts = charged = 0
+    for exact, theirs, row, wanted in rows:
+        energy_pj = row["energy_total_uj"] * PJ_PER_UJ
+        timed.append(exact.compute_cycles == row["compute_cycles"])
+        same += _equal_counts(exact, wanted, instances=False)
+        counts += 3 * len(exact.traffic)
+        energies.append(abs(exact.energy_pj / energy_pj - 1.0))
+        whole.append(_equal_counts(theirs, wanted) == 4 * len(theirs.traffic))
+        charged += (
+            abs(theirs.cycles - row["cycles"]) <= CYCLES_SLACK
+            and abs(theirs.energy_pj / energy_pj - 1.0) <= ENERGY_SLACK
+        )
+    typical = 100.0 * statistics.median(energies) if energies else 0.0
+    note = (
+        f"at least, counting: extrapolated; cycles and energy of {charged}. Exact counts: "
+        f"{same} of {counts} equal, energy {typical:.1f} % off in the median"
+    )
+    title = " with imperfect factors"
+    return [
+        _share(f"{title}, iterations equal", timed),
+        _share(title, whole, IMPERFECT_LIMIT, note),
+    ]
+
+
+def _equal_counts(result: Evaluation, wanted: Lines, *, instances: bool = True) -> int:
+    """Return how many of reads, fills, updates and instances of all lines are equal."""
+    assert len(wanted) == len(result.traffic)
+    keys = ("reads", "fills", "updates", "utilized_instances")[: 4 if instances else 3]
+    return sum(
+        ours == wanted[t.level, t.tensor][key]
+        for t in result.traffic
+        for ours, key in zip((t.reads, t.fills, t.updates, t.instances), keys, strict=False)
+    )
+
+
+def _share(name: str, met: list[bool], limit: float = 100.0, note: str = "at least") -> Check:
+    share = 100.0 * sum(met) / max(1, len(met))
+    return at_least(f"dataflow/triples{name}", share, limit, len(met), note)

@@ -1,0 +1,168 @@
+"""Runs of AISimulate, for its rules and for trends; its times are not the truth.
+
+AISimulate 0.13 (NVIDIA) ran under the rules of vLLM 1. One run has iterations of fixed length, so
+that nothing but the scheduler can differ. Others differ from a base in one setting: what a change
+does should point the same way here, and about as far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import at_most
+from lab.tables.rows import read_table
+from simulators.core.contract import Check
+from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.arrivals import Requests
+from simulators.serving.engine.batch import (
+    BASE_S,
+    DECODES,
+    LAST_STAGE_S,
+    PREFILLS,
+    PRICE,
+    STAGE_BASE_S,
+    STAGE_S,
+    UNTIL_KV,
+)
+from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
+from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.point import ServingPoint
+from simulators.serving.run import run_of
+
+NEEDS = (REQUESTS,) = ("serving_peers/aisimulate_requests.parquet",)
+EXACT_S, FAR = 1e-5, 0.30
+
+FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"
+FIXED_S, FIXED_BLOCKS = (0.04, 0.01), 100_000
+"""A prompt part of 40 ms, a decode part of 10 ms, and memory without end."""
+
+TIMES = {"first_admit_ms": SCHEDULED, "first_token_ms": FIRST_TOKEN, "last_token_ms": COMPLETED}
+
+BASE = {
+    "scheduler": "vllm_v1", "chunk_size": 8192, "max_batch": 256, "block_size": 64,
+    "watermark": 0.0, "max_context": 16384, "without": "clocks",
+}  # fmt: skip
+"""Its engine. Its tables hold kernels timed alone, on boards that do not slow down under load."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs on the same requests that differ in one setting, and the means the peer printed."""
+
+    name: str
+    run: str  # whose requests both take
+    model: str
+    before: Mapping[str, object]
+    after: Mapping[str, object]
+    before_ms: tuple[float, float] = field(kw_only=True)  # mean TTFT and TPOT
+    after_ms: tuple[float, float] = field(kw_only=True)
+
+
+PAIRS = (
+    Pair(
+        "8B, H100 to A100", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
+        {"gpu": "h100_sxm"}, {"gpu": "a100_sxm"},
+        before_ms=(41.10, 9.755), after_ms=(205.87, 60.584),
+    ),
+    Pair(
+        "8B, budget 2,048 to 8,192", "r14_8b_h100_tp1_long_mbt2048_q2", "llama3_1_8b",
+        {"gpu": "h100_sxm", "chunk_size": 2048}, {"gpu": "h100_sxm"},
+        before_ms=(237.59, 11.963), after_ms=(221.31, 12.097),
+    ),
+    Pair(
+        "70B, 4 H100 to 2 H200", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
+        {"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2},
+        before_ms=(124.50, 22.930), after_ms=(249.17, 43.133),
+    ),
+)  # fmt: skip
+"""Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
+
+
+@kernel(PRICE)
+def part_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
+    """Return `table[0]` for the prompts of a batch and `table[1]` for its decodes, added.
+
+    The peer's `fixed` timing, which leaves nothing to compare but the scheduler.
+    """
+    price[:] = 0.0
+    spent = table[0] if step[PREFILLS] > 0.0 else 0.0
+    spent += table[1] if step[DECODES] > 0.0 else 0.0
+    price[STAGE_S] = price[STAGE_BASE_S] = spent
+    price[LAST_STAGE_S] = price[BASE_S] = spent
+    price[UNTIL_KV] = inf
+    return spent
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the comparisons with the peer's runs."""
+    yield _fixed_check(reference / REQUESTS)
+    for pair in PAIRS:
+        yield from _pair_checks(pair, _asked(reference / REQUESTS, pair.run)[0])
+
+
+def _fixed_check(file: Path) -> Check:
+    """Replay the run whose iterations take fixed times."""
+    asked, theirs_s = _asked(file, FIXED_RUN)
+    limits = Limits(
+        blocks=FIXED_BLOCKS,
+        block_size=64,
+        watermark=0.0,
+        seats=256,
+        batch_tokens=8192,
+        chunk=8192,
+        most_tokens=64 * FIXED_BLOCKS,
+    )
+    world = serve(
+        Engine(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
+        limits,
+        asked,
+        replicas=1,
+        shape=np.zeros(1, np.int64),
+        table=np.array(FIXED_S),
+    )
+    error_s = float(np.abs(world.times[:, list(TIMES.values())] - theirs_s).max())
+    note = "times of all requests under vllm_v1"
+    return at_most(f"aisimulate {FIXED_RUN}", error_s, EXACT_S, len(theirs_s), note, unit="s")
+
+
+def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
+    """Yield how far the ratio of two runs is from the peer's, for mean TTFT and TPOT."""
+    means = []
+    for setting in (pair.before, pair.after):
+        point = ServingPoint(**{"model": pair.model, **BASE, **setting})  # type: ignore[arg-type]
+        metrics = run_of(point, asked).metrics()
+        means.append((metrics.ttft_mean_s, metrics.tpot_mean_s))
+    for i, name in enumerate(("TTFT", "TPOT")):
+        before, after = means[0][i], means[1][i]
+        if before is None or after is None:
+            continue
+        ours, theirs = after / before, pair.after_ms[i] / pair.before_ms[i]
+        error = abs(ours / theirs - 1.0)
+        same_way = (ours > 1.0) == (theirs > 1.0)
+        yield Check(
+            name=f"aisimulate {pair.name}: {name}",
+            value=error,
+            limit=FAR,
+            ok=same_way and error <= FAR,
+            rows=asked.arrival_s.size,
+            note=f"ours x{ours:.2f}, theirs x{theirs:.2f}; clocks as of kernels alone",
+        )
+
+
+def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
+    """Return the requests of a run, and the peer's times of each in seconds."""
+    rows = read_table(file, run=run).sort_by("request_id")
+    asked = Requests(
+        rows["arrival_ms"].to_numpy() / 1e3,
+        rows["input_tokens"].to_numpy().astype(np.int64),
+        rows["output_tokens"].to_numpy().astype(np.int64),
+        np.zeros((len(rows), 2)),
+    )
+    return asked, np.stack([rows[name].to_numpy() / 1e3 for name in TIMES], axis=1)

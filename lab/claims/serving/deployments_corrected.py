@@ -1,0 +1,50 @@
+"""Errors of public deployments after three measured rows of each family corrected the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import absent, at_most
+from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, predicted, summary, text
+from lab.tables.deployments import SILICON, PublicDeployment
+from simulators.core.contract import Check
+from simulators.serving.answer.neighbour_correction import corrected, load_of
+
+NEEDS = (SILICON,)
+LIMITS = {TPOT: ("mean", 8.0), TTFT: ("median", 17.0)}
+
+
+def checks(reference: Path, rows: str) -> Iterator[Check]:
+    """Yield a line for each metric; seen are the lightest, the middle and the heaviest load."""
+    found = predicted(reference, rows)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for i in np.flatnonzero(found.kept).tolist():
+        families.setdefault(found.rows[i].family, []).append(i)
+    for metric, (statistic, limit) in LIMITS.items():
+        ratios = found.measured[metric] / found.ours[metric]
+        ours, measured = [], []
+        for members in families.values():
+            if len(members) < FEWEST:
+                continue
+            order = sorted(members, key=lambda i: _load(found.rows[i]))
+            seen = [order[0], order[len(order) // 2], order[-1]]
+            rest = [i for i in members if i not in seen]
+            known = [(load_of(found.rows[i]), float(ratios[i])) for i in seen]
+            factors = corrected(known, [load_of(found.rows[i]) for i in rest], metric)
+            ours.append(found.ours[metric][rest] * factors)
+            measured.append(found.measured[metric][rest])
+        name = f"deployments {metric} {statistic}, after three rows"
+        if not ours:
+            yield absent(name, f"no family has {FEWEST} rows")
+            continue
+        found_off = summary(np.concatenate(ours), np.concatenate(measured))
+        value = found_off[("mean", "median").index(statistic)]
+        note = f"ours {text(found_off)}; {len(ours)} families"
+        yield at_most(name, value, limit, sum(part.size for part in ours), note)
+
+
+def _load(row: PublicDeployment) -> tuple[object, ...]:
+    return (row.clients, row.prompt, row.output, row.cut.gpus, row.name)

@@ -1,0 +1,129 @@
+"""Real runs of vLLM, request by request, against ours of the same requests on the same GPU.
+
+LLMServingSim published them: vLLM 0.19.0 with its prefix cache on, of which only what preempted
+requests leave there is modelled, 300 requests with their arrivals. Nothing was fitted to them. Ours
+run as `runtime: vllm`; times are the engine's own, from when it queued a request, so no server
+stands before it.
+
+Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
+beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
+the groups of ranks share one, so that run is shown and not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.claims.lines import absent, at_most
+from lab.tables.catalog_names import GPUS
+from lab.tables.kernels.engine_layers import MODELS
+from lab.tables.rows import read_table
+from simulators.core.contract import Check
+from simulators.core.jit import Floats
+from simulators.serving.demand.arrivals import Requests
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.frontend import NONE
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
+from simulators.serving.engine.service import kv_blocks
+from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
+from simulators.serving.run import run_of
+from simulators.workload.llm.memory import kv_bytes_per_token
+
+NEEDS = REQUESTS, RUNS = (
+    "serving_modern/vllm_requests.parquet",
+    "serving_modern/vllm_runs_meta.parquet",
+)
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+LIMIT = 0.08
+"""What is asked of dense models: of the mean TTFT, the median TPOT and the throughput."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the errors of mean TTFT, median TPOT and throughput of each run of a known model."""
+    for run in read_table(reference / RUNS).to_pylist():
+        if run["gpu"] not in GPUS or run["model"] not in MODELS:
+            yield absent(f"vllm {run['run']}", "not modelled")
+            continue
+        rows = read_table(reference / REQUESTS, run=run["run"])
+        if len(rows) == 0:
+            yield absent(f"vllm {run['run']}", "absent: its requests")
+            continue
+        yield from _run_checks(run, rows.sort_by("queued_s").to_pydict())
+
+
+def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterator[Check]:
+    """Yield the errors of one run; TTFT counts from when the engine had the request."""
+    column = {name: np.array(values) for name, values in rows.items()}
+    queued = column["queued_s"]
+    asked = Requests(
+        queued - queued[0],
+        column["input_toks"],
+        column["output_toks"],
+        np.zeros((queued.size, 2)),
+    )
+    done = run_of(point_of_run(run), asked)
+    times = done.world.times
+    ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
+    theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
+    limit = LIMIT if run["dp"] == 1 else None
+    note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
+    for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
+        error = float(abs(ours[name] / theirs[name] - 1.0))
+        said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
+        yield at_most(f"vllm {run['run']} {name}", error, limit, queued.size, said, unit="")
+
+
+def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:
+    """Return what is compared of a run; the rate is of output tokens, to the last one."""
+    return {
+        "mean TTFT": float((first - arrived).mean()),
+        "median TPOT": float(np.median((last - first) / (asked.output_tokens - 1))),
+        "throughput": float(asked.output_tokens.sum() / (last.max() - arrived.min())),
+    }
+
+
+def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
+    """Return the deployment a run describes."""
+    dtype = DTYPES[run["dtype"]]
+    point = ServingPoint(
+        model=MODELS[run["model"]],
+        gpu=GPUS[run["gpu"]],
+        tp=run["tp"],
+        ep=run["dp"] if run["ep"] else 1,
+        attention_dp=run["dp"],
+        scheduler="vllm_v1",
+        chunk_size=run["max_num_batched_tokens"],
+        max_batch=run["max_num_seqs"],
+        max_context=run["max_model_len"] or 0,
+        memory_fraction=run["mem_util"],
+        watermark=0.0,
+        preemption=CACHED if run["prefix_caching"] else RECOMPUTE,
+        dtype=dtype,
+        kv_dtype=dtype,
+        runtime="vllm",
+        frontend=NONE,
+    )
+    if run["num_gpu_blocks"] is None:
+        return point
+    return replace(point, memory_fraction=_fraction_of(run["num_gpu_blocks"], point))
+
+
+def _fraction_of(blocks: int, point: ServingPoint) -> float:
+    """Return the share of memory that leaves so many KV blocks."""
+    replica = deployment_of(point).hardware.replica
+    known = kv_blocks(
+        replica,
+        memory_fraction=point.memory_fraction,
+        block_size=point.block_size,
+        tokens=point.chunk_size,
+        rows=point.max_batch,
+    )
+    block_bytes = point.block_size * kv_bytes_per_token(
+        replica.model, replica.cut, replica.kv_dtype
+    )
+    return point.memory_fraction + (blocks - known) * block_bytes / replica.gpu.hbm_bytes

@@ -1,0 +1,55 @@
+"""Fit how far boards slow down while their matrix units are busy, to layers of many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
+from simulators.catalog.gpu import load_gpu
+from simulators.composition.throttling import CALIBRATION, LINE, OTHER, flops_per_j
+
+Floats = NDArray[np.float64]
+
+FOLDER = CALIBRATION.parent
+SPLIT = "layers of more than 512 tokens, A100, H100, A40; Llama-2-70B and Llama-3-70B held out"
+BUSY_TOKENS = 512
+"""With more tokens than this the products of a layer are bound by arithmetic."""
+SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
+
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the slowdown of each board, and a line over what presses on its power limit."""
+    slowdown, held_out, rows = {}, [], 0
+    layers = layer_rows(reference)
+    for board in BOARDS.values():
+        mine = [one for one in layers if one.replica.gpu.name == board]
+        fitted = [one for one in mine if not one.is_test]
+
+        def loss(share: float, fitted: Sequence[LayerRows] = fitted) -> float:
+            return float(np.mean(np.concatenate([_busy_errors(one, share) for one in fitted])))
+
+        slowdown[board] = min(SHARES.tolist(), key=loss)
+        held_out += [_busy_errors(one, slowdown[board]) for one in mine if one.is_test]
+        rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
+    share = np.array([*slowdown.values()])
+    pressed = np.array([flops_per_j(load_gpu(board)) for board in slowdown])
+    slope = float(np.polyfit(pressed, share, 1)[0])
+    slowdown[OTHER] = float(share.mean())
+    line = {"flops_per_j": float(pressed.mean()), "slope": slope}
+    yield calibration(
+        CALIBRATION.stem, hashes(reference, [LINEAR]), rows=rows, split=SPLIT,
+        held_out=np.expm1(np.concatenate(held_out)),
+        lines=table_lines("slowdown", slowdown) + table_lines(LINE, line),
+    )  # fmt: skip
+
+
+def _busy_errors(layers: LayerRows, share: float) -> Floats:
+    """Return |log error| of the layers that keep matrix units busy."""
+    busy = layers.tokens > BUSY_TOKENS
+    off: Floats = np.abs(np.log(layers.predicted_s(share) / layers.measured_s)[busy])
+    return off

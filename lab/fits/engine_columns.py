@@ -1,0 +1,193 @@
+"""What a step of a bare engine takes, in columns that the constants of a runtime multiply.
+
+A runtime's numbers are a pace for each family of kernels, gaps of a layer and host times; the time
+of a step is linear in all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.fits.driver import strings, table_lines
+from lab.fits.methods.positive_least_squares import Constant
+from simulators.collectives.protocols import fabric_of
+from simulators.composition.operator_prices import Row, family_of
+from simulators.composition.price import part_rows
+from simulators.composition.replica import Replica, Runtime
+from simulators.composition.throttling import slowdown, throttled_s
+from simulators.workload.llm.parallelism import stage_of
+from simulators.workload.llm.step import Step
+from simulators.workload.operators import Collective, Column
+
+Floats = NDArray[np.float64]
+
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
+    "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
+    "trtllm_cutlass": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
+    "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
+    "sglang": {
+        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
+        "prefill": ("vllm",), "decode": ("vllm",),
+    },
+}  # fmt: skip
+"""Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
+DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
+either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
+switch off in 8 bits."""
+
+KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
+"""Whose kernels and messages a runtime takes where nothing else is said."""
+
+ALIKE = {"trtllm": ("trtllm_cutlass",)}
+"""Runtimes with the constants of another and other kernels: TensorRT-LLM as it is started without
+options, which runs experts by CUTLASS."""
+
+FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
+BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
+"""Kernels that were not measured on the GPU they run on have columns of their own."""
+
+PACES = ("paces", "borrowed")
+GAPS = ("layer_s", "host_s", "sequence_s")
+KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
+COLUMNS = (
+    "fixed", *FAMILIES, *BORROWED.values(), "messages", *GAPS, *KINDS,
+)  # fmt: skip
+"""What the time of a token is a sum of; all but `fixed` have constants."""
+
+KERNELS_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.3)
+PRIORS = {
+    "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
+    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
+}  # fmt: skip
+"""Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
+
+
+def bare(framework: str) -> Runtime:
+    """Return a framework's runtime that adds nothing to its kernels."""
+    return Runtime(
+        name=framework, framework=KERNELS_OF[framework], layer_s=0.0, host_s=0.0, sequence_s=0.0,
+        kernels=KERNELS[framework],
+    )  # fmt: skip
+
+
+def step_columns(replica: Replica, step: Step) -> Floats:
+    """Return what a step takes, by column; one row per load."""
+    part = stage_of(replica.model, replica.cut, 0)
+    size = np.asarray(step.decodes, np.float64).size
+    table = {name: np.zeros(size) for name in COLUMNS}
+    share = slowdown(replica.gpu)
+    for row in part_rows(replica, step, part):
+        for name, seconds in _columns_of(row, replica, share):
+            table[name] += seconds
+    counts: dict[str, Column] = {
+        "layer_s": part.layers,
+        "host_s": 1.0,
+        "sequence_s": step.prefills + step.decodes,
+        "mixture_layer_s": part.expert_layers,
+        "latent_layer_s": part.layers * replica.model.is_latent,
+        "index_layer_s": part.layers * (replica.model.index_top_k > 0),
+        "state_layer_s": replica.model.state_layers,
+    }
+    for name, count in counts.items():
+        table[name] += count
+    return np.stack([table[name] for name in COLUMNS], axis=-1)
+
+
+def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str, Floats]]:
+    """Yield the columns an operator adds to, and its seconds in each."""
+    seconds, operator = np.asarray(row.seconds, np.float64), row.operator
+    if isinstance(operator, Collective):
+        yield "messages", seconds
+        return
+    present = seconds > 0.0
+    throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
+    yield "fixed", np.where(present, throttled, 0.0)
+    family = family_of(operator)
+    column = family if row.calibrated else BORROWED[family]
+    yield column, np.where(present, seconds - throttled, 0.0)
+
+
+def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
+    """Return what each column is multiplied by under a runtime."""
+    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
+    for family, borrowed in BORROWED.items():
+        paces[family] = runtime.pace(chip, family)
+        paces[borrowed] = runtime.pace(chip, family, is_own=False)
+    return np.array([paces[name] if name in paces else getattr(runtime, name) for name in COLUMNS])
+
+
+def constants_of(
+    columns: Floats, replicas: Sequence[Replica], frameworks: Sequence[str]
+) -> Iterator[Constant]:
+    """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
+
+    An architecture on which no row ran kernels of its own has paces of borrowed ones.
+
+    Args:
+        columns: of every row.
+        replicas: of every row.
+        frameworks: of every row.
+    """
+    column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
+    architecture = np.array([replica.gpu.architecture for replica in replicas])
+    fabric = np.array([fabric_of(replica.cluster, replica.gpu) for replica in replicas])
+    framework = np.array(frameworks)
+    for name in sorted(set(architecture)):
+        for family in FAMILIES:
+            own, lent = (column[one] * (architecture == name) for one in (family, BORROWED[family]))
+            kind = "paces" if own.any() or not lent.any() else "borrowed"
+            yield Constant(f"{kind}.{name}.{family}", own + lent, *KERNELS_PACE)
+    for name in sorted(set(fabric)):
+        taken = column["messages"] * (fabric == name)
+        yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
+    for name in sorted(set(frameworks)):
+        for gap in GAPS:
+            yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
+    for kind in KINDS:
+        yield Constant(kind, column[kind], *PRIORS[kind])
+
+
+def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
+    """Return a runtime under which everything takes a factor longer on replicas like one."""
+    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    number = dict(zip(COLUMNS, (factor * numbers_of(runtime, replica)).tolist(), strict=True))
+    return dataclasses.replace(
+        runtime,
+        paces={
+            chip: {family: number[family] for family in FAMILIES},
+            fabric: {"messages": number["messages"]},
+        },
+        borrowed={chip: {family: number[lent] for family, lent in BORROWED.items()}},
+        **{name: number[name] for name in (*GAPS, *KINDS)},
+    )
+
+
+def runtime_lines(
+    framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
+) -> list[str]:
+    """Return the numbers of one framework as TOML, all of them or those without a group."""
+    value = {c.name: v for c, v in zip(constants, values, strict=True)}
+    prefix = f'without."{left_out}".' if left_out else ""
+    own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
+    title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
+    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *numbers]
+    paces: dict[str, dict[str, float]] = {}
+    for name, number in value.items():
+        table, _, family = name.rpartition(".")
+        if table.startswith(PACES):
+            paces.setdefault(table, {})[family] = number
+    for table, of in paces.items():
+        lines += table_lines(f"{prefix}{table}", of, ".4g")
+    return lines
+
+
+def kernels_lines(framework: str) -> list[str]:
+    """Return whose kernels compete in a framework, as TOML."""
+    competing = KERNELS[framework].items()
+    return ["", "[kernels]", *(f"{family} = {strings(whose)}" for family, whose in competing)]

@@ -1,0 +1,103 @@
+"""A Gaussian process over measured curves: each is fitted with the help of those like it.
+
+It describes the departure from `start + bytes / rate` (Rasmussen and Williams, 2006): two sizes are
+as alike as they are near, two curves as they share collective, precision and ranks. The
+scales below are choices, made once for all GPUs and libraries by four-fold cross-validation over
+sizes; none is fitted per curve.
+
+Most runs repeat within a few percent and some, on boards that share host bridges above all, are off
+by half. So noise has the tails of Student's t: rows far from their neighbours count for less
+(Jylänki, Vanhatalo and Vehtari, 2011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.tables.collectives import Curves
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
+"""Usual size of a departure, how far it reaches, and the spread between versions of a library."""
+TAIL, ROUNDS = 2.0, 6
+"""Degrees of freedom of the noise, and how often rows are weighted anew: weights settle by then."""
+OWN = 0.05
+"""The part of a departure that is a curve's own."""
+OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.6, 0.9, 0.6
+"""How alike curves are that differ in one respect."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The plain part of a curve."""
+
+    start_s: float
+    bytes_per_s: float
+
+    def log_s(self, octave: Floats) -> Floats:
+        """Return the log of seconds."""
+        return np.log(self.start_s + np.exp2(octave) / self.bytes_per_s)
+
+
+def plain_line(octave: Floats, log_s: Floats) -> Line:
+    """Return the start and rate with the least mean |log error|, by search on a grid."""
+    size, seconds = np.exp2(octave), np.exp(log_s)
+    starts = seconds.min() * np.linspace(0.6, 1.05, 19)
+    rates = (size / seconds).max() * np.geomspace(0.8, 1.6, 29)
+    plain = starts[:, None, None] + size / rates[None, :, None]
+    errors = np.abs(np.log(plain) - log_s).mean(axis=2)
+    best = np.unravel_index(np.argmin(errors), errors.shape)
+    return Line(float(starts[best[0]]), float(rates[best[1]]))
+
+
+@dataclass(frozen=True)
+class Process:
+    """What was learnt from rows: the plain part of every curve, and a weight for every row."""
+
+    seen: Curves
+    lines: dict[int, Line]
+    weights: Floats
+
+    def log_s(self, curve: Ints, octave: Floats) -> Floats:
+        """Return log seconds at sizes of curves that have rows of their own."""
+        log_s = _covariance(self.seen, curve, octave) @ self.weights
+        for code, line in self.lines.items():
+            mine = curve == code
+            log_s[mine] += line.log_s(octave[mine])
+        return log_s
+
+
+def learn(seen: Curves) -> Process:
+    """Return the process that explains some rows."""
+    residual = np.zeros_like(seen.log_s)
+    lines = {}
+    for code in np.unique(seen.curve).tolist():
+        mine = seen.curve == code
+        lines[code] = plain_line(seen.octave[mine], seen.log_s[mine])
+        residual[mine] = seen.log_s[mine] - lines[code].log_s(seen.octave[mine])
+    gram = _covariance(seen, seen.curve, seen.octave)
+    variance = np.full(residual.size, NOISE**2)
+    for _ in range(ROUNDS):
+        weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
+        left = weights * variance
+        variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
+    return Process(seen, lines, weights)
+
+
+def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
+    """Return how rows at some sizes of curves go with those that were seen."""
+    far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / REACH_OCTAVES
+    near: Floats = (1.0 + far) * np.exp(-far)
+    same = np.array(
+        [[[a == b for a, b in zip(one, other, strict=True)] for other in seen.keys]
+         for one in seen.keys]
+    )  # fmt: skip
+    likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
+    alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
+    covariance: Floats = near * alike[np.ix_(curve, seen.curve)]
+    return covariance

@@ -1,0 +1,103 @@
+"""What a token takes in a closed loop of clients in the steady state, as a sum over two steps.
+
+While a request writes its `O` tokens, each other client's next prompt is prefilled once. An engine
+that mixes them into decode iterations has `p = (n - 1) / O` prompts in each; one that runs prompts
+apart stops that often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.tables.catalog_names import replica_of
+from lab.tables.deployments import MEAN
+from simulators.composition.replica import Replica, Runtime
+from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.step import Step
+
+Floats = NDArray[np.float64]
+
+APART = ("sglang",)
+"""Engines that run prompts in iterations of their own."""
+
+OF_REST = ("trtllm",)
+"""Engines whose memory fraction is one of what the weights leave."""
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """What a token takes: weights of two steps, each a column over loads of one replica."""
+
+    decode: Step
+    prefill: Step  # with the decodes that share the iteration, if they do
+    decode_weight: Floats
+    prefill_weight: Floats
+
+    @property
+    def steps(self) -> tuple[tuple[Step, Floats], tuple[Step, Floats]]:
+        """Both steps with their weights."""
+        return (self.decode, self.decode_weight), (self.prefill, self.prefill_weight)
+
+
+def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
+    """Return the rows of each replica, by its description."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.framework)
+        found.setdefault(key, []).append(i)
+    return found
+
+
+def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
+    """Return who serves a deployment, under a runtime."""
+    return replica_of(
+        row.model, row.gpu, cut=row.cut, dtype=row.dtype, kv_dtype=row.kv_dtype, runtime=runtime
+    )
+
+
+def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
+    """Return the steps of loads of one replica, and how often a token waits for each."""
+    prompt, output, clients, budget, poll = (
+        np.array([getattr(d, name) for d in loads], np.float64)
+        for name in ("prompt", "output", "clients", "budget", "poll_interval")
+    )
+    prompt, output = MEAN * prompt, MEAN * output
+    context = prompt + output / 2.0
+    framework = loads[0].framework
+    seats = np.maximum(1.0, kv_tokens(replica, of_rest=framework in OF_REST) / context)
+    running = np.minimum(clients, seats)
+    prompts = np.maximum(running - 1.0, 0.0) / output
+    at_once = np.maximum(1.0, prompts)
+    apart = framework in APART
+    if apart:  # those that came since the last look, as far as the budget goes
+        at_once = np.clip(prompts * poll, 1.0, np.maximum(budget / prompt, 1.0))
+    beside = 0.0 if apart else running
+    return SteadyState(
+        decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
+        prefill=Step(
+            prefills=at_once,
+            prefill_tokens=at_once * prompt,
+            prefill_pairs=at_once * prompt * (prompt + 1.0) / 2.0,
+            prefill_kv_tokens=at_once * prompt,
+            decodes=beside * np.ones_like(prompts),
+            decode_kv_tokens=beside * context,
+            logits_rows=beside + at_once,
+        ),
+        decode_weight=np.ones_like(prompts) if apart else 1.0 - np.minimum(1.0, prompts),
+        prefill_weight=prompts / at_once if apart else np.minimum(1.0, prompts),
+    )
+
+
+def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
+    """Return the tokens that the KV cache of a replica holds beside the weights."""
+    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
+    if of_rest:
+        usable += (1.0 - MEMORY_FRACTION) * weights
+    per_token = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    return max(1.0, usable / per_token)

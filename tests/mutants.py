@@ -1,0 +1,166 @@
+"""Break the core of the physics on purpose, in one small place at a time: does a test notice?
+
+    python -m tests.mutants                  a seeded sample of every file listed in `MUTATED`
+    python -m tests.mutants NAME --most 40   more of one of them
+    python -m tests.mutants --list           where mutants could be made, and how many
+
+A mutant is one file in which one comparison, sum, product, number, `min` or condition is another.
+It is alive if the tests beside it still pass. Survivors are listed with what was changed, so that
+each becomes a test or an explanation (DeMillo, Lipton and Sayward, "Hints on test data selection",
+1978). The checkout itself is never touched: mutants live in a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "pyproject.toml")
+
+MUTATED: dict[str, tuple[str, ...]] = {
+    "simulators/composition/iteration.py": ("tests/composition",),
+    "simulators/serving/engine/kv_cache.py": ("tests/serving/test_loop.py",),
+    "simulators/serving/engine/admission.py": ("tests/serving/test_loop.py",),
+    "simulators/collectives/closed/phases.py": ("tests/collectives",),
+    "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_query.py",),
+}
+"""Files of the core, and the tests that ought to notice when they are wrong."""
+
+SWAPS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
+SECONDS = 300.0
+"""A mutant that hangs its tests is noticed."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file."""
+
+    file: str
+    line: int
+    was: str
+    now: str
+    source: str  # of the whole file, changed
+
+
+def mutants_of(file: str) -> list[Mutant]:
+    """Return every mutant of a file; types, defaults and docstrings are left alone."""
+    source = (ROOT / file).read_text(encoding="utf-8")
+    found = []
+    for node, other in _changes(ast.parse(source)):
+        was = ast.get_source_segment(source, node)
+        if was is None:
+            continue
+        start, end = _span(source, node)
+        now = ast.unparse(other)
+        changed = f"{source[:start]}({now}){source[end:]}"
+        found.append(Mutant(file, node.lineno, " ".join(was.split()), now, changed))
+    return found
+
+
+def _span(source: str, node: ast.expr) -> tuple[int, int]:
+    """Return where an expression stands, in characters."""
+    lines = source.encode().splitlines(keepends=True)
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
+    until = (
+        b"".join(lines[: node.end_lineno - 1]) + lines[node.end_lineno - 1][: node.end_col_offset]
+    )
+    return len(before.decode()), len(until.decode())
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield expressions inside functions, and what each could be instead."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for statement in function.body:
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.expr):
+                        yield from ((node, other) for other in _others(node))
+
+
+def _others(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.Compare(left, [operator], [right]) if type(operator) in SWAPS:
+            yield ast.Compare(left, [SWAPS[type(operator)]()], [right])  # type: ignore[list-item]
+        case ast.BinOp(left, operator, right) if type(operator) in SWAPS:
+            yield ast.BinOp(left, SWAPS[type(operator)](), right)  # type: ignore[arg-type]
+        case ast.BoolOp(operator, values):
+            yield ast.BoolOp(SWAPS[type(operator)](), values)  # type: ignore[arg-type]
+        case ast.UnaryOp(ast.Not(), operand):
+            yield operand
+        case ast.Call(ast.Name(name), arguments, []) if name in NAMES:
+            yield ast.Call(ast.Name(NAMES[name]), arguments, [])
+        case ast.Call(ast.Attribute(value, name), arguments, []) if name in NAMES:
+            yield ast.Call(ast.Attribute(value, NAMES[name]), arguments, [])
+        case ast.Constant(bool()) | ast.Constant(str()):
+            return
+        case ast.Constant(int() | float() as number):
+            yield ast.Constant(number + 1)
+
+
+def survives(mutant: Mutant, copy: Path, tests: tuple[str, ...]) -> bool:
+    """Say whether all tests still pass with a mutant in the place of its file."""
+    file = copy / mutant.file
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(mutant.source, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        return not subprocess.run(
+            command, cwd=copy, capture_output=True, timeout=SECONDS, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        file.write_text(whole, encoding="utf-8")
+
+
+def main() -> int:
+    """Print the survivors; exit code 1 if more than five in a hundred are alive."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="parts of the files' paths")
+    parser.add_argument("--most", type=int, default=12, help="mutants of a file (default 12)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--list", action="store_true")
+    asked = parser.parse_args()
+    files = [f for f in MUTATED if not asked.names or any(name in f for name in asked.names)]
+    if asked.list:
+        print("\n".join(f"{len(mutants_of(file)):5} {file}" for file in files))
+        return 0
+    made = alive = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in filter(lambda name: (ROOT / name).exists(), COPIED):
+            where = copy / name
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, where, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, where)
+        for file in files:
+            found = mutants_of(file)
+            chosen = random.Random(asked.seed).sample(found, min(asked.most, len(found)))  # noqa: S311
+            for mutant in sorted(chosen, key=lambda m: m.line):
+                made += 1
+                if survives(mutant, copy, MUTATED[file]):
+                    alive += 1
+                    print(f"alive: {file}:{mutant.line}: {mutant.was} -> {mutant.now}", flush=True)
+    print(f"{alive} of {made} mutants alive")
+    return 1 if alive > 0.05 * made else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
