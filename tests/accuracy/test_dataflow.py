@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from lab.claims.dataflow.timeloop import checks
+
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 
