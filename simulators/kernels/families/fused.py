@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Attention
-from simulators.workload.precision import precision
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES, precision
 
 Floats = NDArray[np.float64]
 Numbers = Mapping[str, float]
