@@ -58,7 +58,7 @@ from simulators.graphs import price as graphs
 from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 
 @dataclass(frozen=True)

@@ -41,16 +41,8 @@ from simulators.kernels.price import (
     price_call,
     warm_up,
 )
-from simulators.workload.operators import (
-    BYTES,
-    Attention,
-    Elementwise,
-    Embedding,
-    Gemm,
-    GroupedGemm,
-    Norm,
-)
-from simulators.workload.precision import PRECISIONS
+from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, GroupedGemm, Norm
+from simulators.workload.precision import BYTES, PRECISIONS
 
 Columns = Mapping[str, Floats]
 Group = Mapping[str, Any]

@@ -32,7 +32,8 @@ from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Attention
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES
 
 LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
 """Latent attention scores over 192 numbers and sums over 128 (DeepSeek-V2, 2024)."""

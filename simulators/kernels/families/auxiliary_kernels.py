@@ -26,7 +26,8 @@ from simulators.kernels.families.family import Family
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Column, Embedding
+from simulators.workload.operators import Column, Embedding
+from simulators.workload.precision import BYTES
 
 TAPS = 4.0
 """Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""

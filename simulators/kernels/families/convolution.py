@@ -17,7 +17,8 @@ from simulators.core.jit import Floats
 from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
 from simulators.kernels.monotone_correction import corrected_seconds
 from simulators.kernels.profile import GemmRates, Profile, Sizes, product_seconds
-from simulators.workload.operators import BYTES, Column
+from simulators.workload.operators import Column
+from simulators.workload.precision import BYTES
 
 WINOGRAD_KERNEL = 3.0
 WINOGRAD_SAVING = 4.0
