@@ -92,8 +92,8 @@ def layer_ms(
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
     """Return the price table of a stage, given what depends on tokens alone of one layer.
 
-    `iteration` is what the last stage adds to all its layers: the LM head, sampling, the host. It
-    may be left out, and so may the time to send on.
+    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
+    sampling, the host. So may be the time to send tokens on.
     """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
