@@ -21,8 +21,9 @@ from lab.fits.methods.positive_least_squares import group_weights, least_log_err
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import CALIBRATION, NONE, NUMBERS
+from simulators.serving.engine.frontend import CALIBRATION, NUMBERS
 from simulators.serving.measured_deployments import FRAMEWORKS, point_of
+from simulators.serving.point import NONE
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 

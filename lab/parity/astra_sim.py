@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from lab.tables.rows import Bools, read_table
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
@@ -29,16 +30,16 @@ class Runs:
     """Reference runs that finished, with our requests for the same."""
 
     algorithm: list[str]
-    is_aware: Bools
+    is_aware: NDArray[np.bool_]
     plans: list[Plan]
-    requests: Ints
-    memory_bytes_per_s: Floats
-    finish_ns: Ints
+    requests: NDArray[np.int64]
+    memory_bytes_per_s: NDArray[np.float64]
+    finish_ns: NDArray[np.int64]
 
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = read_table(reference / ASTRA_SIM, status="ok").to_pylist()
+    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
@@ -49,7 +50,7 @@ def read_runs(reference: Path) -> Runs:
     )
 
 
-def analytic_ns(runs: Runs) -> Ints:
+def analytic_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the phase model says of every run."""
     out, requests = np.zeros(len(runs.plans), np.int64), runs.requests.copy()
     requests[:, PLAN] = np.arange(len(runs.plans))
@@ -59,7 +60,7 @@ def analytic_ns(runs: Runs) -> Ints:
     return out
 
 
-def event_ns(runs: Runs) -> Ints:
+def event_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the event loop says of every run with contention, and 0 of the others."""
     out = np.zeros(len(runs.plans), np.int64)
     for i in np.flatnonzero(runs.is_aware):
@@ -80,18 +81,19 @@ def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
 
 def plan_of_row(row: dict[str, Any]) -> Plan:
     """Return the network of a run."""
-    ranks, rates, latencies = (
-        [float(part) for part in str(row[name]).split(",")]
-        for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")
-    )
+    parts = [str(row[name]).split(",") for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")]
     dimensions = tuple(
-        Dimension(block=BLOCKS[block], ranks=int(n), bytes_per_s=rate * GIB, latency_s=ns * 1e-9)
-        for block, n, rate, ns in zip(
-            row["topology"].split("_"), ranks, rates, latencies, strict=True
+        Dimension(
+            block=BLOCKS[block],
+            ranks=int(float(n)),
+            bytes_per_s=float(rate) * GIB,
+            latency_s=float(latency) * 1e-9,
         )
+        for block, n, rate, latency in zip(row["topology"].split("_"), *parts, strict=True)
     )
-    network = Topology(name=row["topology"], dimensions=dimensions)
-    return plan_for(network, algorithm_of(row["algorithm"]))
+    return plan_for(
+        Topology(name=row["topology"], dimensions=dimensions), algorithm_of(row["algorithm"])
+    )
 
 
 def algorithm_of(written: str) -> str:

@@ -19,8 +19,8 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.engine.frontend import NONE, is_left_out
-from simulators.serving.point import ServingPoint
+from simulators.serving.engine.frontend import is_left_out
+from simulators.serving.point import NONE, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 

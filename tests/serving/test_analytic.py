@@ -17,7 +17,7 @@ from simulators.core.errors import UserError
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
-from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.columns import Station
 from simulators.serving.steady.queueing import crowd_of
 
 PLAIN = ServingPoint(
@@ -222,9 +222,9 @@ def test_more_running_requests_raise_throughput_and_time_per_token(
     assert more.tpot_mean_s > few.tpot_mean_s  # type: ignore[operator]
 
 
-def engine(rate: float, seats: float) -> Engine:
+def engine(rate: float, seats: float) -> Station:
     one = np.ones(1)
-    return Engine(
+    return Station(
         stages=one,
         seats=seats * one,
         chunked=np.zeros(1, bool),

@@ -76,8 +76,8 @@ def test_one_client_more_than_seats_waits_for_a_seat() -> None:
 
 
 def test_sglang_never_mixes_prompts_with_decodes() -> None:
-    world = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).world
-    log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+    state = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).state
+    log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
     with_prompts = log["prompt_tokens"] > 0
     assert with_prompts.any()
     assert (log["tokens"][with_prompts] == log["prompt_tokens"][with_prompts]).all()
@@ -85,8 +85,8 @@ def test_sglang_never_mixes_prompts_with_decodes() -> None:
 
 def test_vllm_and_trtllm_mix_them() -> None:
     for scheduler in ("vllm_v1", "trtllm"):
-        world = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).world
-        log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+        state = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).state
+        log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
         mixed = (log["prompt_tokens"] > 0) & (log["tokens"] > log["prompt_tokens"])
         assert mixed.any()
 
@@ -96,7 +96,7 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
     waits: list[float] = []
     for interval in (1, 10, 30):
         run = run_of(replace(BASE, scheduler="sglang", poll_interval=interval), log_rows=8000)
-        log = dict(zip(LOG_COLUMNS, run.world.log[: int(run.world.clock[-1])].T, strict=True))
+        log = dict(zip(LOG_COLUMNS, run.state.log[: int(run.state.clock[-1])].T, strict=True))
         batches.append(int((log["prompt_tokens"] > 0).sum()))
         waits.append(run.metrics().ttft_mean_s or 0.0)
     assert batches == sorted(batches, reverse=True)
@@ -123,7 +123,7 @@ def test_all_requests_are_served_when_memory_is_short(scheduler: str) -> None:
     run = run_of(tight)
     assert run.metrics().completed_requests == 96
     if scheduler == "trtllm":
-        assert run.world.pool[:, RESTARTED].sum() == 0
+        assert run.state.pool[:, RESTARTED].sum() == 0
 
 
 def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:

@@ -15,7 +15,6 @@ import pytest
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.answer.records import request_table
-from simulators.serving.deployment import DEPLOYED
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -147,7 +146,7 @@ def test_metrics_agree_with_each_other() -> None:
 
 def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
     run = run_of(point(requests=300))
-    table, m = request_table(run.world), run.metrics()
+    table, m = request_table(run.state), run.metrics()
     arrival, first, end = (
         table[name].to_numpy() for name in ("arrival_s", "first_token_s", "completed_s")
     )
@@ -237,10 +236,6 @@ def test_every_file_behind_a_point_is_named() -> None:
     assert named["model"] == ["llama3_1_8b.toml"]
     assert {"h100_sxm.toml", "dgx_h100.toml"} <= set(named["gpu"])
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
-
-
-def test_deployed_fields_are_fields_of_a_point() -> None:
-    assert set(DEPLOYED) <= set(ServingPoint.__dataclass_fields__)
 
 
 def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

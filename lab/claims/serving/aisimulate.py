@@ -18,21 +18,24 @@ from lab.claims.lines import at_most
 from lab.tables.rows import numbers, read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.batch import (
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.replica import (
     BASE_S,
+    COMPLETED,
     DECODES,
+    FIRST_TOKEN,
     LAST_STAGE_S,
     PREFILLS,
     PRICE,
+    SCHEDULED,
     STAGE_BASE_S,
     STAGE_S,
     UNTIL_KV,
+    kernel,
 )
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
-from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 

@@ -17,7 +17,8 @@ from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables.rows import numbers, read_table, words
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
     COMPLETED,
@@ -27,8 +28,8 @@ from simulators.serving.engine.replica import (
     SCHEDULED,
     STALLED,
 )
-from simulators.serving.engine.service import Engine, Limits, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.state import State
 from simulators.serving.prices.operator_table import OpTable, by_operator
 
 NEEDS = OUTCOMES, REQUESTS, TABLES = (
@@ -73,10 +74,10 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
         rows = read_table(reference / REQUESTS, config_id=name).sort_by("request_id")
         theirs = numbers(rows, (*TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
-        world = _replayed(outcome, theirs, prices[key])
-        yield _run_check(outcome, theirs, world)
+        state = _replayed(outcome, theirs, prices[key])
+        yield _run_check(outcome, theirs, state)
         if name in SURVEY:
-            yield _survey_check(name, theirs, world)
+            yield _survey_check(name, theirs, state)
 
 
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
@@ -87,7 +88,7 @@ def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
     return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
 
 
-def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> World:
+def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> State:
     """Run one configuration of the reference."""
     scheduler = load_scheduler(outcome["scheduler"])
     router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
@@ -115,15 +116,15 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> W
     )
 
 
-def _run_check(outcome: Mapping[str, Any], theirs: Columns, world: World) -> Check:
+def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Check:
     """Return the largest error of any time of a request, or of the means of a run."""
-    ours = int(world.pool[:, ITERATIONS].sum()), int(world.pool[:, RESTARTED].sum())
+    ours = int(state.pool[:, ITERATIONS].sum()), int(state.pool[:, RESTARTED].sum())
     counts = int(outcome["num_iterations"]), int(outcome["restarts"])
     exact = outcome["scheduler"] not in BY_MEANS
     if exact:
-        error = max(np.abs(world.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
+        error = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
     else:
-        latency_s = world.times[:, [FIRST_TOKEN, COMPLETED]] - theirs["arrival_s"][:, None]
+        latency_s = state.times[:, [FIRST_TOKEN, COMPLETED]] - theirs["arrival_s"][:, None]
         means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
         error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
     limit = EXACT_S if exact else CLOSE
@@ -134,12 +135,12 @@ def _run_check(outcome: Mapping[str, Any], theirs: Columns, world: World) -> Che
     )  # fmt: skip
 
 
-def _survey_check(name: str, theirs: Columns, world: World) -> Check:
+def _survey_check(name: str, theirs: Columns, state: State) -> Check:
     expected_s, stalled = SURVEY[name]
-    e2e_s = float((world.times[:, COMPLETED] - theirs["arrival_s"]).mean())
-    waited = int(np.count_nonzero(world.times[:, STALLED] > 0.0))
+    e2e_s = float((state.times[:, COMPLETED] - theirs["arrival_s"]).mean())
+    waited = int(np.count_nonzero(state.times[:, STALLED] > 0.0))
     return Check(
         f"survey {name} mean E2E", e2e_s, "s", expected_s,
-        round(e2e_s, 4) == expected_s and waited == stalled, len(world.times),
-        f"stalled {waited} of {stalled}, restarts {int(world.pool[:, RESTARTED].sum())}",
+        round(e2e_s, 4) == expected_s and waited == stalled, len(state.times),
+        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, RESTARTED].sum())}",
     )  # fmt: skip
