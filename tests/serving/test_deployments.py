@@ -34,6 +34,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
     row = {
         "model": "meta-llama/Llama-3.1-70B", "gpu": "h100_sxm", "precision": "fp8",
         "framework": "vllm", "measured_date": "2025-10-29", "suspect_parallelism": False,
+        "suspect_mtp": False,
         "tp_size": 4, "attention_dp_size": 1, "moe_ep_size": 1, "ttft_ms": 100.0,
     }  # fmt: skip
     return row | changes
