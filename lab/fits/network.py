@@ -17,9 +17,9 @@ from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
 from simulators.collectives.protocols import CALIBRATION, collective_s
+from simulators.core.jit import Floats
 from simulators.workload.operators import Collective
 
-Floats = NDArray[np.float64]
 RingErrors = Callable[[float], Floats]
 
 FOLDER = CALIBRATION.parent

@@ -32,7 +32,7 @@ from lab.tables.kernels.fp32_kernels import SIZES, is_in_catalog
 from lab.tables.kernels.tensor_cores import FORMATS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 
 UNLIMITED = 2**31
 
@@ -118,7 +118,7 @@ def measured_rows(
         if time.monotonic() >= end:
             break
         try:
-            rows.append(_row(call, bench.time(call), name, bench.version))
+            rows.append(_row(call, bench.time(call), name, str(bench.torch.__version__)))
         except RuntimeError as error:
             failed[f"{call.op} {call.dtype}: {str(error).splitlines()[0]}"] += 1
     return rows, failed

@@ -92,8 +92,7 @@ class Rows:
 
     def thinned(self, count: int) -> Rows:
         """Return at most so many rows, evenly spaced."""
-        last, kept = len(self) - 1, min(len(self), count)
-        return self.where(np.unique(np.linspace(0, last, kept).astype(np.int64)))
+        return self.where(evenly(len(self), count))
 
     def drawn(self, count: int) -> Rows:
         """Return at most so many rows, drawn at random, the same ones each time."""
@@ -101,6 +100,15 @@ class Rows:
             return self
         draw = np.random.default_rng(np.random.SeedSequence(0))
         return self.where(np.sort(draw.choice(len(self), count, replace=False)))
+
+
+def evenly(size: int, count: int) -> NDArray[np.int64]:
+    """Return at most so many positions among `size` rows, evenly spaced.
+
+    >>> evenly(9, 3).tolist(), evenly(2, 3).tolist()
+    ([0, 4, 8], [0, 1])
+    """
+    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))
 
 
 ARRAYS = ("seconds", "watts", "group", "bucket", "held_out", "from_layers")

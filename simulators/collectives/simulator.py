@@ -101,7 +101,8 @@ class CollectivePoint:
     dtype: str = choice("precision of the numbers, when measured", default="fp16")
 
 
-_time = partial(metric, page="collectives.md#time-and-bandwidth")
+_time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")
+_rate = partial(metric, unit="B/s", page="collectives.md#time-and-bandwidth")
 _links = partial(metric, page="collectives.md#links")
 
 
@@ -109,17 +110,13 @@ _links = partial(metric, page="collectives.md#links")
 class CollectiveMetrics:
     """What nccl-tests would print, and what a network engineer would ask next."""
 
-    time_s: float = _time(
-        "from the first rank's start to the last one's end", unit="s", better="min"
-    )
-    time_s_lo: float = _time("lower end of its 90 % interval", unit="s")
-    time_s_hi: float = _time("upper end of its 90 % interval", unit="s")
-    algbw_bytes_per_s: float = _time("size over time", unit="B/s")
-    busbw_bytes_per_s: float = _time(
-        "the same by the link's share of the data", unit="B/s", better="max"
-    )
-    busbw_bytes_per_s_lo: float = _time("lower end of its 90 % interval", unit="B/s")
-    busbw_bytes_per_s_hi: float = _time("upper end of its 90 % interval", unit="B/s")
+    time_s: float = _time("from the first rank's start to the last one's end", better="min")
+    time_s_lo: float = _time("lower end of its 90 % interval")
+    time_s_hi: float = _time("upper end of its 90 % interval")
+    algbw_bytes_per_s: float = _rate("size over time")
+    busbw_bytes_per_s: float = _rate("the same by the link's share of the data", better="max")
+    busbw_bytes_per_s_lo: float = _rate("lower end of its 90 % interval")
+    busbw_bytes_per_s_hi: float = _rate("upper end of its 90 % interval")
     utilisation: float = _links("share of the time the busiest link is in use")
     utilisation_1: float = _links("the same of the innermost dimension's links")
     utilisation_2: float = _links("of the second dimension's, null if there is none")

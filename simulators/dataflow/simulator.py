@@ -86,7 +86,7 @@ class DataflowPoint:
     seed: int = choice("of the mapper", default=0, at_least=0)
 
 
-_cost = partial(metric, page="dataflow.md#energy-time-and-area")
+_total = partial(metric, page="dataflow.md#energy-time-and-area")
 _share = partial(metric, page="dataflow.md#where-energy-goes")
 _bound = partial(metric, page="dataflow.md#bounds")
 
@@ -95,11 +95,11 @@ _bound = partial(metric, page="dataflow.md#bounds")
 class DataflowMetrics:
     """What the architect of an accelerator would tabulate."""
 
-    energy_j: float = _cost("energy of one inference", unit="J", better="min")
-    latency_s: float = _cost("time of one inference", unit="s", better="min")
-    area_mm2: float = _cost("buffers, registers, multipliers", unit="mm2", better="min")
-    edp_js: float = _cost("energy times time", unit="J s")
-    cycles: int = _cost("clock cycles")
+    energy_j: float = _total("energy of one inference", unit="J", better="min")
+    latency_s: float = _total("time of one inference", unit="s", better="min")
+    area_mm2: float = _total("buffers, registers, multipliers", unit="mm2", better="min")
+    edp_js: float = _total("energy times time", unit="J s")
+    cycles: int = _total("clock cycles")
     macs: int = _share("multiply-accumulates")
     utilization: float = _share("multiplies per cycle over multipliers")
     dram_bytes: float = _share("bytes moved to and from the outermost level", unit="B")

@@ -15,7 +15,8 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.collectives.protocols import price_collective
 from simulators.core.contract import Check
 from simulators.graphs.timeline import price_graph
-from simulators.workload.operators import BYTES, Collective
+from simulators.workload.operators import Collective
+from simulators.workload.precision import BYTES
 
 NEEDS = (TABLE,)
 LIMITS = {"TP4": 8.0, "DP4": None, "PP4": None}

@@ -20,8 +20,9 @@ from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
 from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Floats, Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
     UNMEASURED,
     Work,
@@ -29,11 +30,10 @@ from simulators.kernels.families.auxiliary_kernels import (
     form_seconds,
     work_of,
 )
-from simulators.kernels.families.cache_resident import UNMEASURED as CHAIN_UNMEASURED
-from simulators.kernels.families.cache_resident import chain_seconds
-from simulators.kernels.frameworks import SIDE_FOLDER
+from simulators.kernels.families.pointwise import UNMEASURED as CHAIN_UNMEASURED
+from simulators.kernels.families.pointwise import chain_seconds
 
-FOLDER = SIDE_FOLDER
+FOLDER = CALIBRATIONS / "side"
 
 FORM_ROWS = 2000
 ALPHA, TREES, DEPTH = 0.6, 40, 3
@@ -104,7 +104,7 @@ def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> Fitted:
     if seconds.size >= FEWEST_ROWS:
         plain_s = form_seconds(work, "bf16", gpu, entry.numbers)
         bend = fit_bend(work.features, plain_s, seconds, alpha=ALPHA, trees=TREES, depth=DEPTH)
-        entry = replace(entry, bend=bend)
+        entry = replace(entry, correction=bend)
     return judged(entry, parts, seconds.size, lambda part, e: fitted_seconds(part.operator, gpu, e))
 
 
@@ -116,7 +116,7 @@ def _together(works: Sequence[Work]) -> Work:
 
 def _fit_form(work: Work, seconds: Floats, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone."""
-    few = np.unique(np.linspace(0, seconds.size - 1, min(seconds.size, FORM_ROWS)).astype(np.int64))
+    few = evenly(seconds.size, FORM_ROWS)
     some = Work(
         work.flops[few], work.moved_bytes[few], work.blocks[few], work.longest[few],
         work.features[:, few],

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.kernels.families.cache_resident import chain_of
+from simulators.kernels.families.pointwise import chain_of
 from simulators.workload.operators import Elementwise
 
 LAYERS, HEADS = (
