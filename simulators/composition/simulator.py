@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.collectives import protocols
+from simulators.collectives.price import READS, files_behind
 from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
@@ -65,7 +65,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 3
+    version: int = 4
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -121,13 +121,14 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            fitted = (protocols.CALIBRATION, throttling.CALIBRATION, intervals.CALIBRATION)
-            return (*fitted, *graphs.READS, *KERNELS.reads("", value))
+            fitted = (throttling.CALIBRATION, intervals.CALIBRATION)
+            return (*fitted, *READS, *graphs.READS, *KERNELS.reads("", value))
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
-            usual = CLUSTERS.find(load_gpu(str(value)).cluster)
-            return (*dict.fromkeys((GPUS.find(str(value)), *KERNELS.reads(name, value))), usual)
+            gpu = load_gpu(str(value))
+            files = (GPUS.find(str(value)), *KERNELS.reads(name, value), *files_behind(gpu))
+            return (*dict.fromkeys(files), CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
