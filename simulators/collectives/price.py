@@ -2,7 +2,7 @@
 
 The door of this room for the rooms above. Inside a node whose libraries were measured the time is
 measured, else it is that of NCCL's rings on the node's links. Over several nodes it is that inside,
-and modelled between, each GPU carrying its share over its own port.
+and of rings between, each GPU carrying its share over its own port.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.collectives.closed.hierarchy import between_s, parts_inside
-from simulators.collectives.closed.phases import request
-from simulators.collectives.closed.protocols import CALIBRATION, ring_s, sustained
+from simulators.collectives.closed.protocols import (
+    CALIBRATION,
+    ring_s,
+    sustained,
+    sustained_between,
+)
 from simulators.collectives.measured import GROWTH, NETWORKS, libraries_of, measured_time
-from simulators.collectives.topologies.plan import plan_for
-from simulators.collectives.topologies.topology import Dimension, Topology
 from simulators.core.contract import LEVELS
 from simulators.core.folder import GPUS
 
@@ -48,6 +49,10 @@ class CollectiveTime:
     lo_s: Floats
     hi_s: Floats
     level: Ints  # positions in `core.contract.LEVELS`
+
+
+Timer = Callable[[str], CollectiveTime]
+"""What a collective takes inside a node."""
 
 
 def collective_time(
@@ -87,10 +92,7 @@ def collective_time(
     def timed(part: str) -> CollectiveTime:
         return _inside_node(part, size, inside, gpu, cluster, dtype, libraries)
 
-    if nodes == 1:
-        found = timed(kind)
-    else:
-        found = _over_nodes(kind, size, nodes, inside, gpu, cluster, timed)
+    found = timed(kind) if nodes == 1 else _over_nodes(kind, size, nodes, inside, cluster, timed)
     shape = np.shape(size_bytes)
     return CollectiveTime(**{name: column.reshape(shape) for name, column in vars(found).items()})
 
@@ -156,28 +158,18 @@ def _inside_node(
 
 
 def _over_nodes(
-    kind: str,
-    size: Floats,
-    nodes: int,
-    inside: int,
-    gpu: Gpu,
-    cluster: Cluster,
-    timed: Callable[[str], CollectiveTime],
+    kind: str, size: Floats, nodes: int, inside: int, cluster: Cluster, timed: Timer
 ) -> CollectiveTime:
-    """Return what a collective takes over several nodes: parts inside each, and one between."""
-    # A catalog link's latency is of a hop from GPU to GPU; a switch is crossed by two links.
-    dimensions = tuple(
-        Dimension(
-            block="switch", ranks=n, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s / 2
-        )
-        for n, link in ((inside, cluster.link(inside, gpu)), (nodes, cluster.inter))
-    )
-    plan = plan_for(Topology(name=cluster.name, dimensions=dimensions), "ring")
-    requests = np.tile(request(kind, 1), (size.size, 1))
-    memory = np.full(size.size, gpu.hbm_bytes_per_s)
-    time_s = between_s(plan, kind, size / inside, requests, memory)
+    """Return what a collective takes over several nodes: parts inside each, and one between.
+
+    The buffer is reduce-scattered inside, combined between nodes by each GPU for its share over its
+    own port, and gathered inside; what is not combined crosses whole.
+    """
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    share = 1 if kind in ("all_to_all", "send_recv", "broadcast") else inside
+    time_s = ring_s(kind, size / share, nodes, cluster.inter, sustained_between())
     lo_s, hi_s = time_s / UNMODELLED_BAND, time_s * UNMODELLED_BAND
-    for part in map(timed, parts_inside(kind)):
+    for part in map(timed, halves.get(kind, (kind,))):
         time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
     return CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, UNMODELLED))
 

@@ -48,21 +48,16 @@ def measured_s(
 
     if plan.ranks == inside:
         return timed(collective)
-    time_s = lo_s = hi_s = between_s(
-        plan, collective, size_bytes / inside, requests, memory_bytes_per_s
-    )
-    for part in map(timed, parts_inside(collective)):
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    parts = [timed(part) for part in halves.get(collective, (collective,))]
+    between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
+    time_s, lo_s, hi_s = between_s, between_s, between_s
+    for part in parts:
         time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
     return Timed(time_s, lo_s, hi_s, np.ones(size_bytes.shape, bool), calibrated=False)
 
 
-def parts_inside(collective: str) -> tuple[str, ...]:
-    """Return what runs inside each node before and after the part between nodes."""
-    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
-    return halves.get(collective, (collective,))
-
-
-def between_s(
+def _between_s(
     plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
 ) -> Floats:
     """Return what the dimensions between nodes take, by the phase model."""

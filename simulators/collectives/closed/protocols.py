@@ -68,6 +68,11 @@ def fabric_of(cluster: Cluster, gpu: Gpu) -> str:
     return cluster.fabric if gpu.link_bytes_per_s else PCIE
 
 
+def sustained_between() -> float:
+    """Return what large messages sustain of a link between nodes: the mean of measured fabrics."""
+    return float(read_calibration(CALIBRATION)["sustained"]["other"])
+
+
 def sustained(cluster: Cluster, gpu: Gpu) -> tuple[float, bool]:
     """Return what large messages sustain of a link inside a node, and whether it was measured.
 
@@ -75,4 +80,4 @@ def sustained(cluster: Cluster, gpu: Gpu) -> tuple[float, bool]:
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
     fabric = fabric_of(cluster, gpu)
-    return (fitted[fabric], True) if fabric in fitted else (fitted["other"], False)
+    return (fitted[fabric], True) if fabric in fitted else (sustained_between(), False)
