@@ -27,7 +27,7 @@ from simulators.core.calibration import SEAL, reference_folder, sha256_of, write
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.report import print_checks
-from simulators.kernels.intervals import Band
+from simulators.evidence.intervals import Band
 
 HERE = Path(__file__).parent
 

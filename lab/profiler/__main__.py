@@ -32,7 +32,7 @@ from lab.tables.kernels.fp32_kernels import SIZES, catalog_name
 from lab.tables.kernels.tensor_cores import FORMATS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 
 UNLIMITED = 2**31
 

@@ -27,9 +27,9 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
-from simulators.kernels.levels import calibration_file, places, profile_of
+from simulators.evidence.lookup import calibrations
+from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price
-from simulators.kernels.tensor_levels import tensor_files
 
 ATTENTION = ("prefill", "decode")
 
@@ -47,8 +47,7 @@ def compare_file(measured: Path, device: str, framework: str) -> list[Check]:
     """
     table = read_table(measured, NEEDS)
     gpu = load_gpu(device or _device_in(table, measured))
-    calls = [file for file in [calibration_file(gpu.name)] if file is not None]
-    products = [file for file in tensor_files(places()) if file.stem == gpu.name]
+    calls, products = (calibrations(kind).get(gpu.name, ()) for kind in ("fp32", "tensor"))
     lines = [
         *_calls(table, gpu, unseen_only=was_fitted(calls, [measured])),
         *_products(table, gpu, framework, unseen_only=was_fitted(products, [measured])),

@@ -34,7 +34,7 @@ MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
 """What a time rests on, as positions in `core.contract.LEVELS`."""
 
 READS = (GROWTH, CALIBRATION)
-"""Files behind every time; `files_behind` has the curves of a GPU."""
+"""Files behind every time; `curves_behind` has the curves of a GPU."""
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
 """Nine of ten large messages are within these factors of NCCL's rings: on fabrics whose sustained
@@ -124,7 +124,7 @@ def _relative(fabric: str, link_bytes_per_s: float) -> str:
     return ""
 
 
-def files_behind(gpu: Gpu) -> tuple[Path, ...]:
+def curves_behind(gpu: Gpu) -> tuple[Path, ...]:
     """Return the measured curves that a GPU's times rest on, if there are any."""
     name = network_of(gpu, cluster_for(AUTO, gpu))
     return (NETWORKS.find(name),) if name else ()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.collectives.price import READS, files_behind
+from simulators.collectives.price import READS, curves_behind
 from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
@@ -53,11 +53,12 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
+from simulators.evidence.lookup import files_behind
 from simulators.graphs import price as graphs
-from simulators.kernels.simulator import SIMULATOR as KERNELS
+from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,13 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            fitted = (throttling.CALIBRATION, intervals.CALIBRATION)
-            return (*fitted, *READS, *graphs.READS, *KERNELS.reads("", value))
+            return (throttling.CALIBRATION, intervals.CALIBRATION, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
             gpu = load_gpu(str(value))
-            files = (GPUS.find(str(value)), *KERNELS.reads(name, value), *files_behind(gpu))
-            return (*dict.fromkeys(files), CLUSTERS.find(gpu.cluster))
+            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
+            return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
@@ -174,7 +174,7 @@ class Composition:
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles."""
-        KERNELS.warm_up()
+        kernels.warm_up()
 
 
 SIMULATOR = Composition()

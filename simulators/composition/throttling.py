@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
-from simulators.kernels.levels import as_sold
 from simulators.kernels.price import flops
 from simulators.workload.operators import Attention, Column, Compute, Gemm, GroupedGemm
 

@@ -23,7 +23,8 @@ from simulators.graphs.forward import (
 )
 from simulators.kernels.price import Kernel
 from simulators.workload.graphs.graph import PRODUCTS, Graph, Node
-from simulators.workload.operators import BYTES, Attention, Gemm
+from simulators.workload.operators import Attention, Gemm
+from simulators.workload.precision import BYTES
 
 READ_WRITE: Moved = (1.0, 1.0)
 BINARY: Moved = (2.0, 1.0)

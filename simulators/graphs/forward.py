@@ -15,15 +15,8 @@ from dataclasses import dataclass
 from simulators.kernels.families.convolution import Convolution
 from simulators.kernels.price import Kernel
 from simulators.workload.graphs.graph import PRODUCTS, TABLES, VIEWS, Graph, Node, Shape
-from simulators.workload.operators import (
-    BYTES,
-    Attention,
-    Elementwise,
-    Embedding,
-    Gemm,
-    GroupedGemm,
-    Norm,
-)
+from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, GroupedGemm, Norm
+from simulators.workload.precision import BYTES
 
 INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
 """Phases: a pass that records nothing, and the three of a training step."""

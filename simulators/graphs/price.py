@@ -49,7 +49,8 @@ from simulators.workload.graphs.footprint import (
     training_footprint,
 )
 from simulators.workload.graphs.graph import Graph, Load
-from simulators.workload.operators import BYTES, Attention
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES
 
 BUCKET_BYTES = 25e6
 """Gradients are summed in buckets of this size: the default of PyTorch's data parallelism."""

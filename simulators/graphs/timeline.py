@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
+from simulators.evidence.lookup import BEST
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, Launch, forward_launches
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.levels import BEST
-from simulators.kernels.price import Kernel, price
-from simulators.kernels.profile import Profile
+from simulators.kernels.price import Kernel, Level, price
 from simulators.workload.graphs.graph import Graph
 from simulators.workload.operators import Elementwise, Gemm
 
@@ -105,7 +104,7 @@ def price_graph(
     dtype: str,
     training: bool = False,
     fused: bool = False,
-    level: str | Profile = BEST,
+    level: Level = BEST,
 ) -> PricedLaunches:
     """Return the kernels of a pass with their times, before what a framework adds.
 
@@ -118,9 +117,7 @@ def price_graph(
     return price_launches(launches, gpu, level)
 
 
-def price_launches(
-    launches: Sequence[Launch], gpu: Gpu, level: str | Profile = BEST
-) -> PricedLaunches:
+def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) -> PricedLaunches:
     """Return kernels with their times; kernels of one kind are priced in one call."""
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))

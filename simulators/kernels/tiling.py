@@ -1,4 +1,4 @@
-"""A matrix product is cut into tiles, and tiles run in waves over the SMs.
+"""The time of a matrix product that is cut into tiles, which run in waves over the SMs.
 
 Each block computes one tile of the output: it loads a strip of `a` and a strip of `b` through L2
 and multiplies them along `k`. Blocks fill the SMs in waves; a wave that is only partly filled

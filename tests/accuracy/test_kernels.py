@@ -17,10 +17,8 @@ from simulators.core.calibration import (
 )
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
-from simulators.kernels.frameworks import fused_files
-from simulators.kernels.levels import boards, calibration_file, places
-from simulators.kernels.power_draw import power_files
-from simulators.kernels.tensor_levels import tensor_files
+from simulators.evidence.boards import boards
+from simulators.evidence.lookup import calibration_file, calibrations
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
 
@@ -83,10 +81,11 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
     for board in boards():
-        file = calibration_file(board.name)
+        file = calibration_file("fp32", board.name)
         assert file is not None
         verify_measured(provenance_of(read_calibration(file), file), reference)
-    for file in (*tensor_files(places()), *fused_files(), *power_files()):
+    others = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
+    for file in (file for kind in others for files in kind for file in files):
         verify_measured(provenance_of(read_calibration(file), file), reference)
 
 

@@ -15,7 +15,7 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
 from simulators.graphs.timeline import price_graph
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 NEEDS = (TABLE,)
 LIMITS = {"TP4": 8.0, "DP4": None, "PP4": None}

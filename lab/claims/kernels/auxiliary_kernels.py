@@ -10,7 +10,7 @@ from lab.tables.kernels.auxiliary_kernels import GPUS, read_side_rows, side_tabl
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.rows import Bools, Rows
 from simulators.core.contract import Check
-from simulators.kernels.frameworks import SIDE_FOLDER
+from simulators.evidence.lookup import CALIBRATIONS
 
 COVERAGE_BAR = (85.0, 95.0)
 """Bands come from half of the held-out shapes; the other half falls inside about as often."""
@@ -22,7 +22,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     if not tables:
         return [absent("kernels: side kernels", f"their tables in {MEASURED} are absent")]
     files = [reference / name for name in tables]
-    whole = rows == "all" and not was_fitted(SIDE_FOLDER.glob("*.toml"), files)
+    whole = rows == "all" and not was_fitted((CALIBRATIONS / "side").glob("*.toml"), files)
     found: list[Check] = []
     inside: list[Bools] = []
     for gpu in GPUS:

@@ -21,14 +21,10 @@ from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
-from simulators.kernels.intervals import WIDEST, interval_s
-from simulators.kernels.levels import (
-    boards,
-    calibration_file,
-    profile_of,
-    stranger_bands,
-    zero_shot_profile,
-)
+from simulators.evidence.boards import bands_of_others, boards, identity_of
+from simulators.evidence.intervals import WIDEST, interval_s
+from simulators.evidence.lookup import calibration_file
+from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
 from simulators.kernels.profile import Profile
 
@@ -77,7 +73,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     one of a folder that nothing was fitted to.
     """
     measured, skipped = read_rows(reference)
-    files = (calibration_file(board.name) for board in boards())
+    files = (calibration_file("fp32", board.name) for board in boards())
     tables = reference.glob("gpu_kernels/*.parquet")
     fitted = was_fitted((file for file in files if file is not None), tables)
     found = [absent(f"kernels: {problem}", "skipped") for problem in skipped]
@@ -173,7 +169,7 @@ def _layers(part: Rows) -> Rows:
 
 def _as_if_new(gpu: Gpu) -> Profile:
     """Return what other boards and the data sheet say about a device."""
-    return zero_shot_profile(gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w)
+    return zero_shot_profile(identity_of(gpu))
 
 
 def _few_shot_draw(
@@ -181,7 +177,7 @@ def _few_shot_draw(
 ) -> Judged:
     """Return predictions after a fit to `count` rows of each operator class."""
     columns = []
-    bands = stranger_bands("few_shot", [b for b in boards() if b.name != gpu.name])
+    bands = bands_of_others("few_shot", [b for b in boards() if b.name != gpu.name])
     for part in parts:
         predicted_s, measured_s = few_shot_exercise(part, gpu, blank, count, seed)
         lo_s, hi_s = interval_s(bands.get(part.kernel, WIDEST), predicted_s)

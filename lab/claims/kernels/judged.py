@@ -12,9 +12,10 @@ from lab.fits.kernels.fused_kernels import predicted_s
 from lab.tables.rows import BANDED, Bools, Floats, Rows, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.kernels.frameworks import Entry, entry_of
-from simulators.kernels.intervals import interval_s
-from simulators.kernels.levels import BEST, profile_of
+from simulators.evidence.intervals import interval_s
+from simulators.evidence.lookup import BEST
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price
 
 

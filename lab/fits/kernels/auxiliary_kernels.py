@@ -19,6 +19,7 @@ from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_side_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
     UNMEASURED,
     Work,
@@ -26,9 +27,8 @@ from simulators.kernels.families.auxiliary_kernels import (
     form_seconds,
     work_of,
 )
-from simulators.kernels.frameworks import SIDE_FOLDER
 
-FOLDER = SIDE_FOLDER
+FOLDER = CALIBRATIONS / "side"
 
 FORM_ROWS = 2000
 ALPHA, TREES, DEPTH = 0.6, 40, 3
@@ -72,7 +72,7 @@ def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> Fitted:
     if seconds.size >= FEWEST_ROWS:
         plain_s = form_seconds(work, "bf16", gpu, entry.numbers)
         bend = fit_bend(work.features, plain_s, seconds, alpha=ALPHA, trees=TREES, depth=DEPTH)
-        entry = replace(entry, bend=bend)
+        entry = replace(entry, correction=bend)
     return judged(entry, parts, seconds.size, lambda part, e: fitted_seconds(part.operator, gpu, e))
 
 

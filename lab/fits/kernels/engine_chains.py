@@ -18,10 +18,10 @@ from lab.tables.kernels.engine_chains import read_chain_rows
 from lab.tables.kernels.engine_products import GPUS, LAYERS
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.kernels.families.cache_resident import UNMEASURED, chain_seconds
-from simulators.kernels.frameworks import SIDE_FOLDER
+from simulators.evidence.lookup import CALIBRATIONS
+from simulators.kernels.families.pointwise import UNMEASURED, chain_seconds
 
-FOLDER = SIDE_FOLDER
+FOLDER = CALIBRATIONS / "side"
 
 SPLIT = "half of the sizes, by a hash of the size; errors are of the other half"
 

@@ -24,16 +24,17 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.core.folder import PACKAGE
-from simulators.kernels.intervals import WIDEST, Band, band_of
-from simulators.kernels.levels import (
-    BOARDS,
+from simulators.evidence.boards import (
     Board,
+    bands_of_others,
     boards,
     donor_of,
-    stranger_bands,
-    zero_shot_profile,
+    identity_of,
+    of_architecture,
 )
+from simulators.evidence.intervals import WIDEST, Band, band_of
+from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
+from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile
 
@@ -46,8 +47,11 @@ LEAST_ROWS = 2
 FEW_ROWS, SEEDS = 10, 4
 """Of the few-shot exercise every board goes through as if it were new."""
 
-FOLDER = PACKAGE / "kernels" / "calibration"
+FOLDER = CALIBRATIONS
 OWN = Path("catalog") / "kernels"
+
+OF_OTHERS = ("calibrated", "start_s", "step_s", "split_s")
+"""Fields that only tensor-core products have numbers for."""
 
 OF_ITS_OWN = ("tail", "prologue", "prologue_rate", "k_step", "load_bytes_per_clock")
 """Numbers of a board that say nothing about others."""
@@ -90,20 +94,18 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     for problem in skipped:
         print(f"skipped: {problem}")
     names = sorted({part.gpu for part in rows})
-    wanted, done = chosen(only, [*names, BOARDS]), []
-    for name in names if BOARDS in wanted else wanted:
+    wanted, done = chosen(only, [*names, SUMMARY]), []
+    for name in names if SUMMARY in wanted else wanted:
         done.append(_fitted(load_gpu(name), [part for part in rows if part.gpu == name], ()))
         if name in wanted:
             yield _calibration(done[-1], tables)
-    if BOARDS in wanted:
+    if SUMMARY in wanted:
         yield _summary(done, tables, sum(map(len, rows)))
 
 
 def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     """Fit every class of one device at the highest level its rows allow."""
-    before = zero_shot_profile(
-        gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w, among=peers
-    )
+    before = zero_shot_profile(identity_of(gpu), among=peers)
     kept = [part.where(~part.held_out) if is_full(part) else part for part in parts]
     level = "full" if any(map(is_full, parts)) else "few_shot"
     profile, errors, bands = before, {}, {}
@@ -122,16 +124,15 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
             blind_s = call_seconds(judged.operator, gpu, profile)
             known = np.isfinite(blind_s)
         else:
-            bands[part.kernel] = stranger_bands("few_shot", peers).get(part.kernel, WIDEST)
+            bands[part.kernel] = bands_of_others("few_shot", peers).get(part.kernel, WIDEST)
         untouched_s = call_seconds(judged.operator, gpu, before)
         errors[part.kernel] = (
             mape(untouched_s, judged.seconds),
             mape(blind_s[known], judged.seconds[known]),
             len(judged),
         )
-    donor = (
-        donor_of(gpu.architecture, [b for b in peers if b.vendor == gpu.vendor]) if peers else ""
-    )
+    sellers = [b for b in peers if b.vendor == gpu.vendor]
+    donor = donor_of(of_architecture(gpu.architecture, sellers)) if peers else ""
     return Fitted(
         gpu=gpu,
         level=level,
@@ -174,9 +175,7 @@ def _as_if_new(fitted: Fitted, board: Board, among: Sequence[Board]) -> Board:
     """Return the board with the bands that leaving it out gives, without and with a few rows."""
     gpu = fitted.gpu
     others = [replace(other, bands={"zero_shot": {}, "few_shot": {}}) for other in among]
-    blank = zero_shot_profile(
-        gpu.name, gpu.vendor, gpu.architecture, board.flops_per_j, among=others
-    )
+    blank = zero_shot_profile(board, among=others)
     zero, few = {}, {}
     for part in fitted.rows:
         rows = part.where(part.from_layers) if part.from_layers.any() else part
@@ -253,7 +252,7 @@ def _summary(done: Sequence[Fitted], tables: Mapping[str, str], rows: int) -> Ca
             for label, band in bands.items():
                 lines.append(f"bands.{level}.{label} = {{ {', '.join(band_lines(band))} }}")
     return Calibration(
-        name=BOARDS,
+        name=SUMMARY,
         tables=tables,
         rows=rows,
         split=SPLIT,
@@ -265,7 +264,7 @@ def _summary(done: Sequence[Fitted], tables: Mapping[str, str], rows: int) -> Ca
 
 def _numbers(rates: Any) -> dict[str, float]:
     """Return the plain numbers of a class of rates."""
-    values = {f.name: getattr(rates, f.name) for f in fields(rates) if f.name != "calibrated"}
+    values = {f.name: getattr(rates, f.name) for f in fields(rates) if f.name not in OF_OTHERS}
     return {name: value for name, value in values.items() if isinstance(value, float)}
 
 

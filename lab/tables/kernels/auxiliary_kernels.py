@@ -26,10 +26,10 @@ from lab.tables.rows import (
     tidy,
 )
 from simulators.kernels.families.auxiliary_kernels import (
+    Auxiliary,
     CausalConvolution,
     EncoderAttention,
     Quantisation,
-    Side,
     StateUpdate,
     kernel_of,
 )
@@ -65,7 +65,7 @@ SHAPES = {
 
 TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 
-Make = Callable[[Sizes], Side]
+Make = Callable[[Sizes], Auxiliary]
 
 
 def read_side_rows(reference: Path, gpu: str) -> list[Rows]:
@@ -90,7 +90,7 @@ def _embeddings(file: Path, gpu: str) -> Rows:
     columns = numbers(table, ("num_tokens", "n_embd", "emb_ms"))
     seconds = columns.pop("emb_ms") * 1e-3
 
-    def make(s: Sizes) -> Side:
+    def make(s: Sizes) -> Auxiliary:
         return Embedding(name="embedding", rows=s["num_tokens"], cols=s["n_embd"], dtype="bf16")
 
     rows = _tidy(columns, seconds, make, gpu, LAYERS_FRAMEWORK, "")

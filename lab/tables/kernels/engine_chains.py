@@ -14,7 +14,7 @@ import numpy as np
 from lab.tables.kernels.engine_products import FRAMEWORK, LAYERS, by_layer
 from lab.tables.rows import Rows, Sizes, group_of, joined, numbers, tidy
 from simulators.catalog.model import LanguageModel
-from simulators.kernels.families.cache_resident import chain_of
+from simulators.kernels.families.pointwise import chain_of
 from simulators.workload.operators import Elementwise
 
 NAMES = {"layernorm": "ffn_norm", "act_fn": "ffn_activation", "rotary_emb": "rotary"}

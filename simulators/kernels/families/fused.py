@@ -1,8 +1,4 @@
-"""Fused kernels by framework: a form with a few fitted numbers, and trees that bend it.
-
-Numbers belong to one GPU, one framework and one kernel of it. A GPU nobody measured borrows those
-of the nearest one (same architecture, else the vendor's newest before it), and its data sheet says
-the rest.
+"""Forms of fused attention and expert kernels: a few fitted numbers, and what trees look at.
 
 Prefill, over sums of a batch (`Q` new tokens, `P` pairs, `KV` keys, `R` requests, `d` head size):
 
@@ -44,8 +40,8 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Attention
-from simulators.workload.precision import precision
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES, precision
 
 Floats = NDArray[np.float64]
 Numbers = Mapping[str, float]

@@ -25,7 +25,6 @@ from simulators.workload.llm.parallelism import (
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import (
-    BYTES,
     Collective,
     Column,
     Compute,
@@ -35,6 +34,7 @@ from simulators.workload.operators import (
     Norm,
     Operator,
 )
+from simulators.workload.precision import BYTES
 
 
 def forward(

@@ -1,4 +1,4 @@
-"""A prediction comes with the interval that nine of ten measurements fell into.
+"""The 90 % interval of a prediction: what nine of ten measurements fell into.
 
 The interval is a ratio to the predicted time, read off residuals of rows nothing was fitted to,
 by operator class and by regime. A regime is a range of predicted times: short kernels scatter

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 
 from simulators.catalog.gpu import load_gpu, what_if
+from simulators.evidence.lookup import FRAMEWORKS
 from simulators.kernels.families.auxiliary_kernels import (
+    Auxiliary,
     CausalConvolution,
     EncoderAttention,
     Quantisation,
-    Side,
     StateUpdate,
 )
-from simulators.kernels.frameworks import FRAMEWORKS
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.workload.operators import Elementwise, Embedding
 
@@ -57,7 +57,7 @@ def embedding(requests: float, each: float) -> Embedding:
 MAKERS = (convolution, states, encoder, quantisation, embedding)
 
 
-def seconds(side: Side, gpu: str = "h100_sxm", framework: str = "vllm") -> float:
+def seconds(side: Auxiliary, gpu: str = "h100_sxm", framework: str = "vllm") -> float:
     return float(price(side, load_gpu(gpu), framework=framework).latency_s)
 
 
@@ -66,7 +66,7 @@ def seconds(side: Side, gpu: str = "h100_sxm", framework: str = "vllm") -> float
     requests=integers(1, 128), each=integers(1, 16384), more=integers(1, 8),
 )  # fmt: skip
 def test_time_never_falls_when_requests_or_their_tokens_grow(
-    make: Callable[[float, float], Side],
+    make: Callable[[float, float], Auxiliary],
     gpu: str,
     framework: str,
     requests: int,
@@ -80,7 +80,7 @@ def test_time_never_falls_when_requests_or_their_tokens_grow(
 
 @given(make=sampled_from(MAKERS), gpu=sampled_from(GPUS), requests=integers(1, 128))
 def test_no_answer_is_below_the_roofline(
-    make: Callable[[float, float], Side], gpu: str, requests: int
+    make: Callable[[float, float], Auxiliary], gpu: str, requests: int
 ) -> None:
     side = make(float(requests), 700.0)
     assert seconds(side, gpu) >= float(roofline_s(side, load_gpu(gpu)))
