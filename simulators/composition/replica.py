@@ -33,6 +33,9 @@ from simulators.workload.llm.parallelism import Parallelism, Stage, attending_la
 from simulators.workload.operators import Column
 
 DEFAULT_RUNTIME = "graphs"
+FRAMEWORKS = ("trtllm", "vllm", "sglang")
+"""Those with kernels and an all-reduce of their own, the default first."""
+
 ANY = "any"
 NOTHING = "nothing"
 """What stands for no choice in a point: no effect left out, no accelerator."""

@@ -12,10 +12,9 @@ from lab.claims.lines import at_most
 from lab.fits.graphs import Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
-from simulators.collectives.protocols import price_collective
+from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
 from simulators.graphs.timeline import price_graph
-from simulators.workload.operators import Collective
 from simulators.workload.precision import BYTES
 
 NEEDS = (TABLE,)
@@ -49,9 +48,8 @@ def _parallel_s(evidence: Evidence, case: Case) -> list[float]:
     stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
 
     def message_s(kind: str, size_bytes: float) -> float:
-        asked = Collective(name=cut, kind=kind, size_bytes=size_bytes, ranks=ranks)
-        seconds, _ = price_collective(asked, cluster, case.gpu, span=ranks)
-        return float(np.asarray(seconds))
+        took = collective_time(kind, size_bytes, ranks=ranks, gpu=case.gpu, cluster=cluster)
+        return float(took.time_s)
 
     found = []
     for level in evidence.levels(case.gpu):
