@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.tables.catalog_names import MODELS, four_bit_experts, is_gpu
 from lab.tables.known import known_rows
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.model import load_model
 from simulators.serving.measured_deployments import FRAMEWORKS, SPREAD, Deployed
 from simulators.workload.llm.parallelism import Parallelism
@@ -60,10 +60,10 @@ def silicon(reference: Path) -> list[PublicDeployment]:
 
     Without the table of the peer, it answers none.
     """
-    answers = read_table(reference / PEER).to_pylist() if (reference / PEER).is_file() else []
+    answers = read_records(reference / PEER) if (reference / PEER).is_file() else []
     peers = {row["id"]: row for row in answers}
     found: dict[tuple[object, ...], PublicDeployment] = {}
-    rows = read_table(reference / SILICON, mode="agg").to_pylist()
+    rows = read_records(reference / SILICON, mode="agg")
     aggregated = known_rows(
         [row for row in rows if row["concurrency"]], SILICON, model=MODELS.__contains__,
         gpu=is_gpu, framework=FRAMEWORKS.__contains__,

@@ -97,6 +97,8 @@ def detailed(name: str, judged: Judged, note: str) -> Check:
 
 def quantiles(errors: Floats) -> str:
     """Return median, ninth decile and bias of signed errors in percent."""
+    if not errors.size:
+        return "no rows"
     median, high = np.quantile(np.abs(errors), (0.5, 0.9))
     return f"median {median:.1f}, p90 {high:.1f}, bias {np.mean(errors):+.1f}"
 
@@ -108,6 +110,8 @@ TAU_ROWS = 2000
 def details(judged: Judged) -> str:
     """Return median, root mean square, rank correlation, bias and worst case, in percent."""
     error = judged.errors
+    if not error.size:
+        return "no rows"
     some = evenly(error.size, TAU_ROWS)
     tau = kendall_tau(judged.predicted_s[some], judged.measured_s[some])
     return (
