@@ -78,11 +78,15 @@ def own_entry(rows: Rows) -> Entry | None:
 
 def entry_errors(rows: Rows, entry: Entry) -> Floats:
     """Return the signed errors of an entry in percent."""
+    if not len(rows):
+        return np.zeros(0)
     return percent_off(predicted_s(rows, load_gpu(rows.gpu), entry), rows.seconds)
 
 
 def entry_holds(rows: Rows, entry: Entry) -> Bools:
     """Say which rows lie in the interval of an entry."""
+    if not len(rows):
+        return np.zeros(0, bool)
     lo_s, hi_s = interval_s(entry.band, predicted_s(rows, load_gpu(rows.gpu), entry))
     return np.asarray((lo_s <= rows.seconds) & (rows.seconds <= hi_s))
 
