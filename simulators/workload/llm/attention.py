@@ -17,10 +17,14 @@ from simulators.workload.llm.indexer import index_choice
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
-from simulators.workload.operators import Attention, Column, Compute, Elementwise, Gemm
-
-STATE_CHUNK = 64.0
-"""Tokens of a prompt between two states, in the chunked form of the gated delta rule."""
+from simulators.workload.operators import (
+    STATE_CHUNK,
+    Attention,
+    Column,
+    Compute,
+    Elementwise,
+    Gemm,
+)
 
 
 def prefill_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
