@@ -81,7 +81,8 @@ def _cases() -> list[tuple[str, str, Compute, float]]:
     heads = Gemm(name="heads", m=m, n=512.0, k=128.0, batch=16.0, dtype="bf16")
     latent = Attention(
         name="latent", phase="decode", requests=tokens, query_tokens=tokens, pairs=tokens * past,
-        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, dtype="bf16",
+        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, latent=True,
+        dtype="bf16",
     )  # fmt: skip
     sides: dict[str, Compute] = {
         "state convolution": CausalConvolution(

@@ -7,7 +7,7 @@ make what-if devices of real ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from simulators.core.jit import Floats
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK, FRAMEWORKS, LEVELS, files_behind
 from simulators.kernels.energy import power_w
+from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
+from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.kernels.price import Priced, flops, moved_bytes, price, price_call, warm_up
 from simulators.workload.operators import (
     Attention,
@@ -74,9 +76,9 @@ def _convolution(op: str, group: Group, sizes: Columns) -> Compute:
     return Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
 
 
-def _attention(op: str, group: Group, sizes: Columns) -> Compute:
+def _attention(op: str, group: Group, sizes: Columns) -> Attention:
     requests, past = sizes["batch"], sizes["past_tokens"]
-    phase = op.removeprefix("attention_")
+    phase = op.rpartition("_")[2]
     new = np.ones_like(requests) if phase == "decode" else sizes["new_tokens"]
     return Attention(
         name=op, phase=phase, requests=requests, query_tokens=requests * new,
@@ -84,6 +86,14 @@ def _attention(op: str, group: Group, sizes: Columns) -> Compute:
         heads=max(1.0, group["heads"]), kv_heads=max(1.0, group["kv_heads"]),
         head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"], kv_dtype=group["dtype"],
     )  # fmt: skip
+
+
+def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
+    plain = _attention(op, group, sizes)
+    if op.endswith("prefill"):
+        return replace(plain, kv_heads=plain.heads, head_dim=LATENT_PREFILL_DIM, latent=True)
+    kv_heads = LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM)  # one latent is key and value of all heads
+    return replace(plain, kv_heads=kv_heads, head_dim=LATENT_DECODE_DIM, latent=True)
 
 
 def _encoder(op: str, group: Group, sizes: Columns) -> Compute:
@@ -136,6 +146,8 @@ PRODUCTS = {
     "conv": Op(CONVOLUTION, _convolution),
     "attention_prefill": Op(("batch", "new_tokens", *HEADS), _attention),
     "attention_decode": Op(("batch", *HEADS), _attention),
+    "latent_attention_prefill": Op(("batch", "new_tokens", "heads"), _latent_attention),
+    "latent_attention_decode": Op(("batch", "heads"), _latent_attention),
 }
 AUXILIARY = {
     "state_convolution_prefill": Op(("batch", "new_tokens", "cols"), _state),
@@ -250,7 +262,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 3
+    version: int = 4
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -62,6 +62,7 @@ class Attention:
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
     window: Column = 0.0  # keys a query sees at most; 0: all
+    latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
     repeat: float = 1

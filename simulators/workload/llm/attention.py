@@ -85,6 +85,7 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=heads,
         head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
+        latent=True,
         dtype=shard.how.activations,
         kv_dtype=shard.how.activations,
         repeat=layers,
@@ -115,6 +116,7 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
         head_dim=width,
+        latent=True,
         dtype=dtype,
         kv_dtype=shard.kv_dtype,
         repeat=layers,
