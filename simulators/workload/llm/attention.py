@@ -17,10 +17,14 @@ from simulators.workload.llm.indexer import index_choice
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
-from simulators.workload.operators import Attention, Column, Compute, Elementwise, Gemm
-
-STATE_CHUNK = 64.0
-"""Tokens of a prompt between two states, in the chunked form of the gated delta rule."""
+from simulators.workload.operators import (
+    STATE_CHUNK,
+    Attention,
+    Column,
+    Compute,
+    Elementwise,
+    Gemm,
+)
 
 
 def prefill_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
@@ -81,6 +85,7 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=heads,
         head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
+        latent=True,
         dtype=shard.how.activations,
         kv_dtype=shard.how.activations,
         repeat=layers,
@@ -111,6 +116,7 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
         head_dim=width,
+        latent=True,
         dtype=dtype,
         kv_dtype=shard.kv_dtype,
         repeat=layers,
