@@ -28,7 +28,7 @@ from simulators.kernels.families.experts import is_timed_as_layer
 from simulators.kernels.families.gemm import tensor_rates_of
 from simulators.kernels.families.tensor_cores import PLAIN
 from simulators.kernels.levels import BEST, profile_of
-from simulators.kernels.price import Priced, price, roofline_s
+from simulators.kernels.price import Priced, is_fitted, price, roofline_s
 from simulators.kernels.profile import Profile
 from simulators.workload.operators import (
     Attention,
@@ -58,7 +58,7 @@ class Row:
     """One operator or message of a stage: all its repetitions on one GPU."""
 
     operator: Operator
-    part: str  # of an iteration: tokens, prefill_attention, decode_attention, collective, send_recv
+    part: str  # of an iteration: tokens, prefill_attention, ... as in `price.py`
     seconds: Column
     joules: Column
     lo_s: Column  # the 90 % interval
@@ -94,6 +94,14 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
         for operator in operators
         if operator.repeat and operator.name not in inside
     ]
+
+
+def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
+    """Say whether the replica's library has a kernel for the mixed attention among operators."""
+    mixed = [o for o in operators if isinstance(o, Attention) and o.phase == "mixed"]
+    if replica.accelerator or not mixed:
+        return False
+    return all(is_fitted(one, replica.gpu, replica.library) for one in mixed)
 
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:

@@ -30,7 +30,7 @@ from simulators.serving.row_groups import groups_of, kinds_of, rows_of
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step
 
-OWN = ("pp", "ep", "attention_dp", "replicas", "without", "usd_per_gpu_hour")
+OWN = ("pp", "ep", "attention_dp", "replicas", "without", "mixed_step", "usd_per_gpu_hour")
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
 SHARED = tuple(name for name in DEPLOYED if name not in OWN)
