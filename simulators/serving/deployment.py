@@ -14,7 +14,8 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import Effects, Replica, Runtime, effects_without, load_runtime
-from simulators.core.contract import categories, fact, numbers, schema_of
+from simulators.core.columns import categories, numbers, schema_of
+from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import kinds_of

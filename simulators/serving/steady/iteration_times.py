@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulators.catalog.model import LanguageModel
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
-from simulators.core.contract import numbers
+from simulators.core.columns import numbers
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of

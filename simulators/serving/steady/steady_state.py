@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.composition.replica import Replica
-from simulators.core.contract import OUTCOME, STATUSES, schema_of
+from simulators.core.columns import OUTCOME, STATUSES, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
