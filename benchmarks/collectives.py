@@ -10,13 +10,12 @@ from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import plan_of
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import request
+from simulators.collectives.events.run import simulate
 from simulators.collectives.simulator import SIMULATOR, CollectivePoint
-from simulators.collectives.single import simulate
-from simulators.collectives.world import LINK_EVENTS
+from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 
@@ -56,13 +55,9 @@ def _cpu_s(work: Callable[[], object]) -> float:
     return min(spent)
 
 
-def _request(size: int) -> NDArray[np.int64]:
-    return np.array([0, 0, size, 4, 2, 1, 10, 0], np.int64)
-
-
 def _formulas(name: str, topology: str, algorithm: str, asked: float | None) -> Check:
     plan = plan_of(topology, algorithm)
-    requests = np.tile(_request(0), (_BATCH, 1))
+    requests = np.tile(request("all_reduce", 0), (_BATCH, 1))
     requests[:, 2] = np.random.default_rng(0).integers(1 << 10, _GIB, _BATCH)
     requests[:, 1] = np.arange(_BATCH) % 4
     memory, out = np.full(_BATCH, _MEMORY), np.zeros(_BATCH, np.int64)
@@ -93,7 +88,7 @@ def _rows() -> Check:
 
 def _large_ring() -> list[Check]:
     plan = plan_of("switch:4096", "ring")
-    used = _cpu_s(lambda: simulate(plan, _request(_GIB), _MEMORY))
+    used = _cpu_s(lambda: simulate(plan, request("all_reduce", _GIB), _MEMORY))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     name = "1 GiB ring all-reduce, 4,096 ranks, events"
     return [
@@ -106,11 +101,12 @@ def _events(
     name: str, topology: str, algorithm: str, asked: float | None, *, every_rank: bool
 ) -> Check:
     plan = plan_of(topology, algorithm)
-    report = simulate(plan, _request(_GIB), _MEMORY, every_rank=every_rank)
-    used = _cpu_s(lambda: simulate(plan, _request(_GIB), _MEMORY, every_rank=every_rank))
-    rate = float(report[LINK_EVENTS]) / used
+    whole = request("all_reduce", _GIB)
+    report = simulate(plan, whole, _MEMORY, every_rank=every_rank)
+    used = _cpu_s(lambda: simulate(plan, whole, _MEMORY, every_rank=every_rank))
+    rate = report.link_events / used
     ok = None if asked is None else rate >= asked
-    return Check(name, rate, "link events/CPU-s", asked, ok, int(report[LINK_EVENTS]))
+    return Check(name, rate, "link events/CPU-s", asked, ok, report.link_events)
 
 
 if __name__ == "__main__":

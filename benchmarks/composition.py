@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from simulators.composition.point import CompositionPoint
 from simulators.composition.simulator import SIMULATOR
-from simulators.core.contract import Check, default_of, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import Check, default_of
 from simulators.core.report import print_checks
 
 ROWS = 20_000

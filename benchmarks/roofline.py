@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.contract import categories, choice, metric, numbers, outcome
+from simulators.core.columns import categories, numbers, outcome
+from simulators.core.contract import choice, metric
 
 _PEAK_FLOPS = {f"device_{i}": 100e12 * 1.25**i for i in range(10)}
 """Ten imaginary devices, each a quarter faster than the one before."""

@@ -28,11 +28,11 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR
-from sweeper import config
 from sweeper.engines.inline import Inline
-from sweeper.keys import define
 from sweeper.samplers.grid import Grid
-from sweeper.store import Store
+from sweeper.space.design_space import space_of
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 from sweeper.sweep import Sweep
 
 LONGEST = 4096
@@ -141,7 +141,7 @@ def _candidates() -> Iterator[Check]:
 
     The first sweep tabulates the iterations of each deployment, the second finds them known.
     """
-    space = config.space_of({"simulator": SIMULATOR.name, "axes": CANDIDATES})
+    space = space_of({"simulator": SIMULATOR.name, "axes": CANDIDATES})
     iteration_table.cache_clear()
     for note in ("tables built", "tables known"):
         laps: Counter[str] = Counter()
@@ -187,7 +187,7 @@ def _pairs() -> Iterator[Check]:
 
     Of the first pass each replica is tabulated once, for 60 deployments.
     """
-    space = config.space_of({"simulator": SIMULATOR.name, "axes": LOADS})
+    space = space_of({"simulator": SIMULATOR.name, "axes": LOADS})
     points = space.batch(np.arange(len(space)))
     iteration_table.cache_clear()
     for note in ("tables built", "tables known"):

@@ -24,9 +24,11 @@ from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.boards import boards, identity_of
+from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
 from simulators.graphs.timeline import CALIBRATION, Framework, PricedLaunches, Span, span
-from simulators.kernels.levels import BEST, boards, zero_shot_profile
+from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 
 LAUNCHES_S = tuple(4e-6 * step for step in range(21))
@@ -111,9 +113,7 @@ def priced_cases(reference: Path) -> list[Fitted]:
 def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     """Return what the data sheet and `ROWS` rows of each operator class say of a board."""
     others = [board for board in boards() if board.name != gpu.name]
-    profile = zero_shot_profile(
-        gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w, among=others
-    )
+    profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part in sorted(rows, key=lambda part: part.kernel):
         if part.gpu == gpu.name and part.kernel != "conv":

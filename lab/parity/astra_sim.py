@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from lab.tables.rows import Bools, read_table
-from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import Plan, op_of, plan_for, plan_of
-from simulators.collectives.single import simulate
-from simulators.collectives.topology import Dimension, Topology
-from simulators.collectives.world import FINISH_NS
-from simulators.core.jit import Floats, Ints
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import PLAN, request
+from simulators.collectives.events.run import simulate
+from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
+from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.core.jit import Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
@@ -30,41 +30,42 @@ class Runs:
     """Reference runs that finished, with our requests for the same."""
 
     algorithm: list[str]
-    is_aware: Bools
+    is_aware: NDArray[np.bool_]
     plans: list[Plan]
-    requests: Ints
-    memory_bytes_per_s: Floats
-    finish_ns: Ints
+    requests: NDArray[np.int64]
+    memory_bytes_per_s: NDArray[np.float64]
+    finish_ns: NDArray[np.int64]
 
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = read_table(reference / ASTRA_SIM, status="ok").to_pylist()
+    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
         plans=[plan_of_row(r) for r in rows],
-        requests=np.array([_request(i, r) for i, r in enumerate(rows)]),
+        requests=np.array([_request(r) for r in rows]),
         memory_bytes_per_s=np.array([r["local_mem_bw_GBps"] * 1e9 for r in rows]),
         finish_ns=np.array([r["finish_ns_max"] for r in rows]),
     )
 
 
-def analytic_ns(runs: Runs) -> Ints:
+def analytic_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the phase model says of every run."""
-    out = np.zeros(len(runs.plans), np.int64)
+    out, requests = np.zeros(len(runs.plans), np.int64), runs.requests.copy()
+    requests[:, PLAN] = np.arange(len(runs.plans))
     whole = np.stack([p.whole for p in runs.plans])
     rates = np.stack([p.rates for p in runs.plans])
-    collectives_ns(runs.requests, runs.memory_bytes_per_s, whole, rates, out)
+    collectives_ns(requests, runs.memory_bytes_per_s, whole, rates, out)
     return out
 
 
-def event_ns(runs: Runs) -> Ints:
+def event_ns(runs: Runs) -> NDArray[np.int64]:
     """Return what the event loop says of every run with contention, and 0 of the others."""
     out = np.zeros(len(runs.plans), np.int64)
     for i in np.flatnonzero(runs.is_aware):
-        report = simulate(runs.plans[i], runs.requests[i], float(runs.memory_bytes_per_s[i]))
-        out[i] = report[FINISH_NS]
+        memory = float(runs.memory_bytes_per_s[i])
+        out[i] = simulate(runs.plans[i], runs.requests[i], memory).finish_ns
     return out
 
 
@@ -75,24 +76,24 @@ def hgx(ranks: int, gbytes_per_s: float) -> Plan:
 
 def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
     """Return what the event loop says of one collective under that configuration."""
-    request = np.array([0, op_of(collective), size_bytes, 4, 2, 1, 10, 0], np.int64)
-    return int(simulate(plan, request, HGX_MEMORY_BYTES_PER_S)[FINISH_NS])
+    return simulate(plan, request(collective, size_bytes), HGX_MEMORY_BYTES_PER_S).finish_ns
 
 
 def plan_of_row(row: dict[str, Any]) -> Plan:
     """Return the network of a run."""
-    ranks, rates, latencies = (
-        [float(part) for part in str(row[name]).split(",")]
-        for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")
-    )
+    parts = [str(row[name]).split(",") for name in ("npus_per_dim", "bandwidth_GBps", "latency_ns")]
     dimensions = tuple(
-        Dimension(block=BLOCKS[block], ranks=int(n), bytes_per_s=rate * GIB, latency_s=ns * 1e-9)
-        for block, n, rate, ns in zip(
-            row["topology"].split("_"), ranks, rates, latencies, strict=True
+        Dimension(
+            block=BLOCKS[block],
+            ranks=int(float(n)),
+            bytes_per_s=float(rate) * GIB,
+            latency_s=float(latency) * 1e-9,
         )
+        for block, n, rate, latency in zip(row["topology"].split("_"), *parts, strict=True)
     )
-    network = Topology(name=row["topology"], dimensions=dimensions)
-    return plan_for(network, algorithm_of(row["algorithm"]))
+    return plan_for(
+        Topology(name=row["topology"], dimensions=dimensions), algorithm_of(row["algorithm"])
+    )
 
 
 def algorithm_of(written: str) -> str:
@@ -112,14 +113,13 @@ def _algorithm_of(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def _request(index: int, row: dict[str, Any]) -> list[int]:
-    return [
-        index,
-        COLLECTIVES.index(row["collective"]),
+def _request(row: dict[str, Any]) -> Ints:
+    return request(
+        row["collective"],
         row["size_bytes"],
-        row["preferred_dataset_splits"],
-        row["active_chunks_per_dimension"],
-        row["num_queues_per_dim"],
-        row["endpoint_delay"],
-        int(row["collective_optimization"] == "baseline"),
-    ]
+        splits=row["preferred_dataset_splits"],
+        active=row["active_chunks_per_dimension"],
+        queues=row["num_queues_per_dim"],
+        endpoint_ns=row["endpoint_delay"],
+        baseline=row["collective_optimization"] == "baseline",
+    )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from simulators.dataflow.sparse import Density, expected_groups
+from simulators.core.errors import UserError
+from simulators.dataflow.sparsity.densities import BANDED, UNIFORM, Density, hypergeometric
 
 MULTIPLIERS = 1024
 LANES = 16  # rows of weights, or of an outer product, side by side in a subpartition
@@ -97,3 +98,37 @@ def _density(share: float) -> Density:
 def _power_of_two(bits: float) -> int:
     """Metadata words are 1, 2, 4 or 8 bits wide."""
     return 1 << math.ceil(math.log2(max(1.0, math.ceil(bits))))
+
+
+def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
+    """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
+
+    A uniform tensor's tile is a draw without replacement: hypergeometric.
+
+    >>> [round(chance, 9) for chance in nonzeros(Density("uniform", 0.5), 1, 2)]
+    [0.5, 0.5]
+    """
+    if not 0 < tile <= whole:
+        raise UserError(f"a tile of {tile} words does not fit a tensor of {whole}")
+    if density.kind == UNIFORM:
+        filled = round(density.share * whole)
+        return [hypergeometric(k, tile, filled, whole) for k in range(tile + 1)]
+    found = [0.0] * (tile + 1)
+    if density.kind == BANDED:
+        found[tile] += density.share
+        found[0] += 1.0 - density.share
+        return found
+    exact = tile * density.mean
+    low = math.floor(exact)
+    found[low] += 1.0 - (exact - low)
+    if exact > low:
+        found[low + 1] += exact - low
+    return found
+
+
+def expected_groups(density: Density, tile: int, whole: int, lanes: int) -> float:
+    """Return the expected rounds that a tile's non-zeros take through a number of lanes."""
+    return sum(
+        chance * max(1, math.ceil(k / lanes))
+        for k, chance in enumerate(nonzeros(density, tile, whole))
+    )

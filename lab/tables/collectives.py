@@ -24,7 +24,7 @@ CATALOG_NAMES = {"rtx_pro_6000_server": "rtx_pro_6000"}
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curves:
     """All medians of one GPU and library, sorted by curve and size."""
 

@@ -18,8 +18,8 @@ from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
 from lab.tables.known import known_rows
 from lab.tables.rows import read_table
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import PricedLaunches, price_graph
-from simulators.kernels.levels import BEST
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.graph import Graph
 from simulators.workload.graphs.unfused_transformers import Classic, classic_graph

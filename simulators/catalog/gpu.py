@@ -112,3 +112,13 @@ def what_if(
         hbm_bytes_per_s=gpu.hbm_bytes_per_s * bandwidth_scale,
         l2_bytes=round(gpu.l2_bytes * l2_scale),
     )
+
+
+def as_sold(gpu: Gpu) -> Gpu:
+    """Return the real device behind a what-if device."""
+    if not gpu.is_what_if:
+        return gpu
+    try:
+        return load_gpu(gpu.measured_as)
+    except UserError:  # a data sheet given by path has no name to be found by
+        return gpu

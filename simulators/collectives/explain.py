@@ -8,22 +8,11 @@ from typing import Any
 import numpy as np
 
 from simulators.collectives.algorithms import ALGORITHMS, COLLECTIVES
-from simulators.collectives.analytic import (
-    ALGORITHM,
-    BASELINE,
-    BLOCK,
-    ENDPOINT_NS,
-    OP,
-    RANKS,
-    SIZE,
-    SPLITS,
-    phase_ns,
-)
-from simulators.collectives.phases import split
-from simulators.collectives.plan import Plan
-from simulators.collectives.single import laid_out
-from simulators.collectives.traffic import ENERGY_J, RANK_BYTES, phase_traffic
-from simulators.collectives.wires import BLOCKS
+from simulators.collectives.closed import phases as at
+from simulators.collectives.closed.phase_model import phase_ns
+from simulators.collectives.closed.traffic import ENERGY_J, RANK_BYTES, phase_traffic
+from simulators.collectives.topologies import blocks
+from simulators.collectives.topologies.plan import Plan
 from simulators.core.contract import Contribution
 from simulators.core.jit import Ints
 
@@ -41,7 +30,7 @@ def explained(
 
     Args:
         plan: the network.
-        request: a row as of `analytic.collectives_ns`.
+        request: columns as of `phases`.
         memory_bytes_per_s: of the memory that reductions use.
         row: what `evaluate` says of the point, its fields included.
     """
@@ -55,32 +44,33 @@ def explained(
                 devices=row["ranks"], bound=_bound(row["utilisation"]), level=level, note=note,
             )
         ]  # fmt: skip
-    cut = np.zeros(2, np.int64)
-    split(int(request[OP]), int(request[SIZE]), int(request[SPLITS]), plan.ranks, cut)
-    phases, _ = laid_out(plan, int(request[OP]), int(cut[0]), int(request[BASELINE]))
-    alone_ns, sent = [], np.zeros((len(phases), 3))
-    for i, (d, op, payload) in enumerate(phases.tolist()):
-        alone_ns.append(
-            phase_ns(
-                op, payload, plan.whole[d], plan.rates[d], int(request[ENDPOINT_NS]),
-                memory_bytes_per_s,
-            )
-        )  # fmt: skip
-        phase_traffic(op, payload, plan.whole[d], sent[i])
+    chunk = at.chunk_bytes(request, plan.ranks)
+    phases = at.phases_of(
+        plan.whole[:, blocks.RANKS], int(request[at.OP]), chunk,
+        baseline=bool(request[at.BASELINE]),
+    )  # fmt: skip
+    endpoint_ns, chunks = int(request[at.ENDPOINT_NS]), at.chunks_of(request, plan.ranks)
+    alone_ns = [
+        phase_ns(op, payload, plan.whole[d], plan.rates[d], endpoint_ns, memory_bytes_per_s)
+        for d, op, payload, _ in phases.tolist()
+    ]
     share = np.array(alone_ns) / max(1, sum(alone_ns))
+    everything = float(chunks * plan.ranks)
     rows = []
-    for i, (d, op, _) in enumerate(phases.tolist()):
-        network, used = plan.whole[d], row[f"utilisation_{d + 1}"]
-        everything = float(cut[1] * plan.ranks)
-        joules = 8.0 * sent[i, ENERGY_J] * plan.energy_j_per_bit[d] * everything
+    for i, (d, op, payload, _) in enumerate(phases.tolist()):
+        sent, network = np.zeros(3), plan.whole[d]
+        phase_traffic(op, payload, network, sent)
+        used = row[f"utilisation_{d + 1}"] or 0.0
+        joules = 8.0 * sent[ENERGY_J] * plan.energy_j_per_bit[d] * everything
+        block, ranks = blocks.BLOCKS[network[blocks.BLOCK]], network[blocks.RANKS]
         rows.append(
             Contribution(
-                phase=f"dimension {d + 1}, {BLOCKS[network[BLOCK]]}:{network[RANKS]}",
-                name=f"{COLLECTIVES[op]}, {ALGORITHMS[network[ALGORITHM]]}",
-                count=float(cut[1]),
+                phase=f"dimension {d + 1}, {block}:{ranks}",
+                name=f"{COLLECTIVES[op]}, {ALGORITHMS[network[blocks.ALGORITHM]]}",
+                count=float(chunks),
                 time_s=float(share[i]) * row["time_s"],
                 energy_j=0.0 if row["energy_j"] is None else joules,
-                moved_bytes=float(sent[i, RANK_BYTES]) * everything,
+                moved_bytes=float(sent[RANK_BYTES]) * everything,
                 devices=plan.ranks,
                 bound=_bound(used),
                 level="unmodelled",

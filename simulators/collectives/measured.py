@@ -1,13 +1,19 @@
-"""What NCCL and its rivals were measured to take, between and beyond the sizes and ranks measured.
+"""Measured times of NCCL and its rivals inside a node, by size, ranks, precision and GPU.
 
-A curve is looked up by GPU, library, collective, precision and ranks. Between two measured rank
-counts the time is interpolated over log2(ranks) at equal bytes on the wire; beyond the last, it
-grows per doubling as it was seen to grow on other GPUs. A broadcast is priced as an all-gather of
-the same total, a send as half an exchange between two ranks: both are marked as extrapolated.
+A curve is a start, a rate, and what protocols do in between. Small messages cost the start whatever
+their size, large ones their bytes over the rate; between the two a library changes its protocol and
+its algorithm, so the time departs from `start + bytes / rate` by up to a third, in steps. That
+departure is kept by octaves of the size.
+
+Between two measured rank counts the time is interpolated over log2(ranks) at equal bytes on the
+wire; beyond the last, it grows per doubling as it was seen to grow on other GPUs. A broadcast is
+priced as an all-gather of the same total, a send as half an exchange between two ranks: both are
+marked as extrapolated.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.collectives.curves import Curve, curve_from, wire_share
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import PACKAGE, Folder
@@ -28,16 +33,50 @@ GROWTH = PACKAGE / "collectives" / "calibration" / "growth.toml"
 OWN_CALIBRATIONS = Path("catalog") / "networks"
 NETWORKS = Folder("measured network", "collectives/calibration/networks")
 
-AUTO = "auto"
-"""Instead of a precision: the one that was measured and is nearest in bytes."""
 NEAREST = {
     "fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"), "fp32": ("fp16", "bf16"),
     "int8": ("int8",), "fp8": ("int8", "fp16", "bf16"),
 }  # fmt: skip
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
+STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
+"""What is measured instead of a collective that nobody measured."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
 STEP_BAND = 1.5
 """Each further doubling beyond what was measured widens the interval by this factor."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The time of one collective of one library over its size, in bytes as nccl-tests count."""
+
+    start_s: float
+    bytes_per_s: float
+    first_octave: float  # log2 of the size the first departure belongs to
+    departure: tuple[float, ...]  # log of time over start + bytes / rate, an octave apart
+    band: float  # 90 % of held-out |log errors| are below
+    measured_from: float  # log2 of the smallest and largest size that was measured
+    measured_to: float
+
+    def time_s(self, size_bytes: Floats) -> Floats:
+        """Return seconds for every size; beyond the octaves the last departure is kept.
+
+        >>> flat = Curve(1e-5, 1e11, 10.0, (0.0, 0.0), 0.1, 10.0, 20.0)
+        >>> flat.time_s(np.array([1e6])).tolist()
+        [2e-05]
+        """
+        octave = np.log2(np.maximum(size_bytes, 1.0)) - self.first_octave
+        departed = np.interp(octave, np.arange(len(self.departure)), np.array(self.departure))
+        plain: Floats = (self.start_s + size_bytes / self.bytes_per_s) * np.exp(departed)
+        return plain
+
+    def covers(self, size_bytes: Floats) -> Bools:
+        """Say which sizes lie within what was measured."""
+        octave = np.log2(np.maximum(size_bytes, 1.0))
+        return (octave >= self.measured_from) & (octave <= self.measured_to)
+
+    def weight(self, size_bytes: Floats) -> Floats:
+        """Return log2 of the wire's share over the start's: below zero the start dominates."""
+        return np.log2(np.maximum(size_bytes, 1.0) / (self.start_s * self.bytes_per_s))
 
 
 @dataclass(frozen=True)
@@ -48,6 +87,7 @@ class Timed:
     lo_s: Floats
     hi_s: Floats
     extrapolated: Bools
+    calibrated: bool = True  # it rests on measurements alone
 
 
 def measured_time(
@@ -73,64 +113,76 @@ def measured_time(
     if ranks == 1:
         nothing = np.zeros_like(size_bytes)
         return Timed(nothing, nothing, nothing, np.zeros(size_bytes.shape, bool))
+    source = STAND_INS.get(collective, collective)
     if collective == "send_recv":
-        swap = measured_time(
-            gpu=gpu, library=library, collective="all_to_all", dtype=dtype, ranks=2,
-            size_bytes=2.0 * size_bytes,
-        )  # fmt: skip
-        return Timed(swap.time_s, swap.lo_s, swap.hi_s, np.ones(size_bytes.shape, bool))
-    source = "all_gather" if collective == "broadcast" else collective
-    curves = _family(gpu, library, source, dtype)
-    timed = _over_ranks(curves, source, ranks, size_bytes, gpu)
-    if source != collective:
-        return Timed(timed.time_s, timed.lo_s, timed.hi_s, np.ones(size_bytes.shape, bool))
-    return timed
+        ranks, size_bytes = 2, 2.0 * size_bytes
+    timed = _over_ranks(_curves_of(gpu, library, source, dtype), source, ranks, size_bytes, gpu)
+    if source == collective:
+        return timed
+    return dataclasses.replace(timed, extrapolated=np.ones(size_bytes.shape, bool))
+
+
+def libraries_of(gpu: str, collective: str) -> tuple[str, ...]:
+    """Return the libraries whose collective was measured on a GPU; of an unknown GPU none."""
+    if not NETWORKS.has(gpu):
+        return ()
+    source = STAND_INS.get(collective, collective)
+    return tuple(sorted({key[0] for key in _all_curves(gpu) if key[1] == source}))
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """Return the bytes on a rank's link over the size of its buffer, as nccl-tests define it.
+
+    >>> busbw_factor("all_reduce", 8), busbw_factor("all_gather", 8), busbw_factor("send_recv", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if collective in ("broadcast", "send_recv") or ranks < 2:
+        return 1.0
+    return (2.0 if collective == "all_reduce" else 1.0) * (ranks - 1) / ranks
 
 
 def _over_ranks(
     curves: dict[int, Curve], collective: str, ranks: int, size_bytes: Floats, gpu: str
 ) -> Timed:
-    known = sorted(curves)
-    wire = size_bytes * wire_share(collective, ranks)
+    """Return the time by the curve of as many ranks, between two curves, or beyond the last."""
     if ranks in curves:
-        time_s, inside = curves[ranks].time_s(size_bytes), curves[ranks].covers(size_bytes)
-        return _with_band(time_s, np.full(time_s.shape, curves[ranks].band), ~inside)
-    above = [n for n in known if n > ranks]
-    below = [n for n in known if n < ranks]
+        exact = curves[ranks]
+        return _with_band(exact.time_s(size_bytes), exact.band, ~exact.covers(size_bytes))
+    wire = size_bytes * busbw_factor(collective, ranks)
+    above = [n for n in sorted(curves) if n > ranks]
+    below = [n for n in sorted(curves) if n < ranks]
+    everywhere = np.ones(size_bytes.shape, bool)
+    grid, log_growth, band = _growth("pcie" if gpu in PCIE_NETWORKS else "nvlink", collective)
     if above and below:
         low, high = below[-1], above[0]
         part = np.log2(ranks / low) / np.log2(high / low)
         log_low, log_high = (
-            np.log(curves[n].time_s(wire / wire_share(collective, n))) for n in (low, high)
+            np.log(curves[n].time_s(wire / busbw_factor(collective, n))) for n in (low, high)
         )
-        band = max(curves[low].band, curves[high].band, _growth(gpu, collective)[2])
         time_s = np.exp((1.0 - part) * log_low + part * log_high)
-        return _with_band(time_s, np.full(time_s.shape, band), np.ones(time_s.shape, bool))
-    near = below[-1] if below else above[0]
-    doublings = float(np.log2(ranks / near))
-    nearby = wire / wire_share(collective, near)
-    grid, log_growth, band = _growth(gpu, collective)
-    grown = np.interp(curves[near].weight(nearby), grid, log_growth) * doublings
-    time_s = curves[near].time_s(nearby) * np.exp(grown)
-    wide = band * STEP_BAND ** max(0.0, abs(doublings) - 1.0)
-    return _with_band(time_s, np.full(time_s.shape, wide), np.ones(time_s.shape, bool))
+        return _with_band(time_s, max(curves[low].band, curves[high].band, band), everywhere)
+    last = below[-1] if below else above[0]
+    doublings = float(np.log2(ranks / last))
+    size = wire / busbw_factor(collective, last)
+    grown = np.interp(curves[last].weight(size), grid, log_growth) * doublings
+    time_s = curves[last].time_s(size) * np.exp(grown)
+    return _with_band(time_s, band * STEP_BAND ** max(0.0, abs(doublings) - 1.0), everywhere)
 
 
-def _with_band(time_s: Floats, band: Floats, extrapolated: Bools) -> Timed:
+def _with_band(time_s: Floats, band: float, extrapolated: Bools) -> Timed:
     wide = np.where(extrapolated, STEP_BAND * band, band)
     return Timed(time_s, time_s * np.exp(-wide), time_s * np.exp(wide), extrapolated)
 
 
-def _family(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Curve]:
+def _curves_of(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Curve]:
     """Return the curves by ranks, of the nearest precision that was measured."""
-    path = NETWORKS.find(gpu)
-    curves = _curves(path, path.stat().st_mtime_ns)
+    curves = _all_curves(gpu)
     libraries = sorted({key[0] for key in curves})
     if library not in libraries:
         raise UnknownNameError(f"library of gpu {gpu}", library, libraries)
     for kind in NEAREST.get(dtype, (dtype,)):
-        if family := {k[3]: c for k, c in curves.items() if k[:3] == (library, collective, kind)}:
-            return family
+        if found := {k[3]: c for k, c in curves.items() if k[:3] == (library, collective, kind)}:
+            return found
     known = sorted({f"{k[1]} in {k[2]}" for k in curves if k[0] == library})
     raise Infeasible(
         "not_measured",
@@ -138,22 +190,27 @@ def _family(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Cu
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _curves(path: Path, _mtime_ns: int) -> dict[tuple[str, str, str, int], Curve]:
-    return {
-        (e["library"], e["collective"], e["dtype"], int(e["ranks"])): curve_from(e)
-        for e in read_calibration(path)["curve"]
-    }
-
-
-def _growth(gpu: str, collective: str) -> tuple[Floats, Floats, float]:
-    fabric = "pcie" if gpu in PCIE_NETWORKS else "nvlink"
-    return _read_growth(fabric, collective)
+def _all_curves(gpu: str) -> dict[tuple[str, str, str, int], Curve]:
+    """Return the curves of a GPU by library, collective, precision and ranks."""
+    path = NETWORKS.find(gpu)
+    return _read_curves(path, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)
-def _read_growth(fabric: str, collective: str) -> tuple[Floats, Floats, float]:
+def _read_curves(path: Path, _mtime_ns: int) -> dict[tuple[str, str, str, int], Curve]:
+    names = [f.name for f in dataclasses.fields(Curve)]
+    found = {}
+    for entry in read_calibration(path)["curve"]:
+        values = {n: float(entry[n]) for n in names if n != "departure"}
+        curve = Curve(**values, departure=tuple(map(float, entry["departure"])))
+        found[entry["library"], entry["collective"], entry["dtype"], int(entry["ranks"])] = curve
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _growth(fabric: str, collective: str) -> tuple[Floats, Floats, float]:
+    """Return how the logarithm of the time grows per doubling of the ranks, by weight."""
     content = read_calibration(GROWTH)
-    grid = np.array(content["provenance"]["weight"])
     entry = content[fabric][collective]
+    grid = np.array(content["provenance"]["weight"])
     return grid, np.array(entry["log_growth"]), float(entry["band"])

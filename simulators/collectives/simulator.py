@@ -1,4 +1,4 @@
-"""One collective on one network: seconds, bandwidths, what is on the wires.
+"""One collective on one network: seconds, bandwidths, bytes and energy on the wires.
 
 Several fidelities stand behind one interface. `measured` is what NCCL, or a framework's own
 all-reduce, was measured to take inside a node; `analytic` and `event` are models of an algorithm on
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,46 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.analytic import BASELINE, OP, RANKS, collectives_ns
-from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
+from simulators.collectives.algorithms import COLLECTIVES, IMPOSSIBLE
+from simulators.collectives.batch import Rows
+from simulators.collectives.closed.hierarchy import measured_s
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import BASELINE, OP
+from simulators.collectives.closed.traffic import (
+    BUSY_NS,
+    COLUMNS,
+    ENERGY_J,
+    MESSAGES,
+    RANK_BYTES,
+    traffic,
+)
+from simulators.collectives.events.run import Report, has_event_model, simulate
 from simulators.collectives.explain import explained
-from simulators.collectives.hierarchy import measured_s
 from simulators.collectives.measured import GROWTH, NETWORKS
-from simulators.collectives.phases import MAX_DIMENSIONS
-from simulators.collectives.plan import NS, Plan
-from simulators.collectives.single import has_event_model, simulate
-from simulators.collectives.topology import file_behind
-from simulators.collectives.traffic import BUSY_NS, COLUMNS, ENERGY_J, MESSAGES, RANK_BYTES, traffic
-from simulators.collectives.world import BUSY_OF, FINISH_NS, LINK_EVENTS, UNFINISHED
-from simulators.core.contract import Contribution, choice, metric, outcome
+from simulators.collectives.topologies.blocks import MAX_DIMENSIONS, RANKS
+from simulators.collectives.topologies.plan import NS, Plan
+from simulators.collectives.topologies.topology import file_behind
+from simulators.core.columns import outcome
+from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
+from simulators.core.rules import check_batch
 
 Columns = dict[str, NDArray[Any]]
+EVENTFUL = ("event", "flow")
+"""Fidelities of the event loop: links that serve in turn, links that are shared."""
+FIDELITIES = ("analytic", *EVENTFUL, "measured")
+ORDERS = ("bandwidth_aware", "baseline")
 UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
+
+
+_chunks = partial(choice, at_least=1, at_most=1 << 16)
 
 
 @dataclass(frozen=True)
 class CollectivePoint:
     """One collective, its algorithm, and the network it runs on."""
 
-    collective: str = choice(
-        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send_recv"
-    )
+    collective: str = choice(f"{', '.join(COLLECTIVES[:-1])} or send_recv", known=COLLECTIVES)
     size_bytes: int = choice(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end", unit="B"
     )
@@ -56,10 +71,12 @@ class CollectivePoint:
         "one, or one per dimension with commas",
         default="halving_doubling",
     )
-    splits: int = choice("chunks the buffer is cut into", default=4)
-    active_chunks: int = choice("chunks a dimension works on at once", default=2)
-    queues: int = choice("queues per dimension", default=1)
-    order: str = choice("phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0])
+    splits: int = _chunks("chunks the buffer is cut into", default=4)
+    active_chunks: int = _chunks("chunks a dimension works on at once", default=2)
+    queues: int = _chunks("queues per dimension", default=1)
+    order: str = choice(
+        "phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0], known=ORDERS
+    )
     link_bytes_per_s: float | None = choice(
         "bandwidth of every link per direction; null: the topology's", unit="B/s", default=None
     )
@@ -67,45 +84,47 @@ class CollectivePoint:
         "latency of every link; null: the topology's", unit="s", default=None
     )
     endpoint_delay_s: float = choice(
-        "before a first message and after every receive", unit="s", default=10e-9
+        "before a first message and after every receive", unit="s", default=10e-9, at_least=0
     )
     local_memory_bytes_per_s: float = choice(
-        "memory that reductions use", unit="B/s", default=3.35e12
+        "memory that reductions use", unit="B/s", default=3.35e12, above=0
     )
     fidelity: str = choice(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
         "flow (messages share links fairly)",
         default="measured",
+        known=FIDELITIES,
     )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
     dtype: str = choice("precision of the numbers, when measured", default="fp16")
 
 
+_time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")
+_rate = partial(metric, unit="B/s", page="collectives.md#time-and-bandwidth")
+_links = partial(metric, page="collectives.md#links")
+
+
 @dataclass(frozen=True)
 class CollectiveMetrics:
     """What nccl-tests would print, and what a network engineer would ask next."""
 
-    time_s: float = metric(
-        "from the first rank's start to the last one's end", unit="s", better="min"
-    )
-    time_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    time_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    algbw_bytes_per_s: float = metric("size over time", unit="B/s")
-    busbw_bytes_per_s: float = metric(
-        "the same by the link's share of the data", unit="B/s", better="max"
-    )
-    busbw_bytes_per_s_lo: float = metric("lower end of its 90 % interval", unit="B/s")
-    busbw_bytes_per_s_hi: float = metric("upper end of its 90 % interval", unit="B/s")
-    utilisation: float = metric("share of the time the busiest link is in use")
-    utilisation_1: float = metric("the same of the innermost dimension's links")
-    utilisation_2: float = metric("of the second dimension's, null if there is none")
-    utilisation_3: float = metric("of the third dimension's, null if there is none")
-    utilisation_4: float = metric("of the fourth dimension's, null if there is none")
-    messages: float = metric("messages of all ranks together")
-    wire_bytes: float = metric("bytes each rank sends, on average", unit="B")
-    energy_j: float = metric("of all links, null unless the topology states it", unit="J")
-    ranks: int = metric("ranks that take part")
+    time_s: float = _time("from the first rank's start to the last one's end", better="min")
+    time_s_lo: float = _time("lower end of its 90 % interval")
+    time_s_hi: float = _time("upper end of its 90 % interval")
+    algbw_bytes_per_s: float = _rate("size over time")
+    busbw_bytes_per_s: float = _rate("the same by the link's share of the data", better="max")
+    busbw_bytes_per_s_lo: float = _rate("lower end of its 90 % interval")
+    busbw_bytes_per_s_hi: float = _rate("upper end of its 90 % interval")
+    utilisation: float = _links("share of the time the busiest link is in use")
+    utilisation_1: float = _links("the same of the innermost dimension's links")
+    utilisation_2: float = _links("of the second dimension's, null if there is none")
+    utilisation_3: float = _links("of the third dimension's, null if there is none")
+    utilisation_4: float = _links("of the fourth dimension's, null if there is none")
+    messages: float = _links("messages of all ranks together")
+    wire_bytes: float = _links("bytes each rank sends, on average", unit="B")
+    energy_j: float = _links("of all links, null unless the topology states it", unit="J")
+    ranks: int = _links("ranks that take part")
 
 
 @dataclass(frozen=True)
@@ -119,20 +138,20 @@ class Collectives:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time every row: the formulas in one call, events and measured curves by group."""
+        check_batch(CollectivePoint, batch)
         rows = Rows.of(batch)
-        reasons = rows.reasons()
+        reasons, whole = rows.reasons(), rows.stacked("whole")
         out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}
         seen = np.zeros((batch.num_rows, COLUMNS))
-        traffic(rows.requests, rows.whole, rows.rates, rows.energy_j_per_bit, seen)
+        traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
         for d, name in enumerate(UTILISATIONS):
-            out[name] = np.where(rows.whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
+            out[name] = np.where(whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
         flags = np.zeros((2, batch.num_rows), bool)
         _analytic(rows, reasons, out)
         for fidelity in EVENTFUL:
             _event(rows, fidelity, reasons, out)
         _measured(rows, reasons, out, flags)
         size = rows.size_bytes.astype(np.float64)
-        ranks = rows.ranks
         moving = np.where(out["time_s"] > 0.0, out["time_s"], np.nan)
         for name in UTILISATIONS:
             out[name] = np.minimum(out[name] / NS / moving, 1.0)
@@ -142,14 +161,11 @@ class Collectives:
             out["busbw_bytes_per_s" + bound] = rows.busbw_factor * size / over
         out["algbw_bytes_per_s"] = size / moving
         out["messages"], out["wire_bytes"] = seen[:, MESSAGES], seen[:, RANK_BYTES]
-        out["energy_j"], out["ranks"] = seen[:, ENERGY_J], ranks
+        out["energy_j"], out["ranks"] = seen[:, ENERGY_J], rows.ranks
         answer = outcome(
-            CollectiveMetrics,
-            out,
-            infeasible=list(reasons),
-            calibrated=flags[0],
+            CollectiveMetrics, out, infeasible=list(reasons), calibrated=flags[0],
             extrapolated=flags[1],
-        )
+        )  # fmt: skip
         for name in ("energy_j", *UTILISATIONS):
             at = answer.schema.get_field_index(name)
             known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
@@ -163,15 +179,13 @@ class Collectives:
             Infeasible: the collective cannot be carried out so.
             UserError: a value nothing answers to.
         """
-        columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
-        batch = pa.RecordBatch.from_pydict(columns)
+        batch = _batch_of(point)
         [row] = self.evaluate(batch).to_pylist()
         if row["status"] != "ok":
             name, _, words = row["reason"].partition(": ")
             raise Infeasible(name, words)
-        rows = Rows.of(batch)
+        rows, [given] = Rows.of(batch), batch.to_pylist()
         memory = float(rows.memory_bytes_per_s[0])
-        given = {name: column[0] for name, column in columns.items()}
         return explained(rows.plans[0], rows.requests[0], memory, given | row)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
@@ -185,15 +199,18 @@ class Collectives:
 
     def warm_up(self) -> None:
         """Compile the models."""
-        for fidelity in ("analytic", "event", "flow"):
+        for fidelity in ("analytic", *EVENTFUL):
             point = {"collective": "all_reduce", "size_bytes": 1024, "fidelity": fidelity}
-            columns = {
-                f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)
-            }  # fmt: skip
-            self.evaluate(pa.RecordBatch.from_pydict(columns))
+            self.evaluate(_batch_of(point))
 
 
 SIMULATOR = Collectives()
+
+
+def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of one point; fields that are left out have their defaults."""
+    columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
@@ -201,8 +218,9 @@ def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (reasons == ""))
     taken = np.zeros(where.size, np.int64)
     collectives_ns(
-        rows.requests[where], rows.memory_bytes_per_s[where], rows.whole, rows.rates, taken
-    )
+        rows.requests[where], rows.memory_bytes_per_s[where], rows.stacked("whole"),
+        rows.stacked("rates"), taken,
+    )  # fmt: skip
     impossible = taken == IMPOSSIBLE
     for i in where[impossible]:
         reasons[i] = _why_not(rows, int(i))
@@ -212,35 +230,35 @@ def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
 def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> None:
     """Time the rows that ask for events, each distinct one once."""
     where = np.flatnonzero(rows.is_word("fidelity", fidelity) & (reasons == ""))
-    done: dict[bytes, NDArray[np.int64] | str] = {}
+    done: dict[bytes, Report | str] = {}
     for i in where:
         plan, request = rows.plans[rows.plan[i]], rows.requests[i]
         memory = float(rows.memory_bytes_per_s[i])
         key = request.tobytes() + np.float64(memory).tobytes()
         if key not in done:
-            if not has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
-                done[key] = _why_not(rows, int(i))
-            else:
+            if has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
                 done[key] = _simulated(plan, request, memory, is_fair=fidelity == "flow")
+            else:
+                done[key] = _why_not(rows, int(i))
         found = done[key]
         if isinstance(found, str):
             reasons[i] = found
             continue
-        _write(out, np.array([i]), np.array([found[FINISH_NS] / NS]))
+        _write(out, np.array([i]), np.array([found.finish_ns / NS]))
         for d in np.flatnonzero(plan.whole[:, RANKS] > 1):
-            out[UTILISATIONS[d]][i] = float(found[BUSY_OF + d])
+            out[UTILISATIONS[d]][i] = float(found.busy_ns[d])
 
 
 def _simulated(
     plan: Plan, request: NDArray[np.int64], memory_bytes_per_s: float, *, is_fair: bool
-) -> NDArray[np.int64] | str:
+) -> Report | str:
     """Return a run's report, or why there is none."""
     try:
         report = simulate(plan, request, memory_bytes_per_s, is_fair=is_fair)
     except Infeasible as verdict:
         return str(verdict)
-    if report[UNFINISHED]:
-        return f"too_many_events: gave up after {report[LINK_EVENTS]:,} link events"
+    if report.unfinished:
+        return f"too_many_events: gave up after {report.link_events:,} link events"
     return report
 
 

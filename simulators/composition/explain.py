@@ -20,9 +20,7 @@ from simulators.composition.price import (
 )
 from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
-from simulators.kernels.families.gemm import tensor_rates_of
-from simulators.kernels.levels import BEST, profile_of
-from simulators.kernels.price import flops, moved_bytes
+from simulators.kernels.price import flops, is_product_of_measured_board, moved_bytes
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, stage_weights
 from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
 from simulators.workload.llm.step import Step
@@ -156,12 +154,11 @@ def _level(row: Row, replica: Replica) -> str:
     """Return what a price rests on; formats nobody timed on a board borrow from one timed there."""
     if row.calibrated:
         return "extrapolated" if np.any(row.extrapolated) else "fitted"
-    if isinstance(row.operator, Gemm) and not replica.accelerator:
-        profile = profile_of(replica.gpu, BEST, replica.library)
-        rates = tensor_rates_of(row.operator, replica.gpu, profile)
-        if rates is not None and rates.calibrated:
-            return "extrapolated"
-    return "unmodelled"
+    gpu, operator = replica.gpu, row.operator
+    if isinstance(operator, Collective) or replica.accelerator:
+        return "unmodelled"
+    borrowed = is_product_of_measured_board(operator, gpu, replica.library)
+    return "extrapolated" if borrowed else "unmodelled"
 
 
 def _weights(operator: object) -> float:

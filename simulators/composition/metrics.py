@@ -16,7 +16,7 @@ from simulators.composition.intervals import interval_s, summed, unexplained_sha
 from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
 from simulators.composition.replica import NOTHING, Replica, effects_without, load_runtime
-from simulators.core.contract import categories, numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.kernels.price import flops
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes

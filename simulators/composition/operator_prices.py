@@ -17,19 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.collectives.protocols import fabric_of, price_collective
 from simulators.composition.replica import Replica
 from simulators.composition.throttling import slowdown, throttled_s
-from simulators.dataflow import device
+from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.families.experts import is_timed_as_layer
-from simulators.kernels.families.gemm import tensor_rates_of
-from simulators.kernels.families.tensor_cores import PLAIN
-from simulators.kernels.levels import BEST, profile_of
-from simulators.kernels.price import Priced, is_fitted, price, roofline_s
-from simulators.kernels.profile import Profile
+from simulators.kernels.price import Priced, is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -41,7 +35,6 @@ from simulators.workload.operators import (
     Norm,
     Operator,
 )
-from simulators.workload.precision import QUANTISED
 
 Flags = bool | NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -170,23 +163,8 @@ def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
     if experts is None:
         return ()
-    profile = profile_of(replica.gpu, BEST, replica.library)
-    return AROUND_EXPERTS if is_timed_as_layer(experts, replica.gpu, profile) else ()
-
-
-def quantising_s(operator: Compute, gpu: Gpu, profile: Profile) -> float:
-    """Return what a measured product spends on quantising its activations before it starts.
-
-    It is what the product starts later than one of 16-bit numbers by the same framework.
-    """
-    if not isinstance(operator, Gemm) or operator.dtype not in QUANTISED:
-        return 0.0
-    if np.any(np.asarray(operator.batch) > 1.0):  # heads' products were timed without it
-        return 0.0
-    rates, plain = tensor_rates_of(operator, gpu, profile), profile.tensor.get(PLAIN)
-    if rates is None or plain is None or rates.kind == PLAIN:
-        return 0.0
-    return max(0.0, rates.start_s - plain.start_s)
+    is_whole = is_timed_as_layer(experts, replica.gpu, replica.library)
+    return AROUND_EXPERTS if is_whole else ()
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
@@ -225,12 +203,11 @@ def _faster(one: tuple[Priced, Floats], other: tuple[Priced, Floats]) -> tuple[P
 def _among_others(operator: Compute, replica: Replica, framework: str) -> tuple[Priced, Floats]:
     """Return a framework's kernel alone, and its seconds among those of the rest of the model."""
     gpu = replica.gpu
-    profile = profile_of(gpu, BEST, framework)
-    alone = price(operator, gpu, profile)
+    alone = price(operator, gpu, framework=framework)
     pace = replica.runtime.pace(gpu.architecture, family_of(operator), is_own=alone.calibrated)
     seconds = alone.latency_s
-    if replica.is_fused and (quantised_s := quantising_s(operator, gpu, profile)):
-        seconds = np.maximum(seconds - quantised_s, roofline_s(operator, gpu))
+    if replica.is_fused and alone.quantising_s:
+        seconds = np.maximum(seconds - alone.quantising_s, roofline_s(operator, gpu))
     seconds = pace * seconds
     if replica.effects.clocks and (share := slowdown(gpu)):
         seconds = seconds + throttled_s(operator, gpu, share)
@@ -262,5 +239,5 @@ def _mapped(
     whole: dict[str, Any] = {
         name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
     }
-    [cost] = device.price((replace(operator, repeat=1, **whole),), accelerator)
+    [cost] = dataflow.price((replace(operator, repeat=1, **whole),), accelerator)
     return cost.latency_s, cost.energy_j

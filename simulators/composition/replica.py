@@ -28,7 +28,7 @@ from simulators.catalog.sheet import fill
 from simulators.core.calibration import read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
 

@@ -47,20 +47,15 @@ from simulators.composition.replica import (
     effects_without,
     runtime_file,
 )
-from simulators.core.contract import (
-    Contribution,
-    categories,
-    default_of,
-    numbers,
-    outcome,
-    schema_of,
-)
+from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.contract import Contribution, default_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
+from simulators.evidence.lookup import files_behind
 from simulators.graphs import price as graphs
-from simulators.kernels.simulator import SIMULATOR as KERNELS
+from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
 from simulators.workload.operators import BYTES
@@ -128,12 +123,12 @@ class Composition:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
             fitted = (protocols.CALIBRATION, throttling.CALIBRATION, intervals.CALIBRATION)
-            return (*fitted, *graphs.READS, *KERNELS.reads("", value))
+            return (*fitted, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
-            usual = CLUSTERS.find(load_gpu(str(value)).cluster)
-            return (*dict.fromkeys((GPUS.find(str(value)), *KERNELS.reads(name, value))), usual)
+            gpu = load_gpu(str(value))
+            return (GPUS.find(str(value)), *files_behind(gpu), CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
@@ -179,7 +174,7 @@ class Composition:
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles."""
-        KERNELS.warm_up()
+        kernels.warm_up()
 
 
 SIMULATOR = Composition()

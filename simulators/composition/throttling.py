@@ -1,4 +1,4 @@
-"""The time that a lowered clock adds: whole models keep boards at their power limit.
+"""The time that lowered clocks add: whole models keep boards at their power limit.
 
 Isolated kernels are timed on boards that have rested; the matrix units of a prompt of many tokens
 work without rest. While they work, a board that was measured under both takes a fitted share of
@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
-from simulators.kernels.levels import as_sold
 from simulators.kernels.price import flops
 from simulators.workload.operators import Attention, Column, Compute, Gemm, GroupedGemm
 

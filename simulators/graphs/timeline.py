@@ -1,9 +1,9 @@
 """The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
 
 The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
-to read a result before it can go on, the GPU waits. The host's times are fitted to whole models
-(`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they read
-their factors in orders that libraries like better.
+to read a result before it can go on, the GPU waits. Its times are fitted to whole models
+(`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they
+read their factors in orders that libraries like better.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
+from simulators.evidence.lookup import BEST
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, Launch, forward_launches
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.levels import BEST
-from simulators.kernels.price import Kernel, price
-from simulators.kernels.profile import Profile
+from simulators.kernels.price import Kernel, Level, price
 from simulators.workload.graphs.graph import Graph
 from simulators.workload.operators import Elementwise, Gemm
 
@@ -32,7 +31,6 @@ Floats = NDArray[np.float64]
 
 CALIBRATION = PACKAGE / "composition" / "calibration" / "graphs" / "pytorch.toml"
 
-PER_OPERATOR = ("name", "repeat")
 SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 """Fields that are one number for a whole column of operators."""
 
@@ -106,7 +104,7 @@ def price_graph(
     dtype: str,
     training: bool = False,
     fused: bool = False,
-    level: str | Profile = BEST,
+    level: Level = BEST,
 ) -> PricedLaunches:
     """Return the kernels of a pass with their times, before what a framework adds.
 
@@ -119,9 +117,7 @@ def price_graph(
     return price_launches(launches, gpu, level)
 
 
-def price_launches(
-    launches: Sequence[Launch], gpu: Gpu, level: str | Profile = BEST
-) -> PricedLaunches:
+def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) -> PricedLaunches:
     """Return kernels with their times; kernels of one kind are priced in one call."""
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
@@ -226,31 +222,23 @@ def _alike(kernels: Iterable[Kernel]) -> list[NDArray[np.int64]]:
     """Return the positions of kernels that one call can price."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, kernel in enumerate(kernels):
-        groups.setdefault((type(kernel), *_common(kernel)), []).append(position)
+        varying = {*_columns(kernel), "repeat"}
+        # A pointwise kernel's name is its class of rates.
+        varying |= set() if isinstance(kernel, Elementwise) else {"name"}
+        shared = (value for name, value in vars(kernel).items() if name not in varying)
+        groups.setdefault((type(kernel), *shared), []).append(position)
     return [np.array(where, np.int64) for where in groups.values()]
 
 
-def _common(kernel: Kernel) -> tuple[Any, ...]:
-    """Return the fields that a column of operators shares."""
-    fields = dataclasses.fields(kernel)
-    shared = [
-        f.name for f in fields if f.name not in PER_OPERATOR and not _is_column(kernel, f.name)
-    ]
-    # A pointwise kernel's name is its class of rates.
-    name = kernel.name if isinstance(kernel, Elementwise) else ""
-    return (name, *(getattr(kernel, f) for f in shared))
-
-
-def _is_column(kernel: Kernel, name: str) -> bool:
-    return name not in SCALARS and isinstance(getattr(kernel, name), float)
+def _columns(kernel: Kernel) -> list[str]:
+    """Return the fields in which kernels that are priced in one call may differ."""
+    return [n for n, value in vars(kernel).items() if isinstance(value, float) and n not in SCALARS]
 
 
 def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     """Return one operator over columns for kernels of one kind."""
-    first = kernels[0]
-    columns = {
-        f.name: np.array([getattr(kernel, f.name) for kernel in kernels], np.float64)
-        for f in dataclasses.fields(first)
-        if _is_column(first, f.name)
+    columns: dict[str, Any] = {
+        name: np.array([getattr(kernel, name) for kernel in kernels], np.float64)
+        for name in _columns(kernels[0])
     }
-    return dataclasses.replace(first, repeat=1, **columns)  # type: ignore[arg-type]
+    return dataclasses.replace(kernels[0], repeat=1, **columns)

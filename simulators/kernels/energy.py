@@ -1,4 +1,4 @@
-"""A kernel draws what an awake board draws, and energy per FLOP and per byte on top, to a limit.
+"""The watts of a board while a kernel runs, from its activity, and the joules of a launch.
 
     want  = idle + (tdp - idle) * (awake + compute f + memory g)
     watts = (want^-8 + (limit tdp)^-8)^(-1/8)
@@ -6,22 +6,31 @@
 `f` and `g` are achieved over peak rate, of arithmetic in its format and of device memory. `awake`
 is what clocks, caches and leakage add as soon as anything runs; `compute` belongs to a format, and
 attention, whose exponentials run beside its products, has factors of its own. Above the limit the
-board lowers its clock, so the time grows and not the draw. Numbers were fitted to H200 and B200
-(`power_fit.py`); boards of their architecture borrow them, others follow stated choices.
+board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards;
+others of their architecture borrow them, and the rest follows stated choices.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.power_draw import Draw, draw_of
+from simulators.core.calibration import read_calibration
+from simulators.core.jit import Floats
+from simulators.evidence.lookup import calibration_file, find
 from simulators.kernels.price import Kernel, flops, moved_bytes
 from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0
 """Boards are designed so that the matrix units at full rate reach the power limit."""
+
+MEMORY_SHARE = 0.55
+"""HBM and its path take about half of a board's dynamic power in streaming kernels."""
 
 IDLE_SHARE = 0.15
 """Idle part of the board's limit where a data sheet does not state it."""
@@ -32,7 +41,16 @@ ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
 SHARPNESS = 8.0
 """Of the edge where the limit takes over: within 1 % of either side at a tenth from it."""
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True, kw_only=True)
+class PowerModel:
+    """Parts of the room between idle and the limit that activity takes."""
+
+    awake: float = 0.0
+    memory: float = MEMORY_SHARE
+    compute: Mapping[str, float] = field(default_factory=dict)  # by format, else `COMPUTE_SHARE`
+    factor: Mapping[str, float] = field(default_factory=dict)  # on compute, of attention by phase
+    limit: float = 1.0  # of the data sheet's, that the board holds
 
 
 def energy_j(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
@@ -46,21 +64,21 @@ def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     Raises:
         UserError: a calibration is unreadable.
     """
-    return drawn_w(draw_of(gpu), operator, gpu, latency_s)
+    return modelled_w(power_model_of(gpu), operator, gpu, latency_s)
 
 
-def drawn_w(draw: Draw, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
+def modelled_w(model: PowerModel, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the watts by given numbers."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
-    share = draw.compute.get(format_of(operator), COMPUTE_SHARE)
+    share = model.compute.get(format_of(operator), COMPUTE_SHARE)
     if isinstance(operator, Attention):
-        share *= draw.factor.get(operator.phase, 1.0)
+        share *= model.factor.get(operator.phase, 1.0)
     f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = resting_w(gpu)
-    activity = draw.awake + share * np.minimum(f, 1.0) + draw.memory * np.minimum(g, 1.0)
+    activity = model.awake + share * np.minimum(f, 1.0) + model.memory * np.minimum(g, 1.0)
     want_w = idle_w + (gpu.tdp_w - idle_w) * activity
-    limit_w = draw.limit * gpu.tdp_w
+    limit_w = model.limit * gpu.tdp_w
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
 
 
@@ -80,3 +98,29 @@ def format_of(operator: Kernel) -> str:
 def resting_w(gpu: Gpu) -> float:
     """Return the watts of a board at rest, by its data sheet or as a part of its limit."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
+
+
+def power_model_of(gpu: Gpu) -> PowerModel:
+    """Return the numbers of a board: its own, its architecture's, or chosen ones."""
+    return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
+
+
+@functools.lru_cache(maxsize=128)
+def _power_model(board: str, architecture: str) -> PowerModel:
+    found = find("power", board, architecture, lambda board, _whose, _dtype: measured_power(board))
+    if found is None:
+        return PowerModel()
+    table = found.numbers["draw"]
+    return PowerModel(
+        awake=float(table["awake"]),
+        memory=float(table["memory"]),
+        compute={name: float(share) for name, share in table["compute"].items()},
+        factor={name: float(factor) for name, factor in table["factor"].items()},
+        limit=float(table["limit"]),
+    )
+
+
+def measured_power(board: str) -> Mapping[str, Any] | None:
+    """Return what the calibration of a metered board holds."""
+    file = calibration_file("power", board)
+    return None if file is None else read_calibration(file)

@@ -1,4 +1,4 @@
-"""Where a dense table was measured, the time of a decode step is read between its knots.
+"""The time of a decode step, interpolated between the knots of a measured grid.
 
 A library serves decode by a few kernels, each made for so many query heads per key head. Within one
 of them two numbers decide: how many (request, key head) pairs there are, which are the blocks, and
@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.core.jit import Floats
 from simulators.workload.operators import Attention
-
-Floats = NDArray[np.float64]
 
 PACKINGS = (1.0, 8.0, 16.0, 32.0)
 """Query heads per key head that kernels are made for; above the last each head is on its own."""
@@ -60,14 +59,14 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Knots:
+class GridTable:
     """Log seconds of each slice: a row per power of two of pairs, a column per one of keys."""
 
     grids: Mapping[Slice, Floats]
     alone: bool  # whether heads beyond the widest packing each walk the keys by themselves
 
 
-def knots_from(table: Mapping[str, Any]) -> Knots:
+def grids_from(table: Mapping[str, Any]) -> GridTable:
     """Return the grids a calibration holds as lines of whole numbers."""
     grids = {}
     for name, text in table["grids"].items():
@@ -76,10 +75,10 @@ def knots_from(table: Mapping[str, Any]) -> Knots:
         steps = np.array(rows, np.float64)
         where = Slice(float(head_dim), float(window), int(packing), kind == "latent")
         grids[where] = steps * STEP + np.log(1e-6)
-    return Knots(grids, bool(table["alone"]))
+    return GridTable(grids, bool(table["alone"]))
 
 
-def knot_lines(knots: Knots) -> list[str]:
+def grid_lines(knots: GridTable) -> list[str]:
     """Return what a calibration holds of the grids."""
     lines = [f"alone = {str(knots.alone).lower()}"]
     for where, grid in knots.grids.items():
@@ -89,8 +88,8 @@ def knot_lines(knots: Knots) -> list[str]:
     return lines
 
 
-def read_knots(
-    knots: Knots, attention: Attention, scale: Callable[[Attention], Floats] | None = None
+def interpolated_s(
+    knots: GridTable, attention: Attention, scale: Callable[[Attention], Floats] | None = None
 ) -> Floats:
     """Return the seconds of each row of a decode step; nan where there is no grid for it.
 

@@ -1,4 +1,4 @@
-"""A correction may bend a model to a device's measurements, but never against its laws.
+"""Corrections of a model by boosted trees: towards measurements, and never against its laws.
 
     log t' = alpha log t + offset + sum over trees (monotone in every size and in t itself)
 
@@ -21,9 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
-from simulators.kernels.tiling import flat
-
-Columns = NDArray[np.float64]
 
 REFERENCE_TILE = 128.0
 """The tile whose count is a feature: the largest square one that all libraries have."""
@@ -43,88 +40,77 @@ class Correction:
     log_t_hi: float
     depth: int
     features: NDArray[np.int64]
-    thresholds: NDArray[np.float64]
-    values: NDArray[np.float64]
+    thresholds: Floats
+    values: Floats
 
 
 def correction_from(table: Mapping[str, Any]) -> Correction:
-    """Return the correction a calibration file holds."""
+    """Return the correction a calibration holds, as lists or as lines of numbers.
+
+    Leaves are whole steps, which keep their order, or plain `values`.
+    """
+    step = float(table.get("leaf_step", LEAF_STEP)) if "leaves" in table else 1.0
+    leaves = _numbers(table["leaves" if "leaves" in table else "values"], np.float64)
     return Correction(
         alpha=float(table["alpha"]),
         offset=float(table["offset"]),
         log_t_lo=float(table["log_t_lo"]),
         log_t_hi=float(table["log_t_hi"]),
         depth=int(table["depth"]),
-        features=np.array(table["features"], np.int64),
-        thresholds=np.array(table["thresholds"], np.float64),
-        values=np.array(table["values"], np.float64),
+        features=_numbers(table["features"], np.int64),
+        thresholds=_numbers(table["thresholds"], np.float64),
+        values=leaves * step,
     )
 
 
-def bend_from(table: Mapping[str, Any]) -> Correction:
-    """Return the correction a calibration holds as lines of numbers: leaves in steps, or plain."""
-    step = float(table.get("leaf_step", LEAF_STEP if "leaves" in table else 1.0))
-    leaves = "leaves" if "leaves" in table else "values"
-    features, thresholds, values = (
-        str(table[name]).split() for name in ("features", "thresholds", leaves)
-    )
-    return Correction(
-        alpha=float(table["alpha"]),
-        offset=float(table["offset"]),
-        log_t_lo=float(table["log_t_lo"]),
-        log_t_hi=float(table["log_t_hi"]),
-        depth=int(table["depth"]),
-        features=np.array(features, np.int64),
-        thresholds=np.array(thresholds, np.float64),
-        values=np.array(values, np.float64) * step,
-    )
+def _numbers(written: Any, kind: type) -> NDArray[Any]:
+    return np.array(written.split() if isinstance(written, str) else written, kind)
 
 
-def corrected_seconds(
-    correction: Correction, sizes: tuple[Columns, ...], seconds: Columns
-) -> Columns:
+def corrected(correction: Correction, features: Floats, seconds: Floats) -> Floats:
+    """Return corrected seconds, given a matrix with one row per feature."""
+    rows = np.concatenate([features, seconds.reshape(1, -1)])
+    return _corrected(correction, rows).reshape(seconds.shape)
+
+
+def corrected_seconds(correction: Correction, sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
     """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
-    columns = _columns(tuple(flat(size, seconds.shape) for size in sizes), seconds.reshape(-1))
-    return _bent(correction, np.stack(columns)).reshape(seconds.shape)
+    flat = tuple(np.broadcast_to(size, seconds.shape).reshape(-1) for size in sizes)
+    columns = _features(flat, seconds.reshape(-1))
+    return _corrected(correction, np.stack(columns)).reshape(seconds.shape)
 
 
-def features_of(
-    sizes: tuple[NDArray[np.float64], ...], seconds: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def features_of(sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
     """Return one row of features per product, none of which ever falls when a size grows.
 
     They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
     """
-    return np.stack(_columns(sizes, seconds), axis=1)
+    return np.stack(_features(sizes, seconds), axis=1)
 
 
-def _columns(sizes: tuple[Columns, ...], seconds: Columns) -> list[Columns]:
+def _features(sizes: tuple[Floats, ...], seconds: Floats) -> list[Floats]:
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
     return [m, n, k, batch, m * k, n * k, m * n, tiles, seconds]
+
+
+def _corrected(correction: Correction, rows: Floats) -> Floats:
+    """Return corrected seconds, given features row by row and the seconds as the last row."""
+    numbers = (correction.alpha, correction.offset, correction.log_t_lo, correction.log_t_hi)
+    trees = (correction.depth, correction.features, correction.thresholds, correction.values)
+    out = np.empty(rows.shape[1])
+    _walk(rows, np.array(numbers), *trees, out)
+    return out
 
 
 BLOCK = 256
 """Rows walked together: their features stay in the first-level cache for all trees."""
 
 
-def bent_seconds(bend: Correction, features: Columns, seconds: Columns) -> Columns:
-    """Return the corrected seconds of rows, given one feature per row of the matrix."""
-    return _bent(bend, np.concatenate([features, seconds[None]]))
-
-
-def _bent(bend: Correction, rows: Columns) -> Columns:
-    """Return the corrected seconds, given features row by row and the seconds as the last row."""
-    bends = np.array([bend.alpha, bend.offset, bend.log_t_lo, bend.log_t_hi])
-    out = np.empty(rows.shape[1])
-    _walk(rows, bends, bend.depth, bend.features, bend.thresholds, bend.values, out)
-    return out
-
-
 @kernel(i8(matrix(f8), array(f8), i8, array(i8), *arrays(f8, 3)))
 def _walk(
     rows: Floats,
-    bends: Floats,
+    numbers: Floats,
     depth: int,
     features: Ints,
     thresholds: Floats,
@@ -136,7 +122,7 @@ def _walk(
     All splits of a tree are compared at once, so that the loop over rows has no branches; the bits
     then say which leaf was reached.
     """
-    alpha, offset, log_t_lo, log_t_hi = bends[0], bends[1], bends[2], bends[3]
+    alpha, offset, log_t_lo, log_t_hi = numbers[0], numbers[1], numbers[2], numbers[3]
     splits = 2**depth - 1
     trees = features.size // splits
     count = rows.shape[0]

@@ -1,8 +1,8 @@
 """The latency of one operator on one GPU, from its shape, with what is known of the GPU.
 
-This is the only door to the room for the floors above. Sizes may be columns; all of them broadcast.
-`price` is one launch among others on a stream; `price_call` is a call timed alone from the host,
-which is what isolated measurements hold.
+This is the only door to the room for the floors above, beside `energy.py`. Sizes may be columns;
+all of them broadcast. `price` is one launch among others on a stream; `price_call` is a call timed
+alone from the host, which is what isolated measurements hold.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulators.catalog.gpu import Gpu
-from simulators.kernels.families import attention, convolution, gemm
-from simulators.kernels.families import auxiliary_kernels as side
-from simulators.kernels.families import experts as grouped_gemm
-from simulators.kernels.families import pointwise as elementwise
-from simulators.kernels.families import row_reductions as reduction
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.jit import Floats
+from simulators.evidence.boards import boards
+from simulators.evidence.intervals import WIDEST, interval_s
+from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
+from simulators.kernels.families import (
+    attention,
+    auxiliary_kernels,
+    convolution,
+    experts,
+    gemm,
+    pointwise,
+    row_reductions,
+)
 from simulators.kernels.families.auxiliary_kernels import (
     CausalConvolution,
     EncoderAttention,
@@ -26,11 +33,10 @@ from simulators.kernels.families.auxiliary_kernels import (
     StateUpdate,
 )
 from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.families.family import Family, Flags, Floats
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
-from simulators.kernels.intervals import WIDEST, interval_s
-from simulators.kernels.levels import BEST, profile_of
-from simulators.kernels.profile import Profile
+from simulators.kernels.families.family import Family, Flags
+from simulators.kernels.levels import profile_of
+from simulators.kernels.profile import Profile, TensorRates
+from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import (
     Attention,
     Compute,
@@ -42,16 +48,21 @@ from simulators.workload.operators import (
 )
 
 Kernel = Compute | Convolution | CausalConvolution | StateUpdate | Quantisation | EncoderAttention
+Level = str | Profile
+"""A level of information, or what is known of a GPU as a caller's own profile says."""
 
 FAMILIES: dict[type, Family[Any]] = {
     Gemm: gemm.FAMILY,
-    GroupedGemm: grouped_gemm.FAMILY,
+    GroupedGemm: experts.FAMILY,
     Attention: attention.FAMILY,
-    Norm: reduction.FAMILY,
-    Elementwise: elementwise.FAMILY,
-    Embedding: side.FAMILY,
+    Norm: row_reductions.FAMILY,
+    Elementwise: pointwise.FAMILY,
     Convolution: convolution.FAMILY,
-    **dict.fromkeys((CausalConvolution, StateUpdate, Quantisation, EncoderAttention), side.FAMILY),
+    Embedding: auxiliary_kernels.FAMILY,
+    CausalConvolution: auxiliary_kernels.FAMILY,
+    StateUpdate: auxiliary_kernels.FAMILY,
+    Quantisation: auxiliary_kernels.FAMILY,
+    EncoderAttention: auxiliary_kernels.FAMILY,
 }
 
 
@@ -64,10 +75,11 @@ class Priced:
     hi_s: Floats
     calibrated: bool
     extrapolated: Flags
+    quantising_s: float = 0.0  # of it, until the activations of a narrow product are as narrow
 
 
 def price(
-    operator: Kernel, gpu: Gpu, level: str | Profile = BEST, framework: str = DEFAULT_FRAMEWORK
+    operator: Kernel, gpu: Gpu, level: Level = BEST, framework: str = DEFAULT_FRAMEWORK
 ) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
@@ -77,7 +89,7 @@ def price(
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = level if isinstance(level, Profile) else profile_of(gpu, level, framework)
+    profile = _profile(gpu, level, framework)
     family = FAMILIES[type(operator)]
     running_s = family.seconds(operator, gpu, profile)
     latency_s = running_s + family.launch_s(operator, gpu, profile)
@@ -87,27 +99,27 @@ def price(
 def is_fitted(operator: Kernel, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK) -> bool:
     """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
     profile = profile_of(gpu, BEST, framework)
-    return FAMILIES[type(operator)].band(operator, gpu, profile) is not None
+    return FAMILIES[type(operator)].entry(operator, gpu, profile) is not None
 
 
-def price_call(operator: Kernel, gpu: Gpu, level: str | Profile = BEST) -> Priced:
+def price_call(operator: Kernel, gpu: Gpu, level: Level = BEST) -> Priced:
     """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
-
-    Args:
-        operator: what is called.
-        gpu: where.
-        level: the level of information, or a profile of one's own.
 
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
-    profile = level if isinstance(level, Profile) else profile_of(gpu, level)
+    profile = _profile(gpu, level, DEFAULT_FRAMEWORK)
     return _priced(operator, gpu, profile, call_seconds(operator, gpu, profile))
 
 
 def call_seconds(operator: Kernel, gpu: Gpu, profile: Profile) -> Floats:
     """Return the time of a call timed alone, with the rates of a given profile."""
-    return FAMILIES[type(operator)].call_seconds(operator, gpu, profile)
+    family = FAMILIES[type(operator)]
+    seconds = family.seconds(operator, gpu, profile)
+    if family.call is None:
+        return seconds
+    ramp_s, dispatch_s = family.call(operator, gpu, profile)
+    return four_norm(seconds + ramp_s, dispatch_s)
 
 
 def flops(operator: Kernel) -> Floats:
@@ -125,6 +137,32 @@ def roofline_s(operator: Kernel, gpu: Gpu) -> Floats:
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
 
+def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str) -> bool:
+    """Say whether the time of experts is their share of a measured layer.
+
+    Such a time has the gathering of rows, the activation and the weighted sum in it.
+    """
+    return experts.entry_for(grouped, gpu, profile_of(gpu, BEST, framework)) is not None
+
+
+def is_product_of_measured_board(operator: Kernel, gpu: Gpu, framework: str) -> bool:
+    """Say whether tensor-core products were measured on this GPU, if in another precision."""
+    if not isinstance(operator, Gemm):
+        return False
+    (_, rates), _ = gemm.rates_of(operator, gpu, profile_of(gpu, BEST, framework))
+    return isinstance(rates, TensorRates) and rates.calibrated
+
+
+def warm_up() -> None:
+    """Compile the tile model and the corrections."""
+    for board in boards():
+        price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), load_gpu(board.name))
+
+
+def _profile(gpu: Gpu, level: Level, framework: str) -> Profile:
+    return level if isinstance(level, Profile) else profile_of(gpu, level, framework)
+
+
 def _is_empty(operator: Kernel) -> Flags:
     """Say where there is nothing to do, and so nothing to launch."""
     if isinstance(operator, (Gemm, GroupedGemm, Attention)):
@@ -133,23 +171,27 @@ def _is_empty(operator: Kernel) -> Flags:
 
 
 def _priced(operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
-    """Add the band of the operator's class and what is known of its origin."""
+    """Add the interval, by the operator's own fit or its class, and what is known of its origin."""
     family = FAMILIES[type(operator)]
     latency_s = np.asarray(latency_s, np.float64)
-    lo_s, hi_s = _interval(operator, gpu, profile, latency_s)
     calibrated, extrapolated = family.origin(operator, gpu, profile)
-    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated | gpu.is_what_if)
+    if (entry := family.entry(operator, gpu, profile)) is not None:
+        lo_s, hi_s = interval_s(entry.band, latency_s)
+        calibrated, extrapolated = entry.calibrated, False
+    else:
+        lo_s, hi_s = _interval_of_classes(operator, gpu, profile, latency_s)
+    quantised_s = 0.0
+    if isinstance(operator, Gemm):
+        quantised_s = gemm.quantising_s(operator, gpu, profile)
+    extrapolated = extrapolated | gpu.is_what_if
+    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated, quantised_s)
 
 
-def _interval(
+def _interval_of_classes(
     operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return both ends: by the band of the operator's own fit, else by that of its class."""
-    family = FAMILIES[type(operator)]
-    own = family.band(operator, gpu, profile)
-    if own is not None:
-        return interval_s(own, latency_s)
-    classes: NDArray[np.str_] = family.classes(operator, gpu, profile)
+    """Return both ends by the band of each row's class."""
+    classes = np.asarray(FAMILIES[type(operator)].classes(operator, gpu, profile))
     lo_s, hi_s = latency_s, latency_s
     for name in np.unique(classes):
         lo, hi = interval_s(profile.bands.get(str(name), WIDEST), latency_s)

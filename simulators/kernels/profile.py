@@ -1,4 +1,4 @@
-"""Beyond its data sheet, what is known of a GPU is how much of each rate it sustains.
+"""The sustained part of each data-sheet rate of one GPU: what formulas need besides the sheet.
 
 A rate on a data sheet is reached by no kernel. Three numbers per GPU and operator class say how
 much of it is: the sustained part of the peak, the sustained part of the memory bandwidth, and the
@@ -13,46 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.tensor_cores import TensorRates
-from simulators.kernels.intervals import Band
-from simulators.kernels.monotone_correction import Correction
-from simulators.kernels.tiling import Machine, Tile
+from simulators.core.jit import Floats
+from simulators.evidence.intervals import Band
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK, Stamp
+from simulators.kernels.monotone_correction import Correction, corrected_seconds
+from simulators.kernels.tiling import Machine, Tile, tile_seconds
 from simulators.workload.operators import BYTES
 
-SIMT_TILES = tuple(
-    Tile(m, n, efficiency, splits)
-    for splits in (1, 4)
-    for m, n, efficiency in (
-        (256, 128, 1.00), (128, 128, 0.95), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.70),
-        (128, 32, 0.70), (32, 128, 0.70), (64, 32, 0.60), (32, 32, 0.60),
-    )
-)  # fmt: skip
-"""Tiles of NVIDIA's fp32 kernels by their names; the smaller, the more a block waits for loads."""
+Sizes = tuple[Floats, Floats, Floats, Floats]
+"""Of products: m, n, k and batch."""
 
-MATRIX_TILES = tuple(
-    Tile(m, n, efficiency, splits)
-    for splits in (1, 4)
-    for m, n, efficiency in (
-        (256, 128, 1.00), (128, 256, 1.00), (128, 128, 1.00), (128, 96, 0.95), (96, 96, 0.90),
-        (128, 64, 0.90), (64, 128, 0.90), (64, 64, 0.80), (64, 32, 0.60), (32, 64, 0.60),
-        (32, 32, 0.40), (64, 16, 0.40), (16, 64, 0.40), (16, 16, 0.20),
-    )
-)  # fmt: skip
-"""Macro tiles of AMD's fp32 matrix-core kernels by their names."""
+TENSOR_K_STEP = 32.0
+"""Steps of k are a matrix instruction's or a few; one length serves all formats."""
 
-TENSOR_TILES = tuple(
-    Tile(m, n, efficiency, splits)
-    for splits in (1, 2, 4, 8)
-    for m, n, efficiency in (
-        (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.80), (64, 128, 0.80),
-        (64, 256, 0.85), (64, 64, 0.60), (16, 128, 0.25),
-    )
-)  # fmt: skip
-"""Tiles of tensor-core libraries; small ones cannot feed the matrix units from shared memory."""
+TENSOR_PROLOGUE_RATE = 4096.0
+"""FLOPs per clock and SM at which a prologue is stated: a Hopper SM's, dense, at 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmRates:
+class ProductRates:
     """How matrix products run: the tiles of the library and the sustained part of each rate."""
 
     tiles: tuple[Tile, ...]
@@ -63,10 +42,30 @@ class GemmRates:
     compute: float  # sustained part of the data sheet's peak
     bandwidth: float  # sustained part of the memory bandwidth
     load_bytes_per_clock: float  # what an SM draws from L2 in a clock
-    dispatch_s: float  # an empty call from the host, timed alone
+    start_s: float = 0.0  # of a launch, of quantising activations where the framework's call does
+    step_s: float = 0.0  # least time of a unit of k
+    split_s: float = 0.0  # of adding up the shares of a split k
     correction: Correction | None = None
     seen: tuple[tuple[float, float], ...] = ()  # least and largest m, n, k, batch of the fit
     calibrated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmRates(ProductRates):
+    """One class of products: fp32 ones, or on tensor cores nobody measured."""
+
+    dispatch_s: float  # an empty call from the host, timed alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRates(ProductRates):
+    """One framework's tensor-core products of one kind, on one GPU or on one like it."""
+
+    kind: str
+    measured_on: str
+    prologue_rate: float = TENSOR_PROLOGUE_RATE
+    k_step: float = TENSOR_K_STEP
+    band: Band | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +79,17 @@ class VectorRates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReductionRates:
+class ReductionRates(VectorRates):
     """How row reductions run: as pointwise kernels, but rows may have to be read again."""
 
-    bandwidth: float
-    ramp_s: float
-    dispatch_s: float
     l2_share: float  # part of L2 that rows in flight fill before half of them is read again
     step_clocks: float  # of one step of a block along its row
     row_clocks: float  # of starting and ending a row
-    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRates:
-    """How fused attention runs."""
+    """How fused attention runs where no library was measured."""
 
     prefill_compute: float
     decode_compute: float
@@ -104,7 +99,6 @@ class AttentionRates:
     group_tile: float  # query heads of one group that share a matrix instruction
     load_bytes_per_clock: float
     dispatch_s: float
-    calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +114,35 @@ class Profile:
     bands: Mapping[str, Band] = field(default_factory=dict)
     tensor: Mapping[str, TensorRates] = field(default_factory=dict)  # by kind, where measured
     asked: str = "best"  # the level of information that was asked for
-    framework: str = "trtllm"  # whose fused kernels run, where several were measured
+    framework: str = DEFAULT_FRAMEWORK  # whose kernels run, where several were measured
+    stamp: Stamp = ()  # of the calibrations it was read from
 
+
+def _tiles(splits: tuple[int, ...], *tiles: tuple[int, int, float]) -> tuple[Tile, ...]:
+    return tuple(Tile(m, n, efficiency, s) for s in splits for m, n, efficiency in tiles)
+
+
+SIMT_TILES = _tiles(
+    (1, 4),
+    (256, 128, 1.00), (128, 128, 0.95), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.70),
+    (128, 32, 0.70), (32, 128, 0.70), (64, 32, 0.60), (32, 32, 0.60),
+)  # fmt: skip
+"""Tiles of NVIDIA's fp32 kernels by their names; the smaller, the more a block waits for loads."""
+
+MATRIX_TILES = _tiles(
+    (1, 4),
+    (256, 128, 1.00), (128, 256, 1.00), (128, 128, 1.00), (128, 96, 0.95), (96, 96, 0.90),
+    (128, 64, 0.90), (64, 128, 0.90), (64, 64, 0.80), (64, 32, 0.60), (32, 64, 0.60),
+    (32, 32, 0.40), (64, 16, 0.40), (16, 64, 0.40), (16, 16, 0.20),
+)  # fmt: skip
+"""Macro tiles of AMD's fp32 matrix-core kernels by their names."""
+
+TENSOR_TILES = _tiles(
+    (1, 2, 4, 8),
+    (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.80), (64, 128, 0.80),
+    (64, 256, 0.85), (64, 64, 0.60), (16, 128, 0.25),
+)  # fmt: skip
+"""Tiles of tensor-core libraries; small ones cannot feed the matrix units from shared memory."""
 
 KERNEL_S = 2e-6
 """Launching an empty kernel back to back takes about 2 us on every GPU since Pascal."""
@@ -135,33 +156,39 @@ SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
 TENSOR_SUSTAINED = 0.75
 """Dense 16-bit products of large sizes sustain 70 to 80 % of the data sheet on A100 and H100."""
 
+L2_BYTES_PER_CLOCK = 64.0
+"""What the path from L2 hands an SM in a clock, on every NVIDIA GPU since Volta."""
+
 
 def default_profile(vendor: str) -> Profile:
-    """Return what is assumed of a GPU nothing was measured on."""
-    amd = vendor == "amd"
-    dispatch_s = DISPATCH_S["amd" if amd else "nvidia"]
+    """Return what is assumed of a GPU nothing was measured on.
+
+    Numbers without a reason of their own are about the mean over the boards that were measured.
+    """
+    maker = "amd" if vendor == "amd" else "nvidia"
+    dispatch_s = DISPATCH_S[maker]
     simt = GemmRates(
-        tiles=MATRIX_TILES if amd else SIMT_TILES,
+        tiles=MATRIX_TILES if maker == "amd" else SIMT_TILES,
         tail=0.9,
         prologue=20.0,
-        prologue_rate=256.0 if amd else 128.0,
-        k_step=8.0,
-        compute=SUSTAINED["amd" if amd else "nvidia"],
+        prologue_rate=256.0 if maker == "amd" else 128.0,  # FLOPs of an SM or CU per clock, in fp32
+        k_step=8.0,  # the unrolled inner loop of fp32 kernels
+        compute=SUSTAINED[maker],
         bandwidth=0.75,
-        load_bytes_per_clock=64.0,
+        load_bytes_per_clock=L2_BYTES_PER_CLOCK,
         dispatch_s=dispatch_s,
     )
     tensor = replace(
         simt,
         tiles=TENSOR_TILES,
         prologue=256.0,
-        prologue_rate=4096.0,
-        k_step=32.0,
+        prologue_rate=TENSOR_PROLOGUE_RATE,
+        k_step=TENSOR_K_STEP,
         compute=TENSOR_SUSTAINED,
         bandwidth=0.85,
     )
     vector = VectorRates(bandwidth=0.83, ramp_s=15e-6, dispatch_s=dispatch_s)
-    reduction = ReductionRates(
+    softmax = ReductionRates(
         bandwidth=0.83,
         ramp_s=25e-6,
         dispatch_s=dispatch_s,
@@ -173,10 +200,10 @@ def default_profile(vendor: str) -> Profile:
         prefill_compute=0.55,
         decode_compute=0.3,
         bandwidth=0.8,
-        query_tile=128.0,
+        query_tile=128.0,  # FlashAttention's block of queries, and FlashDecoding's of keys
         kv_tile=256.0,
-        group_tile=16.0,
-        load_bytes_per_clock=64.0,
+        group_tile=16.0,  # rows of the smallest matrix instruction
+        load_bytes_per_clock=L2_BYTES_PER_CLOCK,
         dispatch_s=dispatch_s,
     )
     return Profile(
@@ -184,15 +211,33 @@ def default_profile(vendor: str) -> Profile:
         gemm={"linear": simt, "bmm": simt, "conv": simt, "tensor": tensor},
         vector={"unary": vector, "binary": vector},
         reduction={
-            "softmax": reduction,
-            "layer_norm": replace(reduction, step_clocks=500.0, row_clocks=500.0),
+            "softmax": softmax,
+            "layer_norm": replace(softmax, step_clocks=500.0, row_clocks=500.0),
         },
         attention=attention,
         kernel_s=KERNEL_S,
     )
 
 
-def machine(gpu: Gpu, rates: GemmRates, dtype: str, weight_dtype: str = "") -> Machine:
+def product_seconds(
+    rates: ProductRates, sizes: Sizes, gpu: Gpu, dtype: str, weight_dtype: str = ""
+) -> Floats:
+    """Return the seconds of products of m, n, k and batch with the rates of one class."""
+    m, n, k, batch = sizes
+    seconds = rates.start_s + tile_seconds(
+        m * batch, n, k, batch, rates.tiles, machine(gpu, rates, dtype, weight_dtype)
+    )
+    if rates.correction is None:
+        return seconds
+    return corrected_seconds(rates.correction, sizes, seconds)
+
+
+def result_bytes(dtype: str) -> float:
+    """Return the bytes of one number of a result: 8-bit and narrower products end as 16 bits."""
+    return max(2.0, BYTES[dtype])
+
+
+def machine(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> Machine:
     """Return what the tile model needs to know of `gpu` for one precision."""
     flops_per_s_per_sm = gpu.peak(dtype) / gpu.sm_count
     return Machine(
@@ -203,8 +248,10 @@ def machine(gpu: Gpu, rates: GemmRates, dtype: str, weight_dtype: str = "") -> M
         l2_bytes=float(gpu.l2_bytes),
         a_bytes=BYTES[dtype],
         b_bytes=BYTES[weight_dtype or dtype],
-        c_bytes=max(2.0, BYTES[dtype]),
+        c_bytes=result_bytes(dtype),
         tail=rates.tail,
         prologue=rates.prologue * flops_per_s_per_sm / gpu.clock_hz / rates.prologue_rate,
         k_step=rates.k_step,
+        step_s=rates.step_s,
+        split_s=rates.split_s,
     )

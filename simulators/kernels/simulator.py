@@ -6,6 +6,7 @@ make what-if devices of real ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,21 +17,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
-from simulators.core.contract import categories, choice, metric, numbers, outcome
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.columns import categories, numbers, outcome
+from simulators.core.contract import choice, metric
+from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
+from simulators.core.jit import Floats
+from simulators.core.rules import check_batch
+from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK, FRAMEWORKS, LEVELS, files_behind
 from simulators.kernels.energy import power_w
 from simulators.kernels.families.auxiliary_kernels import (
     CausalConvolution,
     EncoderAttention,
     Quantisation,
-    Side,
     StateUpdate,
 )
 from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
-from simulators.kernels.levels import BEST, boards, files_behind
-from simulators.kernels.price import Kernel, Priced, flops, moved_bytes, price, price_call
+from simulators.kernels.price import (
+    Kernel,
+    Priced,
+    flops,
+    moved_bytes,
+    price,
+    price_call,
+    warm_up,
+)
 from simulators.workload.operators import (
     BYTES,
     Attention,
@@ -40,46 +50,139 @@ from simulators.workload.operators import (
     GroupedGemm,
     Norm,
 )
+from simulators.workload.precision import PRECISIONS
 
-Columns = dict[str, NDArray[np.float64]]
+Columns = Mapping[str, Floats]
+Group = Mapping[str, Any]
 
-POINTWISE = {
-    "add": 2.0, "mul": 2.0, "div": 2.0, "pow": 2.0,
-    "addu": 1.0, "mulu": 1.0, "divu": 1.0, "powu": 1.0,
-    "relu": 1.0, "gelu": 1.0, "tanh": 1.0,
-}  # fmt: skip
-"""Pointwise operators by the number of inputs; a trailing `u` means one input and a constant."""
 
-ROW_KINDS = {
-    "softmax": "softmax",
-    "layer_norm": "layer_norm",
-    "ln": "layer_norm",
-    "rms_norm": "rms_norm",
-    "sampling": "softmax",
+@dataclass(frozen=True)
+class Op:
+    """An operator that points may name."""
+
+    sizes: tuple[str, ...]  # those it has; each must be positive
+    build: Callable[[str, Group, Columns], Kernel]
+
+
+def _product(op: str, group: Group, sizes: Columns) -> Kernel:
+    batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
+    return Gemm(
+        name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=group["dtype"],
+        weight_dtype=group["weight_dtype"] or "",
+    )  # fmt: skip
+
+
+def _experts(op: str, group: Group, sizes: Columns) -> Kernel:
+    return GroupedGemm(
+        name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
+        experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
+    )  # fmt: skip
+
+
+def _convolution(op: str, group: Group, sizes: Columns) -> Kernel:
+    lengths: dict[str, Any] = {name: sizes[name] for name in CONVOLUTION}
+    return Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
+
+
+def _attention(op: str, group: Group, sizes: Columns) -> Kernel:
+    requests, past = sizes["batch"], sizes["past_tokens"]
+    phase = op.removeprefix("attention_")
+    new = np.ones_like(requests) if phase == "decode" else sizes["new_tokens"]
+    return Attention(
+        name=op, phase=phase, requests=requests, query_tokens=requests * new,
+        pairs=requests * (new * past + new * (new + 1.0) / 2.0), kv_tokens=requests * (past + new),
+        heads=max(1.0, group["heads"]), kv_heads=max(1.0, group["kv_heads"]),
+        head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"], kv_dtype=group["dtype"],
+    )  # fmt: skip
+
+
+def _encoder(op: str, group: Group, sizes: Columns) -> Kernel:
+    return EncoderAttention(
+        name=op, requests=sizes["batch"], tokens=sizes["batch"] * sizes["new_tokens"],
+        heads=max(1.0, group["heads"]), head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"],
+    )  # fmt: skip
+
+
+def _state(op: str, group: Group, sizes: Columns) -> Kernel:
+    phase, requests, dtype = op.rpartition("_")[2], sizes["batch"], group["dtype"]
+    tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
+    if op.startswith("state_convolution"):
+        return CausalConvolution(
+            name=op, phase=phase, requests=requests, tokens=tokens, channels=sizes["cols"],
+            dtype=dtype,
+        )  # fmt: skip
+    dim = max(1.0, group["head_dim"])
+    return StateUpdate(
+        name=op, phase=phase, requests=requests, tokens=tokens, key_dim=dim, value_dim=dim,
+        value_heads=max(1.0, group["heads"]), key_heads=max(1.0, group["kv_heads"]), dtype=dtype,
+    )  # fmt: skip
+
+
+def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -> Kernel:
+    built: Kernel = operator(
+        name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=group["dtype"], **more
+    )
+    return built
+
+
+def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Kernel:
+    elements = sizes["rows"] * sizes["cols"]
+    return Elementwise(name=op, elements=elements, reads=reads, dtype=group["dtype"])
+
+
+PRODUCT = ("m", "n", "k")
+CONVOLUTION = (
+    "batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride",
+)  # fmt: skip
+HEADS = ("heads", "kv_heads", "head_dim")
+TABLE = ("rows", "cols")
+
+PRODUCTS = {
+    "gemm": Op(("batch", *PRODUCT), _product),
+    "linear": Op(PRODUCT, _product),
+    "bmm": Op(("batch", *PRODUCT), _product),
+    "lm_head": Op(PRODUCT, _product),
+    "grouped_gemm": Op((*PRODUCT, "experts", "top_k"), _experts),
+    "conv": Op(CONVOLUTION, _convolution),
+    "attention_prefill": Op(("batch", "new_tokens", *HEADS), _attention),
+    "attention_decode": Op(("batch", *HEADS), _attention),
 }
-"""Operators that reduce rows; drawing a token takes a pass over its logits, as a softmax does."""
+AUXILIARY = {
+    "state_convolution_prefill": Op(("batch", "new_tokens", "cols"), _state),
+    "state_convolution_decode": Op(("batch", "cols"), _state),
+    "state_update_prefill": Op(("batch", "new_tokens", *HEADS), _state),
+    "state_update_decode": Op(("batch", *HEADS), _state),
+    "quantise": Op(TABLE, partial(_table, Quantisation)),
+    "quantise_scan": Op(TABLE, partial(_table, Quantisation, scan=True)),
+    "encoder_attention": Op(("batch", "new_tokens", "heads", "head_dim"), _encoder),
+}
+"""Requests are `batch`, tokens of each `new_tokens`, channels `cols`."""
 
-PRODUCTS = ("gemm", "linear", "bmm", "lm_head")
-STATES = (
-    "state_convolution_prefill", "state_convolution_decode", "state_update_prefill",
-    "state_update_decode",
-)  # fmt: skip
-SCANS = {"quantise": False, "quantise_scan": True}
-SIDES = (*STATES, *SCANS, "encoder_attention")
-"""Kernels of `side.py`; requests are `batch`, tokens of each `new_tokens`, channels `cols`."""
-
-OPS = (
-    *PRODUCTS, "grouped_gemm", "conv", "attention_prefill", "attention_decode", "embedding",
-    *SIDES, *ROW_KINDS, *POINTWISE,
-)  # fmt: skip
-SCHEMES = {
-    "fp8_block": ("fp8", "fp8_block"), "w8a8": ("int8", "int8"), "w8a16": ("fp16", "int8"),
-    "w4a16": ("fp16", "int4"), "nvfp4": ("fp4", "fp4"),
+STREAMS = {
+    "embedding": Op(TABLE, partial(_table, Embedding)),
+    **{
+        name: Op(TABLE, partial(_table, Norm, kind=kind))
+        for name, kind in (
+            ("softmax", "softmax"), ("layer_norm", "layer_norm"), ("ln", "layer_norm"),
+            ("rms_norm", "rms_norm"), ("sampling", "softmax"),
+        )
+    },
+    **{name: Op(TABLE, partial(_pointwise, 2.0)) for name in ("add", "mul", "div", "pow")},
+    **{
+        name: Op(TABLE, partial(_pointwise, 1.0))
+        for name in ("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh")
+    },
 }  # fmt: skip
-"""Usual words for formats of the multiplication and of the stored weights."""
+"""Bound by memory, in any precision. Drawing a token takes a pass over its logits, as a softmax
+does; a pointwise operator's trailing `u` means one input and a constant."""
+
+OPS = PRODUCTS | AUXILIARY | STREAMS
+FORMATS = tuple(dict.fromkeys((*PRECISIONS, *BYTES)))
 
 SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
+WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
+"""Sizes that an operator holds as one number for a whole column."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +190,13 @@ class KernelPoint:
     """One operator, its sizes, and the GPU it runs on."""
 
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
-    op: str = choice(f"the operator: {', '.join(OPS)}")
+    op: str = choice(f"the operator: {', '.join(OPS)}", known=tuple(OPS))
     dtype: str = choice(
-        f"precision of the operands, or a scheme: {', '.join(SCHEMES)}", default="fp16"
+        f"precision of the operands: {', '.join(PRECISIONS)}", default="fp16", known=FORMATS
     )
-    weight_dtype: str = choice("precision of stored weights, if narrower", default="")
+    weight_dtype: str = choice(
+        "precision of stored weights, if narrower", default="", known=("", *BYTES)
+    )
     batch: int = choice("products in a batched GEMM; requests in attention", default=1)
     m: int = choice("rows of the result; tokens", default=1)
     n: int = choice("columns of the result", default=1)
@@ -112,17 +217,22 @@ class KernelPoint:
     stride: int = choice("step of a convolution's filters", default=1)
     padding: int = choice("zeros around a convolution's images", default=0)
     information: str = choice(
-        "level of information: zero_shot, few_shot, full, or best of what there is", default=BEST
+        "level of information: zero_shot, few_shot, full, or best of what there is",
+        default=BEST,
+        known=(*LEVELS, BEST),
     )
     framework: str = choice(
-        "whose kernels run: trtllm, vllm or sglang; another's stand in where it has none",
+        f"whose kernels run: {', '.join(FRAMEWORKS)}; another's stand in where it has none",
         default=DEFAULT_FRAMEWORK,
+        known=FRAMEWORKS,
     )
     isolated: bool = choice("timed alone from the host, dispatch included", default=False)
-    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0)
-    clock_scale: float = choice("clock of a what-if device, relative", default=1.0)
-    bandwidth_scale: float = choice("memory bandwidth of a what-if device, relative", default=1.0)
-    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0)
+    sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
+    clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
+    bandwidth_scale: float = choice(
+        "memory bandwidth of a what-if device, relative", default=1.0, above=0
+    )
+    l2_scale: float = choice("L2 size of a what-if device, relative", default=1.0, above=0)
 
 
 _time = partial(metric, unit="s", page="kernels.md#latency")
@@ -156,24 +266,29 @@ class Kernels:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Price every row; rows of one GPU, operator and precision are priced together."""
+        check_batch(KernelPoint, batch)
         rows = batch.num_rows
         out = {name: np.full(rows, np.nan) for name in KernelMetrics.__dataclass_fields__}
         reasons = np.full(rows, "", object)
         flags = np.zeros((2, rows), bool)
-        sizes = {name: numbers(batch, name).astype(np.float64) for name in _SIZES}
+        used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
+        sizes = {name: numbers(batch, name).astype(np.float64) for name in used}
         for where, named in _groups(batch):
             group = _spelled_out(named)
+            op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
-            _check(group)
             gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in SCALES})
-            if reason := _lacks(gpu, group):
-                reasons[where] = reason
+            if group["op"] not in STREAMS and group["dtype"] not in gpu.peak_flops:
+                lacks = f"gpu '{gpu.name}' has no {group['dtype']} rate"
+                has = ", ".join(gpu.peak_flops)
+                reasons[where] = f"dtype_unsupported: {lacks}, it has {has}"
                 continue
             columns, priced = _price_group(group, local, gpu)
             for name, column in columns.items():
                 out[name][where] = column
             flags[0, where], flags[1, where] = priced.calibrated, priced.extrapolated
-            reasons[where[~_positive(group["op"], local)]] = "size_not_positive"
+            positive = np.all([local[name] > 0 for name in op.sizes], axis=0)
+            reasons[where[~positive]] = "size_not_positive"
         return outcome(
             KernelMetrics, out, infeasible=list(reasons), calibrated=flags[0], extrapolated=flags[1]
         )
@@ -182,199 +297,66 @@ class Kernels:
         """A point depends on its GPU's data sheet, and on all calibrations its rates come from."""
         if name != "gpu":
             return ()
-        return (GPUS.find(str(value)), *files_behind(load_gpu(str(value)), BEST))
+        return (GPUS.find(str(value)), *files_behind(load_gpu(str(value))))
 
     def warm_up(self) -> None:
         """Compile the tile model and the corrections."""
-        for board in boards():
-            price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), load_gpu(board.name))
+        warm_up()
 
 
 SIMULATOR = Kernels()
 
-_SIZES = (
-    "batch", "m", "n", "k", "rows", "cols", "heads", "kv_heads", "head_dim", "new_tokens",
-    "past_tokens", "experts", "top_k", "in_channels", "out_channels", "kernel_size", "input_size",
-    "stride",
-)  # fmt: skip
-
 
 def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
     """Return row numbers and common fields of rows that one call can price."""
-    if not batch.num_rows:
-        return []
-    named = {name: categories(batch, name) for name in NAMES}
-    keys = [codes.astype(np.float64) for codes, _ in named.values()]
-    keys += [numbers(batch, name).astype(np.float64) for name in (*_WHOLE, "isolated", *SCALES)]
-    distinct, member = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    order = np.argsort(member.reshape(-1), kind="stable")
-    ends = np.cumsum(np.bincount(member.reshape(-1), minlength=len(distinct)))
-    groups = []
-    for key, where in zip(distinct, np.split(order, ends[:-1]), strict=True):
-        fields: dict[str, Any] = {
-            name: values[int(code)]
-            for (name, (_, values)), code in zip(named.items(), key, strict=False)
-        }
-        rest = (*_WHOLE, "isolated", *SCALES)
-        fields |= dict(zip(rest, (float(x) for x in key[len(named) :]), strict=True))
-        groups.append((where, fields))
-    return groups
+    shared = {name: categories(batch, name) for name in (*NAMES, *WHOLE, "isolated", *SCALES)}
+    # One number stands for the codes of all fields, so that rows are compared by one number.
+    member = np.zeros(batch.num_rows, np.int64)
+    for codes, values in shared.values():
+        if len(values) > 1:
+            _, member = np.unique(member * len(values) + codes, return_inverse=True)
+    order = np.argsort(member, kind="stable")
+    return [
+        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in shared.items()})
+        for where in np.split(order, np.cumsum(np.bincount(member))[:-1])
+        if where.size
+    ]
 
 
-_WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
-"""Sizes that an operator holds as one number for a whole column."""
-
-
-def _spelled_out(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the group with a scheme's formats in place of its name."""
-    if group["dtype"] not in SCHEMES:
-        return group
-    dtype, weight_dtype = SCHEMES[group["dtype"]]
-    return group | {"dtype": dtype, "weight_dtype": group["weight_dtype"] or weight_dtype}
-
-
-def _check(group: dict[str, Any]) -> None:
-    """Refuse words nothing answers to."""
-    if group["op"] not in OPS:
-        raise UnknownNameError("operator", str(group["op"]), OPS)
-    for name in ("dtype", "weight_dtype"):
-        if group[name] and group[name] not in BYTES:
-            raise UnknownNameError(name, str(group[name]), BYTES)
+def _spelled_out(group: Group) -> Group:
+    """Return the group with the formats a precision stands for in the place of its name."""
     if group["dtype"] is None:
         raise UserError("dtype is missing; it names the precision of the operands, such as fp16")
-
-
-def _lacks(gpu: Gpu, group: dict[str, Any]) -> str:
-    """Say why this GPU cannot run the operator, if so."""
-    arithmetic = group["op"] not in (*POINTWISE, *ROW_KINDS, "embedding")
-    if arithmetic and group["dtype"] not in gpu.peak_flops:
-        has = ", ".join(gpu.peak_flops)
-        return f"dtype_unsupported: gpu '{gpu.name}' has no {group['dtype']} rate, it has {has}"
-    return ""
-
-
-def _positive(op: str, sizes: Columns) -> NDArray[np.bool_]:
-    """Say which rows have sizes that exist."""
-    used = {
-        "bmm": ("batch", "m", "n", "k"),
-        "gemm": ("batch", "m", "n", "k"),
-        "linear": ("m", "n", "k"),
-        "lm_head": ("m", "n", "k"),
-        "state_convolution_prefill": ("batch", "new_tokens", "cols"),
-        "state_convolution_decode": ("batch", "cols"),
-        "state_update_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
-        "state_update_decode": ("batch", "heads", "kv_heads", "head_dim"),
-        "encoder_attention": ("batch", "new_tokens", "heads", "head_dim"),
-        "grouped_gemm": ("m", "n", "k", "experts", "top_k"),
-        "conv": ("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride"),
-        "attention_prefill": ("batch", "new_tokens", "heads", "kv_heads", "head_dim"),
-        "attention_decode": ("batch", "heads", "kv_heads", "head_dim"),
-    }.get(op, ("rows", "cols"))
-    positive: NDArray[np.bool_] = np.all([sizes[name] > 0 for name in used], axis=0)
-    return positive
+    how = PRECISIONS.get(group["dtype"])
+    if how is None:
+        return group
+    narrow = how.weights if BYTES[how.weights] != BYTES[how.compute] else ""
+    return {**group, "dtype": how.compute, "weight_dtype": group["weight_dtype"] or narrow}
 
 
 def _price_group(
-    group: dict[str, Any], sizes: Columns, gpu: Gpu
+    group: Group, sizes: Columns, gpu: Gpu
 ) -> tuple[dict[str, NDArray[np.float64]], Priced]:
     """Return the metrics of rows that share GPU, operator and precision."""
-    operator = operator_of(group, {name: np.maximum(size, 1.0) for name, size in sizes.items()})
+    name = str(group["op"])
+    sizes = {name: np.maximum(size, 1.0) for name, size in sizes.items()}
+    operator = OPS[name].build(name, group, sizes)
     level = str(group["information"])
     if group["isolated"]:
         priced = price_call(operator, gpu, level)
     else:
         priced = price(operator, gpu, level, str(group["framework"]))
-    latency_s, lo_s, hi_s = priced.latency_s, priced.lo_s, priced.hi_s
-    watts = power_w(operator, gpu, latency_s)
-    work = flops(operator)
+    watts, work = power_w(operator, gpu, priced.latency_s), flops(operator)
     peak = gpu.peak_flops.get(group["dtype"], gpu.peak_flops["fp32"])
     columns = {
-        "latency_s": latency_s,
-        "latency_s_lo": lo_s,
-        "latency_s_hi": hi_s,
-        "energy_j": watts * latency_s,
-        "energy_j_lo": watts * lo_s,
-        "energy_j_hi": watts * hi_s,
+        "latency_s": priced.latency_s,
+        "latency_s_lo": priced.lo_s,
+        "latency_s_hi": priced.hi_s,
+        "energy_j": watts * priced.latency_s,
+        "energy_j_lo": watts * priced.lo_s,
+        "energy_j_hi": watts * priced.hi_s,
         "flops": work,
         "bytes": moved_bytes(operator),
-        "mfu": work / (peak * latency_s),
+        "mfu": work / (peak * priced.latency_s),
     }
     return columns, priced
-
-
-def operator_of(group: dict[str, Any], sizes: Columns) -> Kernel:
-    """Return the operator that rows with these common fields and sizes ask for."""
-    op, dtype = group["op"], group["dtype"]
-    if op in PRODUCTS:
-        batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
-        return Gemm(
-            name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=dtype,
-            weight_dtype=group["weight_dtype"] or "",
-        )  # fmt: skip
-    if op == "grouped_gemm":
-        return GroupedGemm(
-            name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=dtype,
-            experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
-        )  # fmt: skip
-    if op == "conv":
-        return Convolution(
-            name=op, batch=sizes["batch"], in_channels=sizes["in_channels"],
-            out_channels=sizes["out_channels"], kernel_size=sizes["kernel_size"],
-            input_size=sizes["input_size"], stride=sizes["stride"], padding=group["padding"],
-            dtype=dtype,
-        )  # fmt: skip
-    if op in ("attention_prefill", "attention_decode"):
-        return _attention_of(group, sizes)
-    if op in SIDES:
-        return _side_of(group, sizes)
-    if op == "embedding":
-        return Embedding(name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=dtype)
-    if op in ROW_KINDS:
-        kind = ROW_KINDS[op]
-        return Norm(name=op, rows=sizes["rows"], cols=sizes["cols"], kind=kind, dtype=dtype)
-    elements = sizes["rows"] * sizes["cols"]
-    return Elementwise(name=op, elements=elements, reads=POINTWISE[op], dtype=dtype)
-
-
-def _side_of(group: dict[str, Any], sizes: Columns) -> Side:
-    op, dtype = str(group["op"]), str(group["dtype"])
-    if op in SCANS:
-        return Quantisation(
-            name=op, rows=sizes["rows"], cols=sizes["cols"], scan=SCANS[op], dtype=dtype
-        )
-    phase = op.rpartition("_")[2]
-    requests = sizes["batch"]
-    tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
-    if op.startswith("state_convolution"):
-        return CausalConvolution(
-            name=op, phase=phase, requests=requests, tokens=tokens, channels=sizes["cols"],
-            dtype=dtype,
-        )  # fmt: skip
-    heads, head_dim = max(1.0, group["heads"]), max(1.0, group["head_dim"])
-    if op == "encoder_attention":
-        return EncoderAttention(
-            name=op, requests=requests, tokens=tokens, heads=heads, head_dim=head_dim, dtype=dtype
-        )
-    return StateUpdate(
-        name=op, phase=phase, requests=requests, tokens=tokens, value_heads=heads,
-        key_heads=max(1.0, group["kv_heads"]), key_dim=head_dim, value_dim=head_dim, dtype=dtype,
-    )  # fmt: skip
-
-
-def _attention_of(group: dict[str, Any], sizes: Columns) -> Attention:
-    requests, past = sizes["batch"], sizes["past_tokens"]
-    decode = group["op"] == "attention_decode"
-    new = np.ones_like(requests) if decode else sizes["new_tokens"]
-    return Attention(
-        name=group["op"],
-        phase="decode" if decode else "prefill",
-        requests=requests,
-        query_tokens=requests * new,
-        pairs=requests * (new * past + new * (new + 1.0) / 2.0),
-        kv_tokens=requests * (past + new),
-        heads=max(1.0, group["heads"]),
-        kv_heads=max(1.0, group["kv_heads"]),
-        head_dim=max(1.0, group["head_dim"]),
-        dtype=group["dtype"],
-        kv_dtype=group["dtype"],
-    )

@@ -22,7 +22,8 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.core.contract import categories, fact, numbers, schema_of
+from simulators.core.columns import categories, numbers, schema_of
+from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.contract import categories
+from simulators.core.columns import categories
 from simulators.core.jit import Ints
 
 C = TypeVar("C")

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.contract import Contribution, categories, evaluate_pointwise, numbers
+from simulators.core.columns import categories, evaluate_pointwise, numbers
+from simulators.core.contract import Contribution
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
+from simulators.core.questions import Question
 from simulators.core.rules import check_point
+from simulators.serving import benchmark_logs
 from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
@@ -35,6 +38,7 @@ from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.point import ANALYTIC, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.lookup import table_price
+from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, run_of
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
@@ -49,6 +53,10 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
+    flags: type = Flags
+    load: str = "qps"
+    throughput: str = "tokens_per_s"
+    deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -98,6 +106,18 @@ class Serving:
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
         return explained_request(logged_run(ServingPoint(**point)))
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put."""
+        return question_of(flags)
+
+    def read_log(self, text: str, source: str) -> Mapping[str, float]:
+        """Return what a serving benchmark measured."""
+        return benchmark_logs.measured(text, source)
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return what the errors of predictions teach."""
+        return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""

@@ -51,6 +51,7 @@ PRECISIONS = {
     "w4a16": Precision("fp16", "int4", "fp16"),
     "w4a8": Precision("fp8", "fp4", "bf16"),
 }
+PRECISIONS |= {"w8a8": PRECISIONS["int8"], "nvfp4": PRECISIONS["fp4"]}
 """By the name that stands in a design space. Scales of quantised weights (a few percent) are not
 counted; embedding and LM head stay unquantised, as in the public checkpoints."""
 

@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 
 from lab.tables.kernels.fused_kernels import TABLES
-from simulators.core.calibration import (
-    provenance_of,
-    read_calibration,
-    reference_folder,
-    verify_measured,
-)
+from simulators.core.calibration import fitted_tables, reference_folder, sha256_of
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
-from simulators.kernels.frameworks import fused_files
-from simulators.kernels.levels import boards, calibration_file, places
-from simulators.kernels.power_draw import power_files
-from simulators.kernels.tensor_levels import tensor_files
+from simulators.evidence.boards import boards
+from simulators.evidence.lookup import calibration_file, calibrations
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
 
@@ -77,12 +70,13 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    for board in boards():
-        file = calibration_file(board.name)
-        assert file is not None
-        verify_measured(provenance_of(read_calibration(file), file), reference)
-    for file in (*tensor_files(places()), *fused_files(), *power_files()):
-        verify_measured(provenance_of(read_calibration(file), file), reference)
+    files = [calibration_file("fp32", board.name) for board in boards()]
+    assert None not in files
+    kinds = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
+    files += [file for kind in kinds for found in kind for file in found]
+    for name, digest in fitted_tables(filter(None, files)):
+        if (reference / name).is_file():
+            assert sha256_of(reference / name) == digest, name
 
 
 def test_calibrations_of_all_rooms_stay_modest() -> None:

@@ -10,20 +10,13 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.events import run
-from simulators.collectives.plan import Plan, busbw_factor, plan_for, plan_of
-from simulators.collectives.single import has_event_model, simulate, world_of
-from simulators.collectives.topology import Dimension, Topology
-from simulators.collectives.world import (
-    BUSIEST_NS,
-    BUSY_OF,
-    DELIVERED,
-    FINISH_NS,
-    LINK_EVENTS,
-    SENT_MESSAGES,
-    UNFINISHED,
-)
+from simulators.collectives.closed import phases
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.events.loop import run
+from simulators.collectives.events.run import has_event_model, simulate, world_of
+from simulators.collectives.measured import busbw_factor
+from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
+from simulators.collectives.topologies.topology import Dimension, Topology
 
 MEMORY = 3.35e12
 TOPOLOGIES = (
@@ -35,8 +28,7 @@ FAIR = (False, True)
 
 
 def request(collective: str, size: int, splits: int = 4, active: int = 2, queues: int = 1) -> Any:
-    op = COLLECTIVES.index(collective)
-    return np.array([0, op, size, splits, active, queues, 10, 0], np.int64)
+    return phases.request(collective, size, splits=splits, active=active, queues=queues)
 
 
 def analytic_ns(topology: str, algorithm: str, asked: Any, rate: float = 4e11) -> int:
@@ -67,8 +59,8 @@ def test_reduce_scatter_then_all_gather_takes_as_long_as_all_reduce(
 
 def event_ns(plan: Plan, asked: Any, *, is_fair: bool = False, every_rank: bool = False) -> int:
     report = simulate(plan, asked, MEMORY, is_fair=is_fair, every_rank=every_rank)
-    assert report[UNFINISHED] == 0
-    return int(report[FINISH_NS])
+    assert report.unfinished == 0
+    return int(report.finish_ns)
 
 
 @given(
@@ -109,9 +101,9 @@ def test_every_message_arrives_once(
     if not has_event_model(plan, int(asked[1])):
         return
     report = simulate(plan, asked, MEMORY, every_rank=True, is_fair=is_fair)
-    assert report[UNFINISHED] == 0
-    assert report[SENT_MESSAGES] == report[DELIVERED] > 0
-    assert report[BUSIEST_NS] == report[BUSY_OF:].max() <= report[FINISH_NS]
+    assert report.unfinished == 0
+    assert report.sent == report.delivered > 0
+    assert max(report.busy_ns) <= report.finish_ns
 
 
 @given(
@@ -128,8 +120,8 @@ def test_one_rank_stands_for_all_where_all_are_alike(
     one = simulate(plan, asked, MEMORY, is_fair=is_fair)
     everyone = simulate(plan, asked, MEMORY, is_fair=is_fair, every_rank=True)
     # With several queues, messages of different queues that tie may go in another order.
-    assert one[FINISH_NS] == pytest.approx(everyone[FINISH_NS], rel=0.0 if queues == 1 else 0.05)
-    assert one[SENT_MESSAGES] * plan.ranks == everyone[SENT_MESSAGES]
+    assert one.finish_ns == pytest.approx(everyone.finish_ns, rel=0.0 if queues == 1 else 0.05)
+    assert one.sent * plan.ranks == everyone.sent
 
 
 @given(
@@ -210,7 +202,7 @@ def test_a_dimension_of_one_rank_changes_nothing(
 ) -> None:
     plan, asked = plan_of(topology, "direct"), request(collective, 1 << power)
     first, second = plan.topology.dimensions
-    one = Dimension(block="switch", ranks=1)
+    one = Dimension(block="switch", ranks=1, bytes_per_s=1e9, latency_s=0.0)
     wider = plan_for(Topology(name="wider", dimensions=(one, first, one, second)), "direct")
     assert event_ns(wider, asked, is_fair=is_fair) == event_ns(plan, asked, is_fair=is_fair)
 
@@ -244,7 +236,7 @@ def test_incast_of_a_tree_shares_the_parents_port() -> None:
     # Four ranks, one chunk: both children of rank 2 send to it at once, then it sends to the root.
     size, rate = 10**6, 1e9
     plan = plan_of("switch:4", "double_binary_tree", rate, 0.0)
-    taken = simulate(plan, request("all_reduce", size, 1, 1), 1e30, is_fair=True)[FINISH_NS]
+    taken = simulate(plan, request("all_reduce", size, 1, 1), 1e30, is_fair=True).finish_ns
     up, down = 2 * size + size, size + 2 * size
     assert taken == pytest.approx(up + down, abs=200)
 
@@ -252,7 +244,7 @@ def test_incast_of_a_tree_shares_the_parents_port() -> None:
 def test_a_chain_passes_chunks_on_while_others_follow() -> None:
     chunks, ranks, size = 16, 4, 16 * 10**6
     plan = plan_of(f"full:{ranks}", "ring", 1e9, 0.0)
-    taken = simulate(plan, request("broadcast", size, chunks, 1), MEMORY)[FINISH_NS]
+    taken = simulate(plan, request("broadcast", size, chunks, 1), MEMORY).finish_ns
     assert taken == pytest.approx((chunks + ranks - 2) * size / chunks, rel=0.001)
 
 
@@ -260,15 +252,15 @@ def test_contention_never_helps_a_ring() -> None:
     for topology in ("switch:8", "ring:8", "full:8"):
         asked = request("all_reduce", 1 << 22)
         plan = plan_of(topology, "ring", 4e11, 1e-6)
-        assert simulate(plan, asked, MEMORY)[FINISH_NS] >= analytic_ns(topology, "ring", asked)
+        assert simulate(plan, asked, MEMORY).finish_ns >= analytic_ns(topology, "ring", asked)
 
 
 def test_compiled_events_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("torus:3x2", "direct")
     asked = request("all_reduce", 5_000, 3, 2, 2)
     compiled = simulate(plan, asked, MEMORY, every_rank=True)
-    monkeypatch.setattr("simulators.collectives.single.run", run.py_func)
-    assert simulate(plan, asked, MEMORY, every_rank=True).tolist() == compiled.tolist()
+    monkeypatch.setattr("simulators.collectives.events.run.run", run.py_func)
+    assert simulate(plan, asked, MEMORY, every_rank=True) == compiled
 
 
 def test_compiled_formulas_are_those_of_plain_python() -> None:
@@ -284,4 +276,4 @@ def test_compiled_formulas_are_those_of_plain_python() -> None:
 
 def test_a_large_ring_costs_events_in_proportion_to_its_steps() -> None:
     report = simulate(plan_of("switch:1024", "ring"), request("all_reduce", 1 << 30), MEMORY)
-    assert report[LINK_EVENTS] == 4 * 2 * 1023 * 2  # chunks, halves, steps, links of a hop
+    assert report.link_events == 4 * 2 * 1023 * 2  # chunks, halves, steps, links of a hop

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from lab.claims.collectives.astra_sim import PUBLISHED_NS
-from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.analytic import collectives_ns
-from simulators.collectives.plan import plan_of
-from simulators.collectives.single import simulate
-from simulators.collectives.world import FINISH_NS
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import request
+from simulators.collectives.events.run import simulate
+from simulators.collectives.topologies.plan import plan_of
 
 # The same configuration without contention.
 UNAWARE_NS = {
@@ -18,14 +17,11 @@ UNAWARE_NS = {
 }  # fmt: skip
 
 
-def request(collective: str, size: int = 1 << 20) -> np.ndarray:
-    return np.array([0, COLLECTIVES.index(collective), size, 4, 2, 1, 10, 0], np.int64)
-
-
 @pytest.mark.parametrize("collective", list(PUBLISHED_NS))
 def test_the_published_table_is_reproduced_to_the_cycle(collective: str) -> None:
     plan = plan_of("hgx_h100", "ring")
-    assert simulate(plan, request(collective), 3.35e12)[FINISH_NS] == PUBLISHED_NS[collective]
+    found = simulate(plan, request(collective, 1 << 20), 3.35e12)
+    assert found.finish_ns == PUBLISHED_NS[collective]
 
 
 @pytest.mark.parametrize("collective", list(UNAWARE_NS))
@@ -33,7 +29,11 @@ def test_so_is_the_table_without_contention(collective: str) -> None:
     plan = plan_of("hgx_h100", "ring")
     out = np.zeros(1, np.int64)
     collectives_ns(
-        request(collective)[None], np.array([3.35e12]), plan.whole[None], plan.rates[None], out
+        request(collective, 1 << 20)[None],
+        np.array([3.35e12]),
+        plan.whole[None],
+        plan.rates[None],
+        out,
     )
     assert out[0] == UNAWARE_NS[collective]
 
@@ -41,15 +41,15 @@ def test_so_is_the_table_without_contention(collective: str) -> None:
 def test_a_message_over_a_switch_pays_latency_and_serialisation_twice() -> None:
     # 1000 bytes at 1 byte/ns over two links of 500 ns, 10 ns before and 10 ns after.
     plan = plan_of("switch:2", "ring", 1e9, 500e-9)
-    asked = np.array([0, COLLECTIVES.index("send_recv"), 1000, 1, 1, 1, 10, 0], np.int64)
-    assert simulate(plan, asked, 3.35e12)[FINISH_NS] == 10 + 2 * (1000 + 500) + 10
+    asked = request("send_recv", 1000, splits=1, active=1)
+    assert simulate(plan, asked, 3.35e12).finish_ns == 10 + 2 * (1000 + 500) + 10
 
 
 def test_in_network_reduction_moves_half_of_what_a_ring_does() -> None:
     times = []
     for algorithm in ("in_network", "ring"):
         plan = plan_of("switch:256", algorithm, 1e11, 0.0)
-        asked = np.array([0, 0, 1 << 30, 1, 1, 1, 0, 0], np.int64)
+        asked = request("all_reduce", 1 << 30, splits=1, active=1, endpoint_ns=0)
         out = np.zeros(1, np.int64)
         collectives_ns(asked[None], np.array([1e18]), plan.whole[None], plan.rates[None], out)
         times.append(int(out[0]))

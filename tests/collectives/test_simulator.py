@@ -178,7 +178,7 @@ def test_more_ranks_than_measured_still_take_longer_when_small() -> None:
     ("content", "said"),
     [
         ("", r"has no \[\[dimension\]\]"),
-        ("[[dimension]]\nblock = 'switch'\nranks = 8\n", "lacks bytes_per_s"),
+        ("[[dimension]]\nblock = 'switch'\nranks = 8\n", "also needs bytes_per_s"),
         ("[[dimension]]\nblok = 'switch'\n", "did you mean 'block'"),
         (
             "[[dimension]]\nblock = 'swich'\nranks = 8\nbytes_per_s = 1.0\nlatency_s = 0.0\n",

@@ -14,7 +14,6 @@ from simulators.catalog.model import load_model
 from simulators.composition.operator_prices import (
     AROUND_EXPERTS,
     compute_rows,
-    quantising_s,
     unfused,
 )
 from simulators.composition.price import iteration
@@ -27,8 +26,7 @@ from simulators.composition.replica import (
 )
 from simulators.composition.throttling import slowdown
 from simulators.core.errors import UnknownNameError
-from simulators.kernels.levels import profile_of
-from simulators.kernels.price import moved_bytes
+from simulators.kernels.price import moved_bytes, price
 from simulators.workload.llm.parallelism import Parallelism, stage_of
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import decode_step, prefill_step
@@ -79,9 +77,8 @@ def test_a_framework_that_quantises_in_its_call_is_not_paid_for_it_twice() -> No
     gpu = load_gpu("h100_sxm")
     narrow = Gemm(name="x", m=8.0, n=8192.0, k=8192.0, dtype="fp8")
     wide = dataclasses.replace(narrow, dtype="bf16")
-    profile = profile_of(gpu, framework="trtllm")
-    assert 5e-6 < quantising_s(narrow, gpu, profile) < 15e-6
-    assert quantising_s(wide, gpu, profile) == 0.0
+    assert 5e-6 < price(narrow, gpu, framework="trtllm").quantising_s < 15e-6
+    assert price(wide, gpu, framework="trtllm").quantising_s == 0.0
 
 
 @given(

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 import pytest
 
-from simulators.core.contract import choice, fields_of, schema_of
+from simulators.core.columns import schema_of
+from simulators.core.contract import choice, fields_of
 from simulators.core.errors import UserError
 from simulators.core.rules import check_batch, check_point
 

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.parity.sparse_tensor_cores import SparseProduct, tensor_core_cycles
-from simulators.core.errors import UserError
-from simulators.dataflow.sparse import (
-    Density,
-    empty_chance,
+from lab.parity.sparse_tensor_cores import (
+    SparseProduct,
     expected_groups,
-    metadata_bits,
     nonzeros,
-    optimised,
+    tensor_core_cycles,
 )
+from simulators.core.errors import UserError
+from simulators.dataflow.sparsity.densities import Density, empty_chance, metadata_bits
 
 
 @given(tile=st.integers(1, 30), more=st.integers(0, 60), share=st.floats(0, 1))
@@ -41,12 +39,6 @@ def test_formats_cost_the_bits_they_need() -> None:
     assert metadata_bits("coordinate", 64, 16) == 16 * 6
     assert metadata_bits("run_length", 64, 16, word_bits=4) == 64
     assert metadata_bits("none", 64, 16) == 0
-
-
-def test_gating_saves_energy_and_skipping_time_too() -> None:
-    half, quarter = Density("structured", n=2, m=4), Density("uniform", 0.25)
-    assert (optimised("gating", half).cycles, optimised("gating", half).energy) == (1.0, 0.5)
-    assert optimised("skipping", half, quarter).cycles == 0.125
 
 
 def test_packed_lanes_take_whole_rounds() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from simulators.composition.point import CompositionPoint
 from simulators.composition.simulator import SIMULATOR
-from simulators.core.contract import schema_of
+from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.core.folder import GRAPHS
 from sweeper.testing import check_simulator

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import fitted_digests
-from simulators.kernels.energy import energy_j, power_w, resting_w
-from simulators.kernels.power_draw import draw_of, power_files
+from simulators.core.calibration import fitted_tables
+from simulators.evidence.lookup import calibrations
+from simulators.kernels.energy import energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
 
@@ -52,12 +52,13 @@ def test_a_large_product_runs_a_board_to_its_limit() -> None:
 
 
 def test_boards_of_one_architecture_share_their_parts_and_others_have_chosen_ones() -> None:
-    assert draw_of(load_gpu("h100_sxm")) == draw_of(load_gpu("h200_sxm"))
-    assert draw_of(load_gpu("v100_pcie")).awake == 0.0
-    assert {file.stem for file in power_files()} == {"h200_sxm", "b200_sxm"}
+    assert power_model_of(load_gpu("h100_sxm")) == power_model_of(load_gpu("h200_sxm"))
+    assert power_model_of(load_gpu("v100_pcie")).awake == 0.0
+    assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 
 
 def test_a_calibration_knows_the_tables_it_rests_on() -> None:
-    digests = fitted_digests(power_files())
-    assert len(digests) == 3
-    assert all(len(digest) == 64 for digest in digests)
+    files = [file for found in calibrations("power").values() for file in found]
+    tables = fitted_tables(files)
+    assert len(tables) == 3
+    assert all(len(digest) == 64 for _, digest in tables)

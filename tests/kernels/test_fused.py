@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.kernels.frameworks import FRAMEWORKS
+from simulators.evidence.lookup import FRAMEWORKS
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 

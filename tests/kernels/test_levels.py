@@ -10,7 +10,9 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.kernels.levels import boards, calibration_file, profile_of
+from simulators.evidence.boards import boards
+from simulators.evidence.lookup import calibration_file
+from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm
 
@@ -82,7 +84,7 @@ def test_tensor_core_kernels_are_not_called_calibrated_by_fp32_measurements() ->
 def test_a_calibration_changed_by_hand_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = calibration_file("v100_pcie")
+    shipped = calibration_file("fp32", "v100_pcie")
     assert shipped is not None
     (tmp_path / "catalog" / "kernels").mkdir(parents=True)
     forged = tmp_path / "catalog" / "kernels" / "v100_pcie.toml"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
-from simulators.kernels.families.gemm import batched_rates_of, tensor_rates_of
-from simulators.kernels.levels import places, profile_of
+from simulators.kernels.families.gemm import rates_of
+from simulators.kernels.families.tensor_cores import tensor_rates
+from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price, roofline_s
-from simulators.kernels.tensor_levels import tensor_boards, tensor_rates
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
@@ -136,7 +136,8 @@ def test_heads_with_a_matrix_each_have_rates_of_their_own() -> None:
     assert not np.asarray(priced.extrapolated)[1]
     assert priced.latency_s[0] <= priced.latency_s[1]
     profile = profile_of(gpu)
-    assert batched_rates_of(heads, gpu, profile) is not tensor_rates_of(heads, gpu, profile)
+    (single, _), (batched, _) = rates_of(heads, gpu, profile)
+    assert (single, batched) == ("tensor_bf16", "tensor_bmm")
 
 
 def test_block_scales_are_a_format_of_the_weights() -> None:
@@ -148,14 +149,12 @@ def test_block_scales_are_a_format_of_the_weights() -> None:
 
 
 def test_relatives_come_in_order_of_likeness() -> None:
-    boards = tensor_boards(places())
-    assert tensor_rates(boards, "h100_pcie", "hopper")["bf16"].measured_on == "h100_sxm"
-    assert tensor_rates(boards, "l40s", "ada")["bf16"].measured_on == "rtx_pro_6000"
-    assert tensor_rates(boards, "mi300x", "cdna3") == {}
+    assert tensor_rates("h100_pcie", "hopper", "trtllm")["bf16"].measured_on == "h100_sxm"
+    assert tensor_rates("l40s", "ada", "trtllm")["bf16"].measured_on == "rtx_pro_6000"
+    assert tensor_rates("mi300x", "cdna3", "trtllm") == {}
 
 
 def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> None:
-    boards = tensor_boards(places())
-    assert tensor_rates(boards, "rtx_4090", "ada")["bf16"].measured_on == "rtx_4090"
-    assert tensor_rates(boards, "l4", "ada")["bf16"].measured_on == "rtx_pro_6000"
-    assert tensor_rates(boards, "rtx_4090", "ada")["fp8"].measured_on == "rtx_pro_6000"
+    assert tensor_rates("rtx_4090", "ada", "trtllm")["bf16"].measured_on == "rtx_4090"
+    assert tensor_rates("l4", "ada", "trtllm")["bf16"].measured_on == "rtx_pro_6000"
+    assert tensor_rates("rtx_4090", "ada", "trtllm")["fp8"].measured_on == "rtx_pro_6000"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
-from simulators.core.contract import schema_of
+from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint

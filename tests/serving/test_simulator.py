@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from simulators.core.contract import schema_of
+from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.answer.records import request_table
 from simulators.serving.point import ServingPoint

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.core.contract import Pointwise, choice, metric
+from simulators.core.columns import Pointwise
+from simulators.core.contract import choice, metric
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from simulators.core.contract import Pointwise, choice, metric
+from simulators.core.columns import Pointwise
+from simulators.core.contract import choice, metric
 
 
 @dataclass(frozen=True)

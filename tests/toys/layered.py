@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulators.core.contract import Contribution, choice, evaluate_pointwise, metric
+from simulators.core.columns import evaluate_pointwise
+from simulators.core.contract import Contribution, choice, metric
 
 
 @dataclass(frozen=True)

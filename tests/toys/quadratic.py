@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.contract import choice, fact, metric, numbers, outcome, schema_of
+from simulators.core.columns import numbers, outcome, schema_of
+from simulators.core.contract import choice, fact, metric
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from simulators.core.contract import choice, evaluate_pointwise, metric
+from simulators.core.columns import evaluate_pointwise
+from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 
 SHARED = "TOY_READER_SHARED"

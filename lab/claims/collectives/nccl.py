@@ -21,7 +21,7 @@ from lab.fits.collectives import (
 from lab.parity.astra_sim import single_ns
 from lab.tables.collectives import NCCL, Curves, Libraries, read_libraries
 from simulators.collectives.measured import NETWORKS, measured_time
-from simulators.collectives.plan import plan_of
+from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
 
@@ -62,8 +62,8 @@ def _errors(
 ) -> tuple[Floats, Ints, Floats, Floats]:
     """Return log errors with their rows' curve, octave and band."""
     if held_out:
-        held = held_out_errors(measured)
-        return held.log_error, held.curve, held.octave, np.zeros(0)
+        held, errors = held_out_errors(measured)
+        return errors, held.curve, held.octave, np.zeros(0)
     errors, bands = np.zeros(measured.curve.size), np.zeros(measured.curve.size)
     for key in measured.keys:
         mine = measured.of(key)

@@ -21,14 +21,10 @@ from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
-from simulators.kernels.intervals import WIDEST, interval_s
-from simulators.kernels.levels import (
-    boards,
-    calibration_file,
-    profile_of,
-    stranger_bands,
-    zero_shot_profile,
-)
+from simulators.evidence.boards import bands_of_others, boards, identity_of
+from simulators.evidence.intervals import WIDEST, interval_s
+from simulators.evidence.lookup import calibration_file
+from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
 from simulators.kernels.profile import Profile
 
@@ -77,7 +73,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     one of a folder that nothing was fitted to.
     """
     measured, skipped = read_rows(reference)
-    files = (calibration_file(board.name) for board in boards())
+    files = (calibration_file("fp32", board.name) for board in boards())
     tables = reference.glob("gpu_kernels/*.parquet")
     fitted = was_fitted((file for file in files if file is not None), tables)
     found = [absent(f"kernels: {problem}", "skipped") for problem in skipped]
@@ -93,7 +89,7 @@ def _full(measured: Sequence[Rows], *, whole: bool) -> list[Check]:
     for (gpu, family), parts in by_family(measured).items():
         profile = profile_of(load_gpu(gpu))
         if profile.level == "full":
-            unseen = [_layers(part) if whole else part.where(part.held_out) for part in parts]
+            unseen = [part.layers if whole else part.where(part.held_out) for part in parts]
             found[gpu, family] = compare(unseen, profile)
     lines = [
         detailed(f"{gpu} {family} MAPE", one, _note(gpu)) for (gpu, family), one in found.items()
@@ -113,7 +109,7 @@ def _few_shot(measured: Sequence[Rows]) -> list[Check]:
     for (name, family), parts in by_family(measured).items():
         if family == "conv" or (name not in LEFT_OUT and name in calibrated):
             continue
-        gpu, layers = load_gpu(name), [_layers(part) for part in parts]
+        gpu, layers = load_gpu(name), [part.layers for part in parts]
         blank = _as_if_new(gpu)
         for count in FEW_SHOT_ROWS:
             draws = [_few_shot_draw(layers, gpu, blank, count, seed) for seed in range(SEEDS)]
@@ -136,7 +132,7 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
     ours: dict[str, list[float]] = {}
     roofs: dict[str, list[float]] = {}
     for (name, family), parts in by_family(measured).items():
-        gpu, layers = load_gpu(name), [_layers(part) for part in parts]
+        gpu, layers = load_gpu(name), [part.layers for part in parts]
         one = compare(layers, _as_if_new(gpu))
         roof = np.concatenate([roofline_s(part.operator, gpu) for part in layers])
         roof_error = 100.0 * mape(roof, one.measured_s)
@@ -166,14 +162,9 @@ def compare(parts: Sequence[Rows], profile: Profile) -> Judged:
     return judged(parts, lambda part: price_call(part.operator, load_gpu(part.gpu), profile))
 
 
-def _layers(part: Rows) -> Rows:
-    """Return the rows with layers' shapes; all of them where a table has random shapes only."""
-    return part.where(part.from_layers) if part.from_layers.any() else part
-
-
 def _as_if_new(gpu: Gpu) -> Profile:
     """Return what other boards and the data sheet say about a device."""
-    return zero_shot_profile(gpu.name, gpu.vendor, gpu.architecture, gpu.peak("fp32") / gpu.tdp_w)
+    return zero_shot_profile(identity_of(gpu))
 
 
 def _few_shot_draw(
@@ -181,7 +172,7 @@ def _few_shot_draw(
 ) -> Judged:
     """Return predictions after a fit to `count` rows of each operator class."""
     columns = []
-    bands = stranger_bands("few_shot", [b for b in boards() if b.name != gpu.name])
+    bands = bands_of_others("few_shot", [b for b in boards() if b.name != gpu.name])
     for part in parts:
         predicted_s, measured_s = few_shot_exercise(part, gpu, blank, count, seed)
         lo_s, hi_s = interval_s(bands.get(part.kernel, WIDEST), predicted_s)

@@ -20,7 +20,7 @@ from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, read_measured
 from lab.tables.kernels.prompt_chunks import read_chunks
 from lab.tables.rows import BANDED, Bools, Floats, Rows
 from simulators.core.contract import Check
-from simulators.kernels.frameworks import FOLDER
+from simulators.evidence.lookup import CALIBRATIONS
 
 BAR = {"prefill": 12.0, "decode": 12.0, "mla_prefill": 20.0, "mla_decode": 20.0, "experts": 18.0}
 CROWDED_BAR = 25.0
@@ -45,7 +45,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
         if not path.is_file():
             found.append(absent(f"kernels: {MEASURED}/{table}", "skipped: no table"))
             continue
-        whole = rows == "all" and not was_fitted(FOLDER.glob("*.toml"), [path])
+        whole = rows == "all" and not was_fitted((CALIBRATIONS / "fused").glob("*.toml"), [path])
         for gpu in GPUS:
             measured = read_measured(reference, gpu, kernel)
             judged = [part if whole else part.where(part.held_out) for part in measured]
@@ -109,7 +109,7 @@ def _coverage(reference: Path) -> list[Check]:
             for gpu in GPUS
             for part in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
             if not part.variant and (entry := own_entry(part)) is not None
-            if len(unseen := part.where(part.place >= BANDED))
+            if len(unseen := part.where(part.bucket >= BANDED))
         ]
         note = "rows neither fit nor interval has seen"
         found += within(f"{kernel} coverage", inside, COVERAGE_BAR, note)

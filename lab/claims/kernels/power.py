@@ -23,8 +23,8 @@ from lab.tables.kernels.tensor_cores import HOST_BOUND
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.energy import energy_j, power_w
-from simulators.kernels.power_draw import power_files
 
 BAR = 12.0
 SAME_TIME = 0.02
@@ -36,7 +36,9 @@ def checks(reference: Path, rows: str) -> list[Check]:
     tables = power_tables(reference)
     if not tables:
         return [absent("kernels: watts", f"{MEASURED}/*_power.parquet are absent")]
-    fitted = was_fitted(power_files(), [reference / name for name in tables])
+    fitted = was_fitted(
+        (CALIBRATIONS / "power").glob("*.toml"), [reference / name for name in tables]
+    )
     whole = rows == "all" and not fitted
     parts = [p if whole else p.where(p.held_out) for p in read_power_rows(reference)]
     found: list[Check] = []

@@ -10,19 +10,17 @@ import numpy as np
 from lab.claims.kernels.judged import judged, quantiles
 from lab.claims.lines import absent, at_most, percent_off, was_fitted, within
 from lab.fits.kernels.tensor_cores import seconds_of
-from lab.tables.kernels.tensor_cores import TABLE, read_tensor_rows
+from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows
 from lab.tables.rows import Bools, Rows, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.kernels.families.gemm import gemm_roofline_s
-from simulators.kernels.frameworks import DEFAULT_FRAMEWORK
-from simulators.kernels.levels import places
-from simulators.kernels.tensor_levels import (
-    FRAMEWORKS,
-    Measured,
-    tensor_boards,
-    tensor_files,
-)
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK, calibrations
+from simulators.kernels.families.tensor_cores import measured_rates
+from simulators.kernels.price import roofline_s
+from simulators.kernels.profile import TensorRates
+
+Rates = Mapping[str, Mapping[tuple[str, str], TensorRates]]
+"""By board, then by framework and kind."""
 
 DATA_CENTRE = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
 """Boards whose mean error has a bar."""
@@ -44,22 +42,23 @@ COVERED = ("bf16", "fp8", "fp8_block", "fp4")
 
 def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors by board, framework and kind, their means, transfers and coverage."""
-    whole = rows == "all" and not was_fitted(tensor_files(places()), [reference / TABLE])
+    files = (file for board in calibrations("tensor").values() for file in board)
+    whole = rows == "all" and not was_fitted(files, [reference / TABLE])
     found = read_tensor_rows(reference, FRAMEWORKS)
     parts = [part if whole else part.where(part.held_out) for part in found]
     parts = [part for part in parts if len(part)]
     if not parts:
         return [absent("kernels: tensor-core products", f"{TABLE} is absent")]
-    known = tensor_boards(places())
+    known = {board: measured_rates(board) for board in calibrations("tensor")}
     return _own(parts, known) + _transfers(parts, known)
 
 
-def _own(parts: Sequence[Rows], known: Sequence[Measured]) -> list[Check]:
+def _own(parts: Sequence[Rows], known: Rates) -> list[Check]:
     """Check boards with numbers of their own."""
     lines = []
     inside: dict[str, list[Bools]] = {}
     errors: dict[str, list[float]] = {}
-    fitted = {(board.name, *whose) for board in known for whose in board.rates}
+    fitted = {(board, *whose) for board, rates in known.items() for whose in rates}
     for part in parts:
         if (load_gpu(part.gpu).name, part.framework, part.dtype) not in fitted:
             continue
@@ -88,19 +87,18 @@ def _coverage(inside: Mapping[str, Sequence[Bools]]) -> list[Check]:
     ]
 
 
-def _transfers(parts: Sequence[Rows], known: Sequence[Measured]) -> list[Check]:
+def _transfers(parts: Sequence[Rows], known: Rates) -> list[Check]:
     """Check boards as if only their data sheet and one other board were known."""
     lines = []
-    lenders = {board.name: board for board in known}
     for (source, target), bar in TRANSFERS.items():
         for part in parts:
-            if part.gpu != target or part.framework != DEFAULT_FRAMEWORK or source not in lenders:
+            if part.gpu != target or part.framework != DEFAULT_FRAMEWORK or source not in known:
                 continue
-            rates = lenders[source].rates.get((part.framework, part.dtype))
+            rates = known[source].get((part.framework, part.dtype))
             if rates is None:
                 continue
             gpu = load_gpu(target)
-            least_s = gemm_roofline_s(part.operator, gpu)
+            least_s = roofline_s(part.operator, gpu)
             predicted_s = np.maximum(seconds_of(part, rates, gpu), least_s)
             name = f"{source} to {target} {part.dtype} product MAPE"
             note = f"data sheet alone; {quantiles(percent_off(predicted_s, part.seconds))}"

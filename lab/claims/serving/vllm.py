@@ -22,7 +22,7 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most
 from lab.tables.catalog_names import GPUS
-from lab.tables.kernels.engine_products import MODELS
+from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats

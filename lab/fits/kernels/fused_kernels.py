@@ -32,7 +32,8 @@ from lab.tables.kernels.prompt_chunks import (
 )
 from lab.tables.rows import Bools, Floats, Rows, joined, mape
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.kernels import frameworks
+from simulators.evidence.lookup import CALIBRATIONS
+from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds, formula_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
@@ -43,11 +44,10 @@ from simulators.kernels.families.fused import (
     expert_seconds,
     mixed_features,
 )
-from simulators.kernels.frameworks import Entry
-from simulators.kernels.interpolation_grid import Knots, sliced
+from simulators.kernels.interpolation_grid import GridTable, sliced
 from simulators.kernels.monotone_correction import Correction
 
-FOLDER = frameworks.FOLDER
+FOLDER = CALIBRATIONS / "fused"
 
 FORM_ROWS, TREE_ROWS = 3000, 8000
 """Rows a fit looks at, drawn evenly; more of them say nothing new."""
@@ -154,31 +154,31 @@ def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
     if len(seen) < FEWEST_TREE_ROWS:
         return plain
     trees = EXPERT_TREES.get(seen.name, NARROW_TREES if seen.dtype in NARROW else TREES)
-    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
+    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
     if not seen.kernel.endswith("decode"):
         return bent
-    aside = seen.place >= SET_ASIDE
+    aside = seen.bucket >= SET_ASIDE
     first, rest = seen.where(~aside), seen.where(aside)
-    choices = [replace(plain, bend=_fit_trees(first, gpu, plain, TREES))]
+    choices = [replace(plain, correction=_fit_trees(first, gpu, plain, TREES))]
     choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]
     errors = [mape(predicted_s(rest, gpu, choice), rest.seconds) for choice in choices]
-    best = choices[int(np.argmin(errors))].knots
+    best = choices[int(np.argmin(errors))].grid
     if best is None:
         return bent
     worse = _better_by_formula(best, rest, gpu, choices[0])
-    knots = _with_knots(seen, gpu, bent, alone=best.alone).knots
+    knots = _with_knots(seen, gpu, bent, alone=best.alone).grid
     assert knots is not None
     kept = {where: grid for where, grid in knots.grids.items() if where.packing not in worse}
     trees = TREES if worse else KNOTTED_TREES
-    bent = replace(plain, bend=_fit_trees(seen, gpu, plain, trees))
-    return replace(bent, knots=replace(knots, grids=kept))
+    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
+    return replace(bent, grid=replace(knots, grids=kept))
 
 
-def _better_by_formula(knots: Knots, rest: Rows, gpu: Gpu, bent: Entry) -> set[int]:
+def _better_by_formula(knots: GridTable, rest: Rows, gpu: Gpu, bent: Entry) -> set[int]:
     """Return the packings whose rows, set aside, a formula foretells better than knots."""
     errors = [
         np.abs(np.log(predicted_s(rest, gpu, entry) / rest.seconds))
-        for entry in (bent, replace(bent, knots=knots))
+        for entry in (bent, replace(bent, grid=knots))
     ]
     rows: dict[int, list[Bools]] = {}
     for where, mine, _, _ in sliced(rest.operator, alone=knots.alone):
@@ -192,7 +192,7 @@ def _with_knots(rows: Rows, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
     knots = fit_knots(
         rows.operator, rows.seconds, lambda op: formula_seconds(op, gpu, bent), alone=alone
     )
-    return replace(bent, knots=knots)
+    return replace(bent, grid=knots)
 
 
 def _fit_trees(rows: Rows, gpu: Gpu, plain: Entry, trees: int) -> Correction:

@@ -21,12 +21,11 @@ from lab.tables.kernels.tensor_cores import HOST_BOUND
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
-from simulators.kernels import power_draw
-from simulators.kernels.energy import drawn_w, format_of
+from simulators.evidence.lookup import CALIBRATIONS
+from simulators.kernels.energy import PowerModel, format_of, modelled_w
 from simulators.kernels.monotone_correction import Correction
-from simulators.kernels.power_draw import Draw
 
-FOLDER = power_draw.FOLDER
+FOLDER = CALIBRATIONS / "power"
 
 START = {
     "awake": (0.2, 0.02, 0.6), "memory": (0.5, 0.05, 2.0), "limit": (0.985, 0.9, 1.01),
@@ -66,7 +65,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
         yield _fit_board(load_gpu(name), [part for part in rows if part.gpu == name], tables)
 
 
-def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> Draw:
+def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     """Return the settled draw of a board, fitted to kernels long enough to settle."""
     settled = [
         part.where(part.seconds >= SETTLED_S).drawn(DRAW_ROWS)
@@ -80,13 +79,14 @@ def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> Draw:
 
     def model(numbers: Mapping[str, float]) -> Floats:
         draw = _draw(numbers)
-        return np.concatenate([drawn_w(draw, part.operator, gpu, part.seconds) for part in settled])
+        watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in settled]
+        return np.concatenate(watts)
 
     watts = np.concatenate([part.watts for part in settled])
     return _draw(fit_named(model, names, start, watts, low=low, high=high, ridge=RIDGE))
 
 
-def fit_meter(name: str, parts: Sequence[Rows], draw: Draw, gpu: Gpu) -> Metered:
+def fit_meter(name: str, parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> Metered:
     """Return trees from settled watts to readings, fitted to rows that are not held out."""
     columns = [_columns(part.where(~part.held_out), draw, gpu) for part in parts]
     features, watts, shown = (np.concatenate(c, axis=-1) for c in zip(*columns, strict=True))
@@ -94,21 +94,21 @@ def fit_meter(name: str, parts: Sequence[Rows], draw: Draw, gpu: Gpu) -> Metered
     misses = []
     for part in parts:
         unseen = part.where(part.held_out)
-        settled = drawn_w(draw, unseen.operator, gpu, unseen.seconds)
+        settled = modelled_w(draw, unseen.operator, gpu, unseen.seconds)
         read = reading_w(bend, unseen.operator, unseen.seconds, settled)
         misses.append(np.abs(read / unseen.watts - 1.0))
     return Metered(name, bend, watts.size, float(np.mean(np.concatenate(misses))))
 
 
-def _columns(rows: Rows, draw: Draw, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
+def _columns(rows: Rows, draw: PowerModel, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
     """Return features, settled watts and readings."""
     operator = rows.operator
-    watts = drawn_w(draw, operator, gpu, rows.seconds)
+    watts = modelled_w(draw, operator, gpu, rows.seconds)
     return meter_features(operator, rows.seconds), watts, rows.watts
 
 
-def _draw(numbers: Mapping[str, float]) -> Draw:
-    return Draw(
+def _draw(numbers: Mapping[str, float]) -> PowerModel:
+    return PowerModel(
         awake=numbers["awake"],
         memory=numbers["memory"],
         compute={name: numbers[name] for name in FORMATS if name in numbers},

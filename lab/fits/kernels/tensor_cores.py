@@ -17,8 +17,9 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, gpu_of, hashes
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
-from lab.tables.kernels.engine_products import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
+from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.kernels.tensor_cores import (
+    FRAMEWORKS,
     LATENT_TABLE,
     SPLIT,
     TABLE,
@@ -31,23 +32,19 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.core.folder import PACKAGE
-from simulators.kernels import tensor_levels
+from simulators.evidence.intervals import band_of
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.tensor_cores import (
     MEASURED,
     NUMBERS,
-    TensorRates,
-    formula_seconds,
-    tensor_seconds,
 )
-from simulators.kernels.intervals import band_of
 from simulators.kernels.monotone_correction import features_of
-from simulators.kernels.profile import TENSOR_TILES
+from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_seconds
 from simulators.kernels.tiling import Tile
 
-FOLDER = PACKAGE / "kernels" / "calibration" / tensor_levels.FOLDER
+FOLDER = CALIBRATIONS / "tensor"
 
-OWN = Path("catalog") / "kernels" / tensor_levels.FOLDER
+OWN = Path("catalog") / "kernels" / "tensor"
 """Where a device of one's own is looked for first."""
 
 IN_LAYERS = ("rtx_4090",)
@@ -87,7 +84,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     """Yield the calibrations of the boards of the tables."""
     timed, layered = (TABLE, LATENT_TABLE), (LAYERS, HEADS)
     hashes(reference, (*timed, *layered))
-    rows = read_tensor_rows(reference, tensor_levels.FRAMEWORKS)
+    rows = read_tensor_rows(reference, FRAMEWORKS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             parts = [part for part in rows if part.gpu == name]
@@ -165,11 +162,11 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
 
 def _set_aside(rows: Rows) -> list[Bools]:
     """Return what is set aside in turn: one part of many matrices, each of a few."""
-    matrices = np.unique(rows.place)
+    matrices = np.unique(rows.bucket)
     if matrices.size < LEAST_MATRICES:
-        return [rows.place == matrix for matrix in matrices]
+        return [rows.bucket == matrix for matrix in matrices]
     held_out = LOWER_QUARTER[1]
-    return [(rows.place - held_out) / (1.0 - held_out) < ASIDE]
+    return [(rows.bucket - held_out) / (1.0 - held_out) < ASIDE]
 
 
 def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
@@ -180,7 +177,7 @@ def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
     """Return what rates say about measured rows."""
-    return tensor_seconds(rates, sizes_of(rows), gpu, *MEASURED[rows.dtype])
+    return product_seconds(rates, sizes_of(rows), gpu, *MEASURED[rows.dtype])
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
@@ -206,7 +203,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
         for i, ends in enumerate((tiles, *([e] * len(SHAPES) for e in EFFICIENCIES)))
     )
     found = fit_named(
-        lambda found: formula_seconds(rates(found), sizes_of(some), gpu, *MEASURED[rows.dtype]),
+        lambda found: product_seconds(rates(found), sizes_of(some), gpu, *MEASURED[rows.dtype]),
         names,
         start,
         some.seconds,
@@ -219,7 +216,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 
 def _bent(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     """Return the rates with monotone trees on what the formula misses."""
-    model_s = formula_seconds(plain, sizes_of(rows), gpu, *MEASURED[rows.dtype])
+    model_s = product_seconds(plain, sizes_of(rows), gpu, *MEASURED[rows.dtype])
     features = features_of(sizes_of(rows), model_s).T[:-1]
     bend = fit_bend(features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH)
     return replace(plain, correction=bend)

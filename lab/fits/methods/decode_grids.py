@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.kernels.interpolation_grid import Knots, nominal, rising, sliced
+from simulators.kernels.interpolation_grid import GridTable, nominal, rising, sliced
 from simulators.workload.operators import Attention
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ def fit_knots(
     formula: Callable[[Attention], Floats],
     *,
     alone: bool,
-) -> Knots:
+) -> GridTable:
     """Return the grids of all slices that rows enough were measured on.
 
     Args:
@@ -61,7 +61,7 @@ def fit_knots(
             known[a, b] = np.median(logs[(i[on] == a) & (j[on] == b)]) - guess[a, b]
         filled = guess + _from_nearest(known, count > 0)
         grids[where] = nearest_rising(filled, np.maximum(count, GUESSED))
-    return Knots(grids, alone)
+    return GridTable(grids, alone)
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:

@@ -11,9 +11,9 @@ from lab.fits.driver import Calibration, band_lines, inline
 from lab.fits.methods.monotone_trees import bend_lines
 from lab.tables.rows import BANDED, Floats, Rows, mape
 from simulators.core.contract import Check
-from simulators.kernels.frameworks import Entry
-from simulators.kernels.interpolation_grid import knot_lines
-from simulators.kernels.intervals import WIDEST, band_of
+from simulators.evidence.intervals import WIDEST, band_of
+from simulators.kernels.entries import Entry
+from simulators.kernels.interpolation_grid import grid_lines
 
 SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
 
@@ -49,7 +49,7 @@ def judged(
     unseen = [part.where(part.held_out) for part in parts]
     said = np.concatenate([predicted_s(part, entry) for part in unseen])
     measured = np.concatenate([part.seconds for part in unseen])
-    banded = np.concatenate([part.place for part in unseen]) < BANDED
+    banded = np.concatenate([part.bucket for part in unseen]) < BANDED
     entry = replace(entry, band=band_of(said[banded], measured[banded]))
     return Fitted(parts[0].name, entry, rows, mape(said, measured))
 
@@ -85,8 +85,8 @@ def _lines(fitted: Fitted, leaves: Leaves | None) -> list[str]:
         f"held_out_mape = {fitted.error:.4f}",
         f"band = {{ {', '.join(band_lines(entry.band))} }}",
     ]
-    if entry.bend is not None:
-        lines += [f"[{title}.bend]", *bend_lines(entry.bend, *(leaves or ()))]
-    if entry.knots is not None:
-        lines += [f"[{title}.knots]", *knot_lines(entry.knots)]
+    if entry.correction is not None:
+        lines += [f"[{title}.bend]", *bend_lines(entry.correction, *(leaves or ()))]
+    if entry.grid is not None:
+        lines += [f"[{title}.knots]", *grid_lines(entry.grid)]
     return lines

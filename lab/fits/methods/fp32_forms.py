@@ -17,10 +17,17 @@ from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.families.convolution import Convolution, algorithm_seconds, implicit_sizes
-from simulators.kernels.families.gemm import Sizes, class_seconds, sizes_of
+from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.price import call_seconds
-from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
+from simulators.kernels.profile import (
+    GemmRates,
+    Profile,
+    ReductionRates,
+    Sizes,
+    VectorRates,
+    product_seconds,
+)
 from simulators.kernels.tiling import Tile, four_norm
 from simulators.workload.operators import Gemm
 
@@ -233,7 +240,7 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     if isinstance(operator, Convolution):
         return algorithm_seconds(operator, gpu, rates)
     assert isinstance(operator, Gemm)
-    return class_seconds(rates, sizes_of(operator), gpu, "fp32")
+    return product_seconds(rates, sizes_of(operator), gpu, "fp32")
 
 
 def _best_bend(rows: Rows, gpu: Gpu, under: Profile) -> Bend | None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.monotone_correction import Correction, bend_from, bent_seconds
-from simulators.kernels.power_draw import power_file, power_tables_of
+from simulators.kernels.energy import measured_power
+from simulators.kernels.monotone_correction import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 
@@ -31,15 +31,14 @@ def reading_w(
 ) -> Floats:
     """Return what the meter shows of a loop of launches that draw `watts` once settled."""
     shape = latency_s.shape
-    shown = bent_seconds(bend, meter_features(operator, latency_s), watts.reshape(-1))
+    shown = corrected(bend, meter_features(operator, latency_s), watts.reshape(-1))
     return shown.reshape(shape)
 
 
 def meter_of(gpu: Gpu, name: str) -> Correction | None:
     """Return a board's trees for a kernel such as `gemm_bf16` or `decode`, if there are any."""
-    file = power_file(gpu.name)
-    table = power_tables_of(file).get("meter", {}).get(name) if file.is_file() else None
-    return None if table is None else bend_from(table)
+    table = (measured_power(gpu.name) or {}).get("meter", {}).get(name)
+    return None if table is None else correction_from(table)
 
 
 def meter_features(operator: Gemm | Attention, latency_s: Floats) -> Floats:

@@ -26,10 +26,10 @@ from lab.tables.rows import (
     tidy,
 )
 from simulators.kernels.families.auxiliary_kernels import (
+    Auxiliary,
     CausalConvolution,
     EncoderAttention,
     Quantisation,
-    Side,
     StateUpdate,
     kernel_of,
 )
@@ -65,10 +65,10 @@ SHAPES = {
 
 TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 
-Make = Callable[[Sizes], Side]
+Make = Callable[[Sizes], Auxiliary]
 
 
-def read_side_rows(reference: Path, gpu: str) -> list[Rows]:
+def read_auxiliary_rows(reference: Path, gpu: str) -> list[Rows]:
     """Return the rows of one GPU by table, framework and kernel; empty without tables."""
     found: list[Rows] = []
     for name in SHAPES:
@@ -79,7 +79,7 @@ def read_side_rows(reference: Path, gpu: str) -> list[Rows]:
     return found
 
 
-def side_tables(reference: Path) -> list[str]:
+def auxiliary_tables(reference: Path) -> list[str]:
     """Return the names of the tables there are."""
     return [name for name in TABLES if (reference / name).is_file()]
 
@@ -90,7 +90,7 @@ def _embeddings(file: Path, gpu: str) -> Rows:
     columns = numbers(table, ("num_tokens", "n_embd", "emb_ms"))
     seconds = columns.pop("emb_ms") * 1e-3
 
-    def make(s: Sizes) -> Side:
+    def make(s: Sizes) -> Auxiliary:
         return Embedding(name="embedding", rows=s["num_tokens"], cols=s["n_embd"], dtype="bf16")
 
     rows = _tidy(columns, seconds, make, gpu, LAYERS_FRAMEWORK, "")
@@ -114,7 +114,7 @@ def _tidy(
 ) -> Rows:
     return tidy(
         sizes, seconds, group_of(sizes.values()), gpu=gpu, framework=framework, version=version,
-        kernel=kernel_of(make(sizes)), dtype="bf16", make=make,
+        kernel=kernel_of(make(sizes)), dtype="bf16", operator_of=make,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lab.tables.kernels.fused_kernels import timed
 from lab.tables.rows import Rows, by_labels, first, joined, numbers, read_table, words
 from simulators.catalog.gpu import load_gpu
-from simulators.kernels.families.attention import attention_roofline_s
+from simulators.kernels.price import roofline_s
 
 MIXED = "serving_modern/lss_profile_attention.parquet"
 CHUNKS = "llm_ops/attention.parquet"
@@ -122,7 +122,7 @@ def _series(table: pa.Table, gpu: str, kernel: str) -> Rows:
 
 def _is_sound(rows: Rows) -> bool:
     """Say whether a series can be what it says: no row too fast, and shapes that repeat alike."""
-    least_s = attention_roofline_s(rows.operator, load_gpu(rows.gpu))
+    least_s = roofline_s(rows.operator, load_gpu(rows.gpu))
     _, shape = np.unique(rows.group, return_inverse=True)
     slowest, fastest = np.zeros(shape.max() + 1), np.full(shape.max() + 1, np.inf)
     np.maximum.at(slowest, shape, rows.seconds)

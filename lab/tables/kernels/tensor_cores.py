@@ -35,6 +35,9 @@ from simulators.workload.operators import Gemm
 
 TABLE = "llm_kernels/gemm.parquet"
 
+FRAMEWORKS = ("trtllm", "vllm", "sglang", "pytorch")
+"""Whose products the table holds."""
+
 LATENT_TABLE = "llm_kernels/mla_bmm.parquet"
 """Batched products of latent attention: heads as the batch, before and after a decode step."""
 
@@ -123,7 +126,7 @@ def products(
         LOWER_QUARTER,
         kernel="gemm",
         dtype=dtype,
-        make=functools.partial(_product, dtype),
+        operator_of=functools.partial(_product, dtype),
         **more,
     )
 

@@ -1,14 +1,17 @@
-"""An algorithm carries out one collective among the ranks of one dimension: its steps and sizes.
+"""Algorithms carry out one collective among the ranks of one dimension: one module each.
 
-Each module knows one algorithm as `phase_ns`, the time of the whole phase when nothing else is on
-the wires. Times are whole nanoseconds, truncated wherever the reference simulator truncates
-(ASTRA-sim with its analytical network backend: Rashidi et al., 2020; Won et al., 2023).
+`phase_ns` of a module is the time of the whole phase when nothing else is on the wires, in whole
+nanoseconds, truncated wherever the reference simulator truncates (ASTRA-sim with its analytical
+network backend: Rashidi et al., 2020; Won et al., 2023). `steps.py` and `trees.py` say what is sent
+to whom.
 """
 
 from __future__ import annotations
 
-from simulators.collectives.wires import WIRE
-from simulators.core.jit import f8, i8
+from typing import NamedTuple
+
+from simulators.collectives.topologies.blocks import WIRE
+from simulators.core.jit import f8, i8, named_tuple
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
 COLLECTIVES = (
@@ -23,5 +26,15 @@ ALGORITHMS = ("ring", "direct", "halving_doubling", "double_binary_tree", "in_ne
 IMPOSSIBLE = -1
 """Instead of a time: the algorithm does not exist for this collective and number of ranks."""
 
-PHASE = i8(WIRE, i8, i8, i8, i8, f8)
-"""wire, op, window, payload in bytes, endpoint delay in ns, local memory in bytes per second."""
+
+class Phase(NamedTuple):
+    """What the ranks of one dimension are to do."""
+
+    op: int
+    window: int  # messages in flight, of direct exchanges; 0 is all
+    payload: int  # bytes
+    endpoint_ns: int  # before the first message and after every receive
+    memory_bytes_per_s: float  # of the local memory that reductions use
+
+
+PHASE_NS = i8(WIRE, named_tuple((i8, i8, i8, i8, f8), Phase))

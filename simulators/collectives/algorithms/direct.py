@@ -1,4 +1,4 @@
-"""Every rank sends to every other rank directly, with at most a window of messages in flight.
+"""Direct exchange: every rank sends to every other, with at most a window of messages in flight.
 
 Without a window all messages leave at once and the farthest peer decides. With a window of one they
 follow each other; the reference simulator then charges a reduction on every second receive only.
@@ -10,11 +10,18 @@ from simulators.collectives.algorithms import (
     ALL_REDUCE,
     ALL_TO_ALL,
     BROADCAST,
-    PHASE,
+    PHASE_NS,
     REDUCE_SCATTER,
     SEND_RECV,
+    Phase,
 )
-from simulators.collectives.wires import RING_BLOCK, WIRE, Wire, delay_ns, reduction_ns
+from simulators.collectives.topologies.blocks import (
+    RING_BLOCK,
+    WIRE,
+    Wire,
+    delay_ns,
+    reduction_ns,
+)
 from simulators.core.jit import i8, kernel
 
 
@@ -25,53 +32,40 @@ def _around_a_ring_ns(wire: Wire, message: int, endpoint_ns: int, reduce_ns: int
     Near peers are heard first. A rank gives its first answers when all have arrived and one of
     them has been added; the k-th message heard frees the k-th answer, to the k-th rank onwards.
     """
-    slowest_ns = endpoint_ns + int(wire.ranks // 2 * wire.latency_ns + message / wire.bytes_per_ns)
+    slowest_ns = endpoint_ns + delay_ns(wire, wire.ranks // 2, message)
     gate_ns = slowest_ns + endpoint_ns + reduce_ns
     for distance in range(1, wire.ranks // 2 + 1):
-        heard_ns = endpoint_ns + int(distance * wire.latency_ns + message / wire.bytes_per_ns)
+        heard_ns = endpoint_ns + delay_ns(wire, distance, message)
         if heard_ns + endpoint_ns + reduce_ns >= slowest_ns:
             gate_ns = heard_ns + endpoint_ns + reduce_ns
             break
     finish_ns = 0
     for k in range(wire.ranks - 1):
-        heard_ns = endpoint_ns + int((k // 2 + 1) * wire.latency_ns + message / wire.bytes_per_ns)
+        heard_ns = endpoint_ns + delay_ns(wire, k // 2 + 1, message)
         answer_ns = max(heard_ns + endpoint_ns + reduce_ns, gate_ns)
-        distance = min(k + 1, wire.ranks - k - 1)
-        back_ns = int(distance * wire.latency_ns + message / wire.bytes_per_ns)
-        finish_ns = max(finish_ns, answer_ns + back_ns + endpoint_ns)
+        finish_ns = max(finish_ns, answer_ns + delay_ns(wire, k + 1, message) + endpoint_ns)
     return finish_ns
 
 
-@kernel(PHASE)
-def phase_ns(
-    wire: Wire,
-    op: int,
-    window: int,
-    payload: int,
-    endpoint_ns: int,
-    memory_bytes_per_s: float,
-) -> int:
-    """Return the time of a phase; `window` 0 is none. Windows above one share the steps evenly."""
+@kernel(PHASE_NS)
+def phase_ns(wire: Wire, phase: Phase) -> int:
+    """Return the time of a phase. Windows above one share the steps evenly."""
+    op, window, endpoint_ns = phase.op, phase.window, phase.endpoint_ns
     is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    message = payload // wire.ranks if is_divided else payload
-    reduce_ns = reduction_ns(message, memory_bytes_per_s) if op != ALL_TO_ALL else 0
+    message = phase.payload // wire.ranks if is_divided else phase.payload
+    reduce_ns = reduction_ns(message, phase.memory_bytes_per_s) if op != ALL_TO_ALL else 0
+    exchange_ns, charged = 0, 1
     if op in (SEND_RECV, BROADCAST) or window == 0 or window >= wire.ranks - 1:
-        far = 1 if op == SEND_RECV else wire.ranks // 2
-        exchange_ns = endpoint_ns + delay_ns(wire, max(far, 1), message)
         if op == ALL_REDUCE and wire.block == RING_BLOCK:
             return _around_a_ring_ns(wire, message, endpoint_ns, reduce_ns)
-        if op == ALL_REDUCE:
-            return endpoint_ns + 2 * exchange_ns + reduce_ns
-        if op == REDUCE_SCATTER:
-            return endpoint_ns + exchange_ns + reduce_ns
-        return endpoint_ns + exchange_ns
-    one_by_one_ns = 0
-    charged = (-(-(wire.ranks - 1) // window) + 1) // 2
-    for offset in range(1, wire.ranks):
-        if (offset - 1) % window == 0:
-            one_by_one_ns += endpoint_ns + delay_ns(wire, offset, message)
+        far = 1 if op == SEND_RECV else max(wire.ranks // 2, 1)
+        exchange_ns = endpoint_ns + delay_ns(wire, far, message)
+    else:
+        charged = (-(-(wire.ranks - 1) // window) + 1) // 2
+        for offset in range(1, wire.ranks, window):
+            exchange_ns += endpoint_ns + delay_ns(wire, offset, message)
     if op == ALL_REDUCE:
-        return endpoint_ns + 2 * one_by_one_ns + charged * reduce_ns
+        return endpoint_ns + 2 * exchange_ns + charged * reduce_ns
     if op == REDUCE_SCATTER:
-        return endpoint_ns + one_by_one_ns + charged * reduce_ns
-    return endpoint_ns + one_by_one_ns
+        return endpoint_ns + exchange_ns + charged * reduce_ns
+    return endpoint_ns + exchange_ns

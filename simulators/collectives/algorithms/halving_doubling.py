@@ -1,4 +1,4 @@
-"""Partners exchange halves, then quarters, then eighths: log2(n) steps instead of n-1.
+"""Halving-doubling: partners exchange halves, then quarters: log2(n) steps instead of n-1.
 
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
 (2005). A reduce-scatter halves its message while the distance doubles, an all-gather goes the way
@@ -12,41 +12,34 @@ from simulators.collectives.algorithms import (
     ALL_TO_ALL,
     BROADCAST,
     IMPOSSIBLE,
-    PHASE,
+    PHASE_NS,
     REDUCE_SCATTER,
     SEND_RECV,
+    Phase,
 )
-from simulators.collectives.wires import Wire, delay_ns, log2, reduction_ns
+from simulators.collectives.topologies.blocks import Wire, delay_ns, log2, reduction_ns
 from simulators.core.jit import kernel
 
 
-@kernel(PHASE)
-def phase_ns(
-    wire: Wire,
-    op: int,
-    window: int,  # noqa: ARG001 - one signature for all algorithms
-    payload: int,
-    endpoint_ns: int,
-    memory_bytes_per_s: float,
-) -> int:
+@kernel(PHASE_NS)
+def phase_ns(wire: Wire, phase: Phase) -> int:
     """Return the time of a phase; the first step reduces nothing, as in the reference simulator."""
+    op, endpoint_ns = phase.op, phase.endpoint_ns
     steps = log2(wire.ranks)
     if steps < 0 or op == ALL_TO_ALL:
         return IMPOSSIBLE
     total_ns = endpoint_ns
-    if op == SEND_RECV:
-        steps = 1
     if op in (ALL_GATHER, BROADCAST, SEND_RECV):
-        message, offset = payload, wire.ranks // 2
-        for _ in range(steps):
+        message, offset = phase.payload, wire.ranks // 2
+        for _ in range(1 if op == SEND_RECV else steps):
             total_ns += endpoint_ns + delay_ns(wire, offset, message)
             message, offset = (2 * message if op == ALL_GATHER else message), offset // 2
         return total_ns
-    message, offset = payload // 2, 1
+    message, offset = phase.payload // 2, 1
     for step in range(steps):
         step_ns = endpoint_ns + delay_ns(wire, offset, message)
         total_ns += step_ns if op == REDUCE_SCATTER else 2 * step_ns
         if step > 0:
-            total_ns += reduction_ns(message, memory_bytes_per_s)
+            total_ns += reduction_ns(message, phase.memory_bytes_per_s)
         message, offset = message // 2, offset * 2
     return total_ns

@@ -1,4 +1,4 @@
-"""A ring all-reduce moves 2(n-1)/n of the data over every link, in 2(n-1) steps.
+"""Ring: an all-reduce moves 2(n-1)/n of the data over every link, in 2(n-1) steps.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009). Every rank sends to its right
 neighbour what it last received from its left, after an endpoint delay and, in the reducing half,
@@ -11,35 +11,29 @@ from __future__ import annotations
 from simulators.collectives.algorithms import (
     ALL_REDUCE,
     ALL_TO_ALL,
-    PHASE,
+    PHASE_NS,
     REDUCE_SCATTER,
     SEND_RECV,
+    Phase,
 )
-from simulators.collectives.wires import Wire, delay_ns, reduction_ns
+from simulators.collectives.topologies.blocks import Wire, delay_ns, reduction_ns
 from simulators.core.jit import kernel
 
 
-@kernel(PHASE)
-def phase_ns(
-    wire: Wire,
-    op: int,
-    window: int,  # noqa: ARG001 - one signature for all algorithms
-    payload: int,
-    endpoint_ns: int,
-    memory_bytes_per_s: float,
-) -> int:
+@kernel(PHASE_NS)
+def phase_ns(wire: Wire, phase: Phase) -> int:
     """Return the time of a phase: all steps follow one another."""
+    op, n, endpoint_ns = phase.op, wire.ranks, phase.endpoint_ns
     is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    message = payload // wire.ranks if is_divided else payload
-    hop_ns = delay_ns(wire, 1, message)
-    step_ns = hop_ns + endpoint_ns
-    reduce_ns = reduction_ns(message, memory_bytes_per_s)
+    message = phase.payload // n if is_divided else phase.payload
+    step_ns = delay_ns(wire, 1, message) + endpoint_ns
+    reduce_ns = reduction_ns(message, phase.memory_bytes_per_s)
     if op == REDUCE_SCATTER:
-        return endpoint_ns + (wire.ranks - 1) * (step_ns + reduce_ns)
+        return endpoint_ns + (n - 1) * (step_ns + reduce_ns)
     if op == ALL_REDUCE:
-        return endpoint_ns + (wire.ranks - 1) * (2 * step_ns + reduce_ns)
+        return endpoint_ns + (n - 1) * (2 * step_ns + reduce_ns)
     if op == ALL_TO_ALL:
-        return endpoint_ns + wire.ranks * (wire.ranks - 1) // 2 * step_ns
+        return endpoint_ns + n * (n - 1) // 2 * step_ns
     if op == SEND_RECV:
         return endpoint_ns + step_ns
-    return endpoint_ns + (wire.ranks - 1) * step_ns  # all_gather and broadcast
+    return endpoint_ns + (n - 1) * step_ns  # all_gather and broadcast

@@ -1,4 +1,4 @@
-"""Fused attention never writes its scores: it is compute bound in prefill, memory bound in decode.
+"""The time of fused attention: compute bound in prefill, memory bound in decode.
 
 FlashAttention (Dao et al., 2022): a block keeps a tile of query rows and streams keys and values
 past it. Prefill work is 4 FLOPs per head dimension and scored pair, in blocks of query rows over
@@ -13,10 +13,11 @@ import functools
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.kernels.families.family import Family, Flags
+from simulators.core.jit import Floats
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import Family
 from simulators.kernels.families.fused import (
     Numbers,
     attention_features,
@@ -27,15 +28,11 @@ from simulators.kernels.families.fused import (
     split_sums,
     sums,
 )
-from simulators.kernels.frameworks import Entry, entry_of
-from simulators.kernels.interpolation_grid import read_knots
-from simulators.kernels.intervals import Band
-from simulators.kernels.monotone_correction import bent_seconds
+from simulators.kernels.interpolation_grid import interpolated_s
+from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Attention
-
-Floats = NDArray[np.float64]
 
 LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
 """Latent attention scores over 192 numbers and sums over 128 (DeepSeek-V2, 2024)."""
@@ -55,16 +52,14 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
         return _mixed_seconds(attention, gpu, profile)
     entry = _entry(attention, gpu, profile)
     if entry is not None:
-        # Isolated measurements hold the launch that `price` adds.
-        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
-        return np.maximum(alone_s, attention_roofline_s(attention, gpu))
+        return _without_launch_s(attention, gpu, profile, entry)
     rates = profile.attention
     memory_s = attention_bytes(attention) / (rates.bandwidth * gpu.hbm_bytes_per_s)
     if attention.phase == "decode":
         compute_s = _decode_compute_s(attention, gpu, rates)
     else:
         compute_s = _prefill_compute_s(attention, gpu, rates)
-    return np.maximum(four_norm(compute_s, memory_s), attention_roofline_s(attention, gpu))
+    return np.maximum(four_norm(compute_s, memory_s), FAMILY.roofline_s(attention, gpu))
 
 
 def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
@@ -74,8 +69,7 @@ def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
     some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
     entry = _entry(attention, gpu, profile)
     if entry is not None:
-        alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
-        together_s = np.maximum(alone_s, attention_roofline_s(attention, gpu))
+        together_s = _without_launch_s(attention, gpu, profile, entry)
         return np.where(some_chunks, np.maximum(together_s, decodes_s), decodes_s)
     chunks_s = attention_seconds(chunks, gpu, profile)
     some_decodes = np.asarray(decodes.query_tokens, np.float64) > 0.0
@@ -83,13 +77,19 @@ def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
     return np.where(some_chunks & some_decodes, both_s, np.where(some_chunks, chunks_s, decodes_s))
 
 
+def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: Entry) -> Floats:
+    """Return fitted seconds without the launch, which measurements hold and `price` adds."""
+    alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+    return np.maximum(alone_s, FAMILY.roofline_s(attention, gpu))
+
+
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
     """Return the seconds of one launch: off the knots of a table, else by a form and its trees."""
-    if entry.knots is None:
+    if entry.grid is None:
         return formula_seconds(attention, gpu, entry)
-    measured_here = gpu.name == entry.lender and not gpu.is_what_if
+    measured_here = gpu.name == entry.board and not gpu.is_what_if
     scale = None if measured_here else functools.partial(_moved, gpu=gpu, entry=entry)
-    seconds = read_knots(entry.knots, attention, scale)
+    seconds = interpolated_s(entry.grid, attention, scale)
     if np.isnan(seconds).any():
         return np.where(np.isnan(seconds), formula_seconds(attention, gpu, entry), seconds)
     return seconds
@@ -98,11 +98,11 @@ def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
 def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
     """Return the seconds of one launch by a fitted form and the trees that bend it."""
     seconds = form_seconds(attention, gpu, entry.numbers)
-    if entry.bend is None:
+    if entry.correction is None:
         return seconds
     looked_at = mixed_features if attention.phase == "mixed" else attention_features
     features = looked_at(attention, seconds.shape)
-    return bent_seconds(entry.bend, features, seconds.reshape(-1)).reshape(seconds.shape)
+    return corrected(entry.correction, features, seconds)
 
 
 def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
@@ -113,7 +113,7 @@ def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
 
 def _moved(attention: Attention, *, gpu: Gpu, entry: Entry) -> Floats:
     """Return how many times as long the form says an operator takes as where it was measured."""
-    there = form_seconds(attention, load_gpu(entry.lender), entry.numbers)
+    there = form_seconds(attention, load_gpu(entry.board), entry.numbers)
     return form_seconds(attention, gpu, entry.numbers) / there
 
 
@@ -124,22 +124,14 @@ def apart(attention: Attention) -> tuple[Attention, Attention]:
     plain = replace(attention, decodes=0.0, decode_kv_tokens=0.0)
     return (
         replace(
-            plain,
-            phase="prefill",
-            requests=chunks,
-            query_tokens=queries - decodes,
-            pairs=pairs - decode_keys,
-            kv_tokens=chunk_keys,
+            plain, phase="prefill", requests=chunks, query_tokens=queries - decodes,
+            pairs=pairs - decode_keys, kv_tokens=chunk_keys,
         ),
         replace(
-            plain,
-            phase="decode",
-            requests=decodes,
-            query_tokens=decodes,
-            pairs=decode_keys,
+            plain, phase="decode", requests=decodes, query_tokens=decodes, pairs=decode_keys,
             kv_tokens=decode_keys,
         ),
-    )
+    )  # fmt: skip
 
 
 def kernel_of(attention: Attention) -> str:
@@ -147,14 +139,6 @@ def kernel_of(attention: Attention) -> str:
     latent = LATENT_PREFILL_DIM if attention.phase != "decode" else LATENT_DECODE_DIM
     is_latent = np.all(np.asarray(attention.head_dim) == latent)
     return f"mla_{attention.phase}" if is_latent else attention.phase
-
-
-def attention_roofline_s(attention: Attention, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return np.maximum(
-        attention_flops(attention) / gpu.peak(attention.dtype),
-        attention_bytes(attention) / gpu.hbm_bytes_per_s,
-    )
 
 
 def attention_flops(attention: Attention) -> Floats:
@@ -169,11 +153,6 @@ def attention_bytes(attention: Attention) -> Floats:
     keys = np.asarray(attention.kv_tokens, np.float64) * attention.kv_heads
     moved = queries * BYTES[attention.dtype] + keys * BYTES[attention.kv_dtype]
     return np.asarray(2.0 * attention.head_dim * moved, np.float64)
-
-
-def attention_call_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of a call timed alone."""
-    return four_norm(attention_seconds(attention, gpu, profile), profile.attention.dispatch_s)
 
 
 def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
@@ -211,27 +190,11 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
     return entry_of(gpu, profile, kernel_of(attention), dtypes)
 
 
-def _band(attention: Attention, gpu: Gpu, profile: Profile) -> Band | None:
-    entry = _entry(attention, gpu, profile)
-    return None if entry is None else entry.band
-
-
-def _class(_attention: Attention, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
-    return np.array("attention")
-
-
-def _origin(attention: Attention, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    entry = _entry(attention, gpu, profile)
-    return (profile.attention.calibrated if entry is None else entry.calibrated), False
-
-
 FAMILY = Family(
     seconds=attention_seconds,
-    call_seconds=attention_call_seconds,
+    call=lambda _attention, _gpu, profile: (0.0, profile.attention.dispatch_s),
     flops=attention_flops,
     moved_bytes=attention_bytes,
-    roofline_s=attention_roofline_s,
-    classes=_class,
-    origin=_origin,
-    band=_band,
+    classes=lambda _attention, _gpu, _profile: "attention",
+    entry=_entry,
 )

@@ -1,4 +1,4 @@
-"""Kernels beside the products: state convolutions and updates, encoders, quantisation, embedding.
+"""The time of state convolutions and updates, encoder attention, quantisation and embedding.
 
 They have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
 
@@ -13,22 +13,20 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.family import Family, Flags
-from simulators.kernels.frameworks import Entry, entry_of
-from simulators.kernels.intervals import Band
-from simulators.kernels.monotone_correction import bent_seconds
+from simulators.core.jit import Floats
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import Family
+from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Column, Embedding
-
-Floats = NDArray[np.float64]
 
 TAPS = 4.0
 """Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""
@@ -100,7 +98,7 @@ class EncoderAttention:
     repeat: float = 1
 
 
-Side = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
+Auxiliary = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
 
 
 @dataclass(frozen=True)
@@ -114,47 +112,42 @@ class Work:
     features: Floats  # one row each, in the shape of the others; none falls when a batch grows
 
 
-def work_of(side: Side) -> Work:
+def work_of(op: Auxiliary) -> Work:
     """Return arithmetic, traffic and blocks of an operator."""
-    if isinstance(side, CausalConvolution):
-        return _convolution(side)
-    if isinstance(side, StateUpdate):
-        return _states(side)
-    if isinstance(side, Quantisation):
-        return _quantisation(side)
-    return _embedding(side) if isinstance(side, Embedding) else _encoder(side)
+    return WORK[type(op)](op)
 
 
-def kernel_of(side: Side) -> str:
+def kernel_of(op: Auxiliary) -> str:
     """Return the calibration's name of what runs.
 
     >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
     'quantise'
     """
-    if isinstance(side, CausalConvolution):
-        return f"convolution_{side.phase}"
-    if isinstance(side, StateUpdate):
-        return f"{side.rule}_{side.phase}"
-    if isinstance(side, Quantisation):
-        return "scan" if side.scan else "quantise"
-    return "embedding" if isinstance(side, Embedding) else "encoder"
+    if isinstance(op, CausalConvolution):
+        return f"convolution_{op.phase}"
+    if isinstance(op, StateUpdate):
+        return f"{op.rule}_{op.phase}"
+    if isinstance(op, Quantisation):
+        return "scan" if op.scan else "quantise"
+    return "embedding" if isinstance(op, Embedding) else "encoder"
 
 
-def side_seconds(side: Side, gpu: Gpu, profile: Profile) -> Floats:
+def auxiliary_seconds(op: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one kernel, launch included."""
-    entry = _entry(side, gpu, profile)
-    return fitted_seconds(side, gpu, UNMEASURED if entry is None else entry)
+    entry = _entry(op, gpu, profile)
+    return fitted_seconds(op, gpu, UNMEASURED if entry is None else entry)
 
 
-def fitted_seconds(side: Side, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
+def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
     """Return the seconds by given numbers, and by trees where the entry has them."""
-    work = work_of(side)
+    work = work_of(op)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
-    seconds = form_seconds(work, side.dtype, gpu, numbers)
-    if isinstance(entry, Entry) and entry.bend is not None:
+    seconds = form_seconds(work, op.dtype, gpu, numbers)
+    if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
-        seconds = bent_seconds(entry.bend, flat, seconds.reshape(-1)).reshape(seconds.shape)
-    return np.maximum(seconds, _roofline_s(work, side.dtype, gpu))
+        seconds = corrected(entry.correction, flat, seconds)
+    least_s = np.maximum(work.flops / gpu.peak(op.dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
+    return np.maximum(seconds, least_s)
 
 
 def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
@@ -165,21 +158,6 @@ def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float])
     clocks = clocks + work.longest * numbers["chain_clocks"]
     seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
     return np.asarray(seconds, np.float64)
-
-
-def side_flops(side: Side) -> Floats:
-    """Return multiplications and additions."""
-    return work_of(side).flops
-
-
-def side_bytes(side: Side) -> Floats:
-    """Return the bytes of inputs, outputs and states, each moved once."""
-    return work_of(side).moved_bytes
-
-
-def side_roofline_s(side: Side, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return _roofline_s(work_of(side), side.dtype, gpu)
 
 
 def _convolution(c: CausalConvolution) -> Work:
@@ -267,46 +245,29 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
     )
 
 
-def _roofline_s(work: Work, dtype: str, gpu: Gpu) -> Floats:
-    return np.maximum(work.flops / gpu.peak(dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
-
-
-def _entry(side: Side, gpu: Gpu, profile: Profile) -> Entry | None:
+def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the entry that applies; states of Mamba-2 borrow from those of the delta rule."""
-    kernel = kernel_of(side)
-    dtype = "bf16" if BYTES[side.dtype] == BYTES["bf16"] else side.dtype
+    kernel = kernel_of(op)
+    dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
     if kernel.startswith("ssd"):
         kernel, dtype = kernel.replace("ssd", "delta"), "ssd"
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
 
 
-def _band(side: Side, gpu: Gpu, profile: Profile) -> Band | None:
-    entry = _entry(side, gpu, profile)
-    return None if entry is None else entry.band
-
-
-def _class(side: Side, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
-    return np.array(kernel_of(side))
-
-
-def _origin(side: Side, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    entry = _entry(side, gpu, profile)
-    return entry is not None and entry.calibrated, entry is None
-
-
-def _no_launch_s(_side: Side, _gpu: Gpu, _profile: Profile) -> float:
-    """Measured loops have their launches inside."""
-    return 0.0
-
+WORK: dict[type, Callable[[Any], Work]] = {
+    CausalConvolution: _convolution,
+    StateUpdate: _states,
+    Quantisation: _quantisation,
+    EncoderAttention: _encoder,
+    Embedding: _embedding,
+}
 
 FAMILY = Family(
-    seconds=side_seconds,
-    call_seconds=side_seconds,
-    flops=side_flops,
-    moved_bytes=side_bytes,
-    roofline_s=side_roofline_s,
-    classes=_class,
-    origin=_origin,
-    launch_s=_no_launch_s,
-    band=_band,
+    seconds=auxiliary_seconds,
+    launch_s=lambda _op, _gpu, _profile: 0.0,  # measured loops have their launches inside
+    flops=lambda op: work_of(op).flops,
+    moved_bytes=lambda op: work_of(op).moved_bytes,
+    classes=lambda op, _gpu, _profile: kernel_of(op),
+    entry=_entry,
+    origin=lambda _op, _gpu, _profile: (False, True),
 )

@@ -1,4 +1,4 @@
-"""A convolution is a matrix product in disguise, or, for 3 x 3 kernels, sixteen smaller ones.
+"""The time of a convolution: that of one matrix product or, for 3 x 3 kernels, of sixteen smaller.
 
 Implicit GEMM: output pixels by output channels by (input channels x kernel area). Winograd's
 F(2x2, 3x3) turns each 2 x 2 patch of outputs into 16 independent products over the channels, with
@@ -11,17 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
-from simulators.kernels.families.gemm import Sizes, class_seconds
+from simulators.core.jit import Floats
+from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
 from simulators.kernels.monotone_correction import corrected_seconds
-from simulators.kernels.profile import GemmRates, Profile
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.profile import GemmRates, Profile, Sizes, product_seconds
 from simulators.workload.operators import BYTES, Column
-
-Floats = NDArray[np.float64]
 
 WINOGRAD_KERNEL = 3.0
 WINOGRAD_SAVING = 4.0
@@ -53,23 +49,22 @@ def convolution_seconds(conv: Convolution, gpu: Gpu, profile: Profile) -> Floats
     seconds = algorithm_seconds(conv, gpu, rates)
     if rates.correction is not None:
         seconds = corrected_seconds(rates.correction, implicit_sizes(conv), seconds)
-    return np.maximum(seconds, convolution_roofline_s(conv, gpu))
+    return np.maximum(seconds, FAMILY.roofline_s(conv, gpu))
 
 
 def algorithm_seconds(conv: Convolution, gpu: Gpu, rates: GemmRates) -> Floats:
     """Return the uncorrected seconds of the faster of both algorithms."""
     plain = replace(rates, correction=None)
-    batch, channels, filters, kernel, _, stride = _sizes(conv)
+    batch, channels, filters, *_ = _sizes(conv)
     out = output_size(conv)
-    direct_s = class_seconds(plain, implicit_sizes(conv), gpu, conv.dtype)
+    direct_s = product_seconds(plain, implicit_sizes(conv), gpu, conv.dtype)
     patches = batch * np.ceil(out / PATCH) ** 2
     winograd = (patches, filters, channels, np.full_like(out, PRODUCTS))
     moved = PRODUCTS * patches * (channels + filters) * BYTES[conv.dtype]
-    winograd_s = class_seconds(plain, winograd, gpu, conv.dtype) + moved / (
+    winograd_s = product_seconds(plain, winograd, gpu, conv.dtype) + moved / (
         rates.bandwidth * gpu.hbm_bytes_per_s
     )
-    fits = (kernel == WINOGRAD_KERNEL) & (stride == 1.0)
-    return np.where(fits, np.minimum(direct_s, winograd_s), direct_s)
+    return np.where(_fits_winograd(conv), np.minimum(direct_s, winograd_s), direct_s)
 
 
 def implicit_sizes(conv: Convolution) -> Sizes:
@@ -79,16 +74,6 @@ def implicit_sizes(conv: Convolution) -> Sizes:
         batch * output_size(conv) ** 2, filters, channels * kernel * kernel
     )
     return pixels, filters, depth, np.ones(pixels.shape)
-
-
-def convolution_roofline_s(conv: Convolution, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows with the best algorithm known."""
-    _, _, _, kernel, _, stride = _sizes(conv)
-    saving = np.where((kernel == WINOGRAD_KERNEL) & (stride == 1.0), WINOGRAD_SAVING, 1.0)
-    return np.maximum(
-        convolution_flops(conv) / saving / gpu.peak(conv.dtype),
-        convolution_bytes(conv) / gpu.hbm_bytes_per_s,
-    )
 
 
 def convolution_flops(conv: Convolution) -> Floats:
@@ -126,30 +111,23 @@ def _sizes(conv: Convolution) -> tuple[Floats, ...]:
     return tuple(np.asarray(size, np.float64) for size in sizes)
 
 
-def convolution_call_seconds(conv: Convolution, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of a call timed alone."""
-    return four_norm(convolution_seconds(conv, gpu, profile), profile.gemm["conv"].dispatch_s)
-
-
-def _class(_conv: Convolution, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
-    return np.array("conv")
+def _fits_winograd(conv: Convolution) -> Flags:
+    _, _, _, kernel, _, stride = _sizes(conv)
+    return np.asarray((kernel == WINOGRAD_KERNEL) & (stride == 1.0))
 
 
 def _origin(conv: Convolution, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
     rates = profile.gemm["conv"]
-    sizes = implicit_sizes(conv)
-    outside = np.zeros(sizes[0].shape, bool)
-    for size, (least, most) in zip(sizes, rates.seen, strict=False):
-        outside |= (size < least) | (size > most)
-    return rates.calibrated and conv.dtype == MEASURED_DTYPE, outside
+    calibrated = rates.calibrated and conv.dtype == MEASURED_DTYPE
+    return calibrated, outside(implicit_sizes(conv), rates.seen)
 
 
 FAMILY = Family(
     seconds=convolution_seconds,
-    call_seconds=convolution_call_seconds,
+    call=lambda _conv, _gpu, profile: (0.0, profile.gemm["conv"].dispatch_s),
     flops=convolution_flops,
     moved_bytes=convolution_bytes,
-    roofline_s=convolution_roofline_s,
-    classes=_class,
+    saving=lambda conv: np.where(_fits_winograd(conv), WINOGRAD_SAVING, 1.0),
+    classes=lambda _conv, _gpu, _profile: "conv",
     origin=_origin,
 )

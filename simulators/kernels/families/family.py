@@ -1,8 +1,8 @@
-"""An operator family is a handful of formulas over columns; each module of formulas holds one."""
+"""What every operator family offers: a handful of formulas over columns, one family a module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -10,26 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.intervals import Band
+from simulators.core.jit import Floats
+from simulators.kernels.entries import Entry
 from simulators.kernels.profile import Profile
 
 O = TypeVar("O")  # noqa: E741 - an operator
 
-Floats = NDArray[np.float64]
 Flags = bool | NDArray[np.bool_]
 
 MEASURED_DTYPE = "fp32"
 """The precision the calibrations of all families but tensor-core products were measured in."""
-
-
-def empty_kernel_s(_operator: object, _gpu: Gpu, profile: Profile) -> float:
-    """Return the seconds of an empty kernel, which a family adds to its running time."""
-    return profile.kernel_s
-
-
-def band_of_class(_operator: object, _gpu: Gpu, _profile: Profile) -> Band | None:
-    """Return no band: the profile holds one for the operator's class."""
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +27,40 @@ class Family(Generic[O]):
     """What can be asked of an operator of one family."""
 
     seconds: Callable[[O, Gpu, Profile], Floats]  # on the GPU itself
-    call_seconds: Callable[[O, Gpu, Profile], Floats]  # timed alone, host included
+    launch_s: Callable[[O, Gpu, Profile], float] = lambda _o, _gpu, profile: profile.kernel_s
+    """Of an empty kernel; 0 where `seconds` has it."""
+    call: Callable[[O, Gpu, Profile], tuple[float, Floats | float]] | None = None
+    """What a call timed alone takes besides: before it streams, and on the host. None: nothing."""
     flops: Callable[[O], Floats]  # asked for, without padding
     moved_bytes: Callable[[O], Floats]  # inputs and outputs, each once
-    roofline_s: Callable[[O, Gpu], Floats]  # the least the data sheet allows
-    classes: Callable[[O, Gpu, Profile], NDArray[np.str_]]  # whose rates and band, by row
-    origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]]  # calibrated, extrapolated
-    launch_s: Callable[[O, Gpu, Profile], float] = empty_kernel_s  # 0 where `seconds` has it
-    band: Callable[[O, Gpu, Profile], Band | None] = band_of_class  # of what was fitted by itself
+    streams: bool = False  # bound by memory alone
+    saving: Callable[[O], Floats | float] = lambda _o: 1.0
+    """Times as many FLOPs as the best algorithm known needs."""
+    classes: Callable[[O, Gpu, Profile], NDArray[np.str_] | str]  # whose band, by row
+    entry: Callable[[O, Gpu, Profile], Entry | None] = lambda _o, _gpu, _profile: None
+    """What was fitted to this very kernel; it says band and origin."""
+    origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]] = lambda _o, _gpu, _p: (False, False)
+    """Without an entry: whether rates were fitted on this device, and which rows lie outside."""
+
+    def roofline_s(self, operator: O, gpu: Gpu) -> Floats:
+        """Return the least time the data sheet allows."""
+        memory_s = self.moved_bytes(operator) / gpu.hbm_bytes_per_s
+        if self.streams:
+            return memory_s
+        peak = gpu.peak(operator.dtype)  # type: ignore[attr-defined]  # every operator has it
+        return np.maximum(self.flops(operator) / self.saving(operator) / peak, memory_s)
+
+
+def lost_of_l2(filled: Floats) -> Floats:
+    """Return the share of rows that L2 has lost when they are read again."""
+    square = filled * filled
+    sharp = square * square * square  # the sixth power: how suddenly, read off A100 and V100 alike
+    return sharp / (1.0 + sharp)
+
+
+def outside(sizes: Sequence[Floats], seen: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
+    """Say which sizes lie beyond those of a fit; none if it does not say what it has seen."""
+    beyond = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
+    for size, (least, most) in zip(sizes, seen, strict=False):
+        beyond = beyond | (size < least) | (size > most)
+    return beyond

@@ -1,54 +1,67 @@
-"""Pointwise kernels take bytes over bandwidth, plus the ramp of a stream that starts from nothing.
+"""The time of pointwise kernels: bytes over bandwidth, or over that of L2 inside a model's layer.
 
 A chain of pointwise operations that is fused into one kernel moves its inputs and its result once,
 whatever it computes in between. Two input streams and one share the memory system differently, so
-they have rates of their own.
+they have rates of their own. Between the products of a layer a chain finds in L2 what the product
+before it left there, which is faster than device memory allows, and so than a stream's roofline:
+
+    kept = traffic, one copy of each number: half of it where a kernel works in place
+    lost = f^6 / (1 + f^6),  f = kept / (share L2)
+    far  = lost max(0, traffic - rest L2)
+    t    = start + (traffic - far) / (l2 SMs clock) + far / (bandwidth b)
+
+with five numbers per GPU and kernel, fitted to layers timed in an engine; nobody borrows them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.cache_resident import resident_entry, resident_seconds
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
-from simulators.kernels.intervals import Band
+from simulators.core.jit import Floats
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
 from simulators.kernels.profile import Profile, VectorRates
-from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Elementwise
 
-Floats = NDArray[np.float64]
+UNMEASURED = {"start_s": 2e-6, "l2": 10.0, "share": 0.6, "rest": 0.05, "bandwidth": 0.9}
+"""Where a fit of a chain begins: `l2` is bytes per clock of an SM, `share` of L2 still holds the
+input. However much more passes through, `rest` of it does."""
 
 
 def vector_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one memory-bound kernel while it streams.
+    """Return the seconds of one memory-bound kernel while it streams."""
+    if (entry := _chain_entry(vector, gpu, profile)) is not None:
+        # Its start holds the launch that `price` adds.
+        return np.maximum(chain_seconds(vector, gpu, entry.numbers) - profile.kernel_s, 0.0)
+    return vector_bytes(vector) / (_rates(vector, profile).bandwidth * gpu.hbm_bytes_per_s)
 
-    Chains of a transformer's layer that find their input in L2 have numbers of their own.
+
+def chain_seconds(vector: Elementwise, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
+    """Return the seconds of a chain as engines run it, its start included."""
+    moved = vector_bytes(vector)
+    kept = moved / 2.0 if vector.reads == vector.writes else moved
+    lost = lost_of_l2(kept / (numbers["share"] * gpu.l2_bytes))
+    far = lost * np.maximum(moved - numbers["rest"] * gpu.l2_bytes, 0.0)
+    slow = numbers["bandwidth"] * gpu.hbm_bytes_per_s
+    fast = np.maximum(numbers["l2"] * gpu.sm_count * gpu.clock_hz, slow)
+    seconds = numbers["start_s"] + (moved - far) / fast + far / slow
+    return np.asarray(seconds, np.float64)
+
+
+def chain_of(name: str) -> str:
+    """Return which of a layer's chains an operator is.
+
+    >>> chain_of("ffn_norm"), chain_of("rotary_cache_write"), chain_of("weighted_sum")
+    ('chain_norm', 'chain_rotary', '')
     """
-    resident_s = resident_seconds(vector, gpu, profile)
-    if resident_s is not None:  # its start holds the launch that `price` adds
-        return np.maximum(resident_s - profile.kernel_s, 0.0)
-    rates = vector_rates(vector, profile)
-    return vector_bytes(vector) / (rates.bandwidth * gpu.hbm_bytes_per_s)
-
-
-def vector_call_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of a call timed alone: the stream starts, runs and drains."""
-    rates = vector_rates(vector, profile)
-    return four_norm(vector_seconds(vector, gpu, profile) + rates.ramp_s, rates.dispatch_s)
-
-
-def vector_rates(vector: Elementwise, profile: Profile) -> VectorRates:
-    """Return the rates of the operator's class."""
-    return profile.vector[vector_class(vector, profile)]
-
-
-def vector_class(vector: Elementwise, profile: Profile) -> str:
-    """Return the class of rates: the operator's own, where measured, else by its inputs."""
-    if vector.name in profile.vector:
-        return vector.name
-    return "binary" if vector.reads > 1.0 else "unary"
+    if name.endswith("_norm"):
+        return "chain_norm"
+    if name.endswith("_activation"):
+        return "chain_activation"
+    return "chain_rotary" if name.startswith("rotary") else ""
 
 
 def vector_bytes(vector: Elementwise) -> Floats:
@@ -61,38 +74,41 @@ def vector_bytes(vector: Elementwise) -> Floats:
     return numbers * BYTES[vector.dtype]
 
 
-def vector_flops(vector: Elementwise) -> Floats:
-    """Return a count of arithmetic operations: one per number that comes in."""
-    return np.asarray(vector.elements, np.float64) * vector.reads
+def _chain_entry(vector: Elementwise, gpu: Gpu, profile: Profile) -> Entry | None:
+    """Return the numbers that apply to a chain; none to what is not one of a transformer's."""
+    kernel = chain_of(vector.name)
+    if not kernel or BYTES[vector.dtype] != BYTES["bf16"]:
+        return None
+    return entry_of(gpu, profile, kernel, ("bf16",))
 
 
-def vector_roofline_s(vector: Elementwise, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return vector_bytes(vector) / gpu.hbm_bytes_per_s
+def _class(vector: Elementwise, profile: Profile) -> str:
+    """Return the class of rates: the operator's own, where measured, else by its inputs."""
+    if vector.name in profile.vector:
+        return vector.name
+    return "binary" if vector.reads > 1.0 else "unary"
 
 
-def _class(vector: Elementwise, _gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
-    return np.array(vector_class(vector, profile))
+def _rates(vector: Elementwise, profile: Profile) -> VectorRates:
+    return profile.vector[_class(vector, profile)]
 
 
-def _band(vector: Elementwise, gpu: Gpu, profile: Profile) -> Band | None:
-    entry = resident_entry(vector, gpu, profile)
-    return None if entry is None else entry.band
+def _call(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
+    rates = _rates(vector, profile)
+    return rates.ramp_s, rates.dispatch_s
 
 
-def _origin(vector: Elementwise, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    if (entry := resident_entry(vector, gpu, profile)) is not None:
-        return entry.calibrated, False
-    return vector_rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
+def _origin(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+    return _rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
 
 
 FAMILY = Family(
     seconds=vector_seconds,
-    call_seconds=vector_call_seconds,
-    flops=vector_flops,
+    call=_call,
+    flops=lambda vector: np.asarray(vector.elements, np.float64) * vector.reads,
     moved_bytes=vector_bytes,
-    roofline_s=vector_roofline_s,
-    classes=_class,
+    streams=True,
+    classes=lambda vector, _gpu, profile: _class(vector, profile),
+    entry=_chain_entry,
     origin=_origin,
-    band=_band,
 )

@@ -1,4 +1,4 @@
-"""Norms and softmax read a row once if it stays on chip, and again if L2 has lost it meanwhile.
+"""The time of norms and softmax, which read a row again where L2 has lost it meanwhile.
 
 Short rows stay in registers: one read, one write. A block that owns a longer row walks it several
 times (softmax: maximum, sum, result; layer norm: moments, result) and finds it in L2 as long as all
@@ -12,11 +12,10 @@ numbers and thread, and a step per number for what is left over.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
-from simulators.kernels.levels import as_sold
+from simulators.catalog.gpu import Gpu, as_sold
+from simulators.core.jit import Floats
+from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
 from simulators.kernels.profile import Profile, ReductionRates
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import BYTES, Norm
@@ -39,28 +38,15 @@ REGISTER_BYTES_PER_CLOCK = 64.0
 LEFTOVER_STEP = 0.8
 """A scalar step over a row's remainder takes nearly as long as one over four numbers."""
 
-Floats = NDArray[np.float64]
-
 
 def reduction_class(norm: Norm) -> str:
     """Return the class of rates; an RMS norm runs as a layer norm does."""
     return "softmax" if norm.kind == "softmax" else "layer_norm"
 
 
-def reduction_call_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of a call timed alone."""
-    rates = reduction_rates(norm, profile)
-    return four_norm(reduction_seconds(norm, gpu, profile) + rates.ramp_s, rates.dispatch_s)
-
-
-def reduction_rates(norm: Norm, profile: Profile) -> ReductionRates:
-    """Return the rates of the operator's class."""
-    return profile.reduction[reduction_class(norm)]
-
-
 def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one row reduction while it streams."""
-    rates = reduction_rates(norm, profile)
+    rates = _rates(norm, profile)
     rows, cols = (np.asarray(x, np.float64) for x in (norm.rows, norm.cols))
     row_bytes = cols * BYTES[norm.dtype]
     softmax = reduction_class(norm) == "softmax"
@@ -93,22 +79,17 @@ def reduction_bytes(norm: Norm) -> Floats:
     return 2.0 * numbers * BYTES[norm.dtype]
 
 
-def reduction_flops(norm: Norm) -> Floats:
-    """Return a count of arithmetic operations: about four per number."""
-    return 4.0 * np.asarray(norm.rows, np.float64) * np.asarray(norm.cols, np.float64)
+def _rates(norm: Norm, profile: Profile) -> ReductionRates:
+    return profile.reduction[reduction_class(norm)]
 
 
-def reduction_roofline_s(norm: Norm, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
-    return reduction_bytes(norm) / gpu.hbm_bytes_per_s
-
-
-def _class(norm: Norm, _gpu: Gpu, _profile: Profile) -> NDArray[np.str_]:
-    return np.array(reduction_class(norm))
+def _call(norm: Norm, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
+    rates = _rates(norm, profile)
+    return rates.ramp_s, rates.dispatch_s
 
 
 def _origin(norm: Norm, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    return reduction_rates(norm, profile).calibrated and norm.dtype == MEASURED_DTYPE, False
+    return _rates(norm, profile).calibrated and norm.dtype == MEASURED_DTYPE, False
 
 
 def _softmax_threads(cols: Floats, vector: float) -> Floats:
@@ -118,19 +99,12 @@ def _softmax_threads(cols: Floats, vector: float) -> Floats:
     return np.clip(threads, WARP, LONGEST_BLOCK)
 
 
-def lost_of_l2(filled: Floats) -> Floats:
-    """Return the share of rows that L2 has lost when they are read again."""
-    square = filled * filled
-    sharp = square * square * square  # the sixth power: how suddenly, read off A100 and V100 alike
-    return sharp / (1.0 + sharp)
-
-
 FAMILY = Family(
     seconds=reduction_seconds,
-    call_seconds=reduction_call_seconds,
-    flops=reduction_flops,
+    call=_call,
+    flops=lambda norm: 4.0 * np.asarray(norm.rows, np.float64) * np.asarray(norm.cols, np.float64),
     moved_bytes=reduction_bytes,
-    roofline_s=reduction_roofline_s,
-    classes=_class,
+    streams=True,
+    classes=lambda norm, _gpu, _profile: reduction_class(norm),
     origin=_origin,
 )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
-from simulators.core.contract import categories, numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler

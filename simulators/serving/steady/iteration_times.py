@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulators.catalog.model import LanguageModel
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
-from simulators.core.contract import numbers
+from simulators.core.columns import numbers
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
@@ -166,14 +166,9 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
 def _step(
     decodes: Floats, keys: Floats, prompts: Iterations, beside: Floats, as_rows: bool = False
 ) -> Step:
-    """Return a step of batches of decodes, and behind them batches with prompts.
+    """Return a step of batches of decodes, and behind them batches with prompts and decodes beside.
 
-    Args:
-        decodes: of each batch of decodes.
-        keys: that a decode reads, by batch or, `as_rows`, by column.
-        prompts: the batches with prompts.
-        beside: their decodes.
-        as_rows: whether each batch is a row of its own.
+    A decode reads so many keys by batch or, where each batch is a row (`as_rows`), by column.
     """
     none = np.zeros(decodes.size)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.contract import categories, numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import token_counts
 from simulators.serving.steady.columns import Lengths

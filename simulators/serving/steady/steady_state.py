@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.composition.replica import Replica
-from simulators.core.contract import OUTCOME, STATUSES, schema_of
+from simulators.core.columns import OUTCOME, STATUSES, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
@@ -54,11 +54,7 @@ ROWS_AT_ONCE = 1024
 
 
 def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return one row of metrics per row of `batch`; rows of one replica are priced together.
-
-    Raises:
-        UserError: a choice means nothing.
-    """
+    """Return one row of metrics per row of `batch`; rows of one replica are priced together."""
     check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
@@ -84,12 +80,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
-    """Return the metrics of one point.
-
-    Raises:
-        Infeasible: it cannot be built.
-        UserError: a choice means nothing.
-    """
+    """Return the metrics of one point, or raise why it cannot be built."""
     row = evaluate_analytic(
         pa.RecordBatch.from_pylist([asdict(point)], schema=schema_of(ServingPoint))
     ).to_pylist()[0]

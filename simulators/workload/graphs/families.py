@@ -1,4 +1,4 @@
-"""A model that is no decoder names its family, and its family draws its graph.
+"""Draws the graph of a model by its name: each family of models is a class that draws itself.
 
 A file in `catalog/graphs/` states `family` and the sizes that family asks for; a Hugging Face
 `config.json` of one of the known kinds is read the same way. Adding a family is adding a class

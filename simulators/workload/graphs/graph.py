@@ -1,4 +1,4 @@
-"""A model's graph holds its operators as its author wrote them, each with what it reads.
+"""A model as a graph of the operators its author wrote, each with what it reads.
 
 One list of nodes answers for every phase: which kernels a forward pass runs, what the backward pass
 adds, what has to be kept for it in between, and how many weights there are. Layers that repeat are

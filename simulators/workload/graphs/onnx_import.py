@@ -1,4 +1,4 @@
-"""An ONNX file is a graph already: its operators become nodes, its initialisers their weights.
+"""Reads an ONNX file as a graph: its operators become nodes, its initialisers their weights.
 
 Shapes are those that ONNX infers once the first rank of every input is the batch. Reading needs the
 package `onnx`, an extra that is imported when a file is read.

@@ -1,4 +1,4 @@
-"""A GPU of a replica holds its share of the weights, the KV cache, and one layer's activations.
+"""The bytes on a GPU of a replica: its share of weights and KV cache, one layer's activations.
 
 Tensor parallelism splits matrices; norms, routers and the down-projections of latent attention
 are copied to every rank, and so are key-value heads where there are fewer of them than ranks

@@ -1,4 +1,4 @@
-"""An iteration is described by a few sums over its requests, so that unequal requests add up."""
+"""One iteration as a few sums over its requests, so that unequal requests add up."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Time of a collective over several nodes: measured inside a node, modelled between nodes.
+
+Over several dimensions the innermost is a node. The buffer is reduce-scattered inside, combined
+between nodes by each GPU for its share, and gathered inside; the parts follow one another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE
+from simulators.collectives.closed.phase_model import collectives_ns
+from simulators.collectives.closed.phases import OP, PLAN, SIZE
+from simulators.collectives.measured import Timed, measured_time
+from simulators.collectives.topologies.blocks import RANKS
+from simulators.collectives.topologies.plan import NS, Plan
+from simulators.core.errors import Infeasible
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def measured_s(
+    plan: Plan,
+    *,
+    collective: str,
+    gpu: str,
+    library: str,
+    dtype: str,
+    size_bytes: Floats,
+    requests: Ints,
+    memory_bytes_per_s: Floats,
+) -> Timed:
+    """Return the time on a node, or on several.
+
+    Raises:
+        UnknownNameError: nobody measured the library on this GPU.
+        Infeasible: nobody measured this collective with it.
+    """
+    inside = plan.topology.dimensions[0].ranks
+
+    def timed(part: str) -> Timed:
+        return measured_time(
+            gpu=gpu, library=library, collective=part, dtype=dtype, ranks=inside,
+            size_bytes=size_bytes,
+        )  # fmt: skip
+
+    if plan.ranks == inside:
+        return timed(collective)
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    parts = [timed(part) for part in halves.get(collective, (collective,))]
+    between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
+    time_s, lo_s, hi_s = between_s, between_s, between_s
+    for part in parts:
+        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
+    return Timed(time_s, lo_s, hi_s, np.ones(size_bytes.shape, bool), calibrated=False)
+
+
+def _between_s(
+    plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
+) -> Floats:
+    """Return what the dimensions between nodes take, by the phase model."""
+    whole = plan.whole.copy()
+    whole[0, RANKS] = 1
+    op = COLLECTIVES.index(collective)
+    nodes = int(np.prod(whole[:, RANKS]))
+    asked = requests.copy()
+    asked[:, PLAN] = 0
+    size = share_bytes / nodes if op == ALL_GATHER else share_bytes
+    if collective in ("all_to_all", "send_recv", "broadcast"):
+        size = share_bytes * plan.whole[0, RANKS]
+    asked[:, OP], asked[:, SIZE] = op, np.maximum(size.astype(np.int64), 1)
+    taken = np.zeros(len(asked), np.int64)
+    collectives_ns(asked, memory_bytes_per_s, whole[None], plan.rates[None], taken)
+    if (taken == IMPOSSIBLE).any():
+        raise Infeasible(
+            "no_such_algorithm", f"{collective} over {nodes} nodes of {plan.topology.name}"
+        )
+    return taken / NS

@@ -1,0 +1,115 @@
+"""Chunks and phases of a collective over several dimensions.
+
+A buffer is cut into chunks, and each chunk passes phases of one dimension each. The bandwidth-aware
+all-reduce reduce-scatters inwards to outwards, all-reduces on the outermost dimension what is left,
+and all-gathers back; the baseline all-reduces the whole chunk on each dimension in turn (Rashidi et
+al., "Themis", 2022, section 2).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from simulators.collectives.algorithms import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    COLLECTIVES,
+    REDUCE_SCATTER,
+    SEND_RECV,
+)
+from simulators.collectives.topologies.blocks import MAX_DIMENSIONS
+from simulators.core.jit import Ints, array, i8, kernel, matrix
+
+PLAN, OP, SIZE, SPLITS, ACTIVE, QUEUES, ENDPOINT_NS, BASELINE = range(8)
+"""Columns of a request: which network, which collective, its bytes, chunks it is cut into and that
+a dimension works on at once, queues, endpoint delay, whether phases have the baseline order."""
+DIMENSION, PHASE_OP, PAYLOAD, HALF = range(4)
+"""Columns of a phase."""
+MAX_PHASES: Final = 2 * MAX_DIMENSIONS - 1
+ANY_QUEUE, FIRST_HALF, SECOND_HALF = range(3)
+"""Which queues of its dimension a phase may use."""
+
+
+def request(
+    collective: str,
+    size: int,
+    *,
+    splits: int = 4,
+    active: int = 2,
+    queues: int = 1,
+    endpoint_ns: int = 10,
+    baseline: bool = False,
+) -> Ints:
+    """Return a request, by default with the settings of ASTRA-sim's HGX H100."""
+    op = COLLECTIVES.index(collective)
+    return np.array([0, op, size, splits, active, queues, endpoint_ns, baseline], np.int64)
+
+
+def phases_of(ranks: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
+    """Return the phases of one chunk over dimensions of so many ranks."""
+    phases = np.zeros((MAX_PHASES, 4), np.int64)
+    return phases[: lay_out(op, int(baseline), np.ascontiguousarray(ranks), chunk, phases)]
+
+
+@kernel(i8(i8, i8, array(i8), i8, matrix(i8)))
+def lay_out(op: int, is_baseline: int, ranks: Ints, chunk: int, phases: Ints) -> int:
+    """Write the phases of one chunk and return their number; dimensions of one rank are skipped."""
+    count, last, size = 0, -1, chunk
+    for d in range(ranks.size):
+        if ranks[d] > 1:
+            last = d
+    is_aware = op == ALL_REDUCE and is_baseline == 0
+    phases[:, HALF] = FIRST_HALF if is_aware else ANY_QUEUE
+    is_inwards = op in (ALL_GATHER, BROADCAST)
+    for place in range(last + 1):
+        d = last - place if is_inwards else place
+        if ranks[d] == 1 or (op == SEND_RECV and count > 0):
+            continue
+        phases[count, DIMENSION], phases[count, PHASE_OP], phases[count, PAYLOAD] = d, op, size
+        if is_aware and d < last:
+            phases[count, PHASE_OP] = REDUCE_SCATTER
+        if phases[count, PHASE_OP] == REDUCE_SCATTER:
+            size = size // ranks[d]
+        elif op == ALL_GATHER:
+            size = size * ranks[d]
+        count += 1
+    if is_aware:
+        for d in range(last - 1, -1, -1):
+            if ranks[d] > 1:
+                phases[count, DIMENSION], phases[count, PHASE_OP] = d, ALL_GATHER
+                phases[count, PAYLOAD], phases[count, HALF] = size, SECOND_HALF
+                size = size * ranks[d]
+                count += 1
+    return count
+
+
+@kernel(i8(i8, i8, i8))
+def queue_of(half: int, queues: int, turn: int) -> int:
+    """Return the queue of its dimension that a stream joins: in turn among those it may use."""
+    if half == FIRST_HALF:
+        return turn % max(1, queues // 2)
+    if half == SECOND_HALF:
+        return queues // 2 + turn % (queues - queues // 2)
+    return turn % queues
+
+
+@kernel(i8(array(i8), i8))
+def chunk_bytes(asked: Ints, ranks: int) -> int:
+    """Return the bytes of a chunk; but of all-gathers no chunk is smaller than the ranks are."""
+    least = 1 if asked[OP] == ALL_GATHER else ranks
+    return max(int(asked[SIZE] // asked[SPLITS]), least)
+
+
+@kernel(i8(array(i8), i8))
+def chunks_of(asked: Ints, ranks: int) -> int:
+    """Return the number of chunks; an indivisible size adds one of full size.
+
+    >>> chunks_of(request("all_reduce", 1000), 8), chunks_of(request("all_reduce", 1002), 8)
+    (4, 5)
+    """
+    if asked[OP] != ALL_GATHER and asked[SIZE] // asked[SPLITS] < ranks:
+        return int(asked[SPLITS])
+    return -(-int(asked[SIZE]) // chunk_bytes(asked, ranks))

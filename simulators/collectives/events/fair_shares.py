@@ -1,0 +1,89 @@
+"""Max-min fair rates of messages that share links.
+
+Every flow gets as much as it can without taking from a flow that has less: the links fill up one
+after another, the tightest first (Bertsekas and Gallager, "Data Networks", 1992, section 6.5). It
+is what long-lived transport on a lossless fabric tends to, and what a queue per message cannot
+show: incast of n senders, and uplinks of a leaf that are fewer than its ports.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
+
+DONE: Final = 1e-12
+"""Bytes of a flow over its size below which it has ended: rounding, not data."""
+
+
+@kernel(
+    void(
+        array(i8), i8, matrix(i8), array(f8), matrix(f8), array(f8), array(i8), array(i8),
+    ),
+    borrows=True,
+)  # fmt: skip
+def fair_rates(
+    flying: Ints, count: int, routes: Ints, capacity: Floats, shares: Floats, room: Floats,
+    load: Ints, used: Ints,
+) -> None:  # fmt: skip
+    """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
+
+    Args:
+        flying: which flows share.
+        count: how many of them.
+        routes: per flow the links it crosses, filled up with -1; one crossed twice counts twice.
+        capacity: per link.
+        shares: per flow: bytes left, rate; the rate is filled in.
+        room: scratch, per link.
+        load: scratch, per link; zeros, and left as zeros.
+        used: scratch, per link.
+    """
+    links = 0
+    for i in range(count):
+        shares[flying[i], 1] = 0.0
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            if load[link] == 0:
+                used[links], room[link] = link, capacity[link]
+                links += 1
+            load[link] += 1
+    pending = count
+    while pending > 0:
+        tightest = np.inf
+        for k in range(links):
+            if load[used[k]] > 0:
+                tightest = min(tightest, room[used[k]] / load[used[k]])
+        for i in range(count):
+            flow = flying[i]
+            if shares[flow, 1] > 0.0:
+                continue
+            is_held = False
+            for link in routes[flow]:
+                if link >= 0 and room[link] <= tightest * load[link] * (1.0 + DONE):
+                    is_held = True
+            if is_held:
+                shares[flow, 1] = tightest
+                pending -= 1
+        _fill(flying, count, routes, shares, capacity, room, load)
+
+
+@kernel(void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), borrows=True)
+def _fill(
+    flying: Ints, count: int, routes: Ints, shares: Floats, capacity: Floats, room: Floats,
+    load: Ints,
+) -> None:  # fmt: skip
+    """Write what every link has left for the flows that have no rate yet, and how many they are."""
+    for i in range(count):
+        for link in routes[flying[i]]:
+            if link >= 0:
+                room[link], load[link] = capacity[link], 0
+    for i in range(count):
+        rate = shares[flying[i], 1]
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            room[link] -= rate
+            load[link] += int(rate == 0.0)

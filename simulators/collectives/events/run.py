@@ -1,0 +1,271 @@
+"""One collective through the event loop: its phases laid out, its ranks one or all."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.collectives.algorithms import DIRECT, HALVING_DOUBLING, IMPOSSIBLE, IN_NETWORK
+from simulators.collectives.algorithms.steps import (
+    in_flight,
+    message_of,
+    offset_of,
+    reducing,
+    sends,
+)
+from simulators.collectives.algorithms.trees import NO_TREE, STAR, shape_of
+from simulators.collectives.closed import phases as asked_for
+from simulators.collectives.closed.phases import chunk_bytes, chunks_of, phases_of, queue_of
+from simulators.collectives.events import state as at
+from simulators.collectives.events.links import LEAF_DOWN, LEAF_UP, links_of
+from simulators.collectives.events.loop import run
+from simulators.collectives.events.state import PHASES, PhaseTable, Settings, World
+from simulators.collectives.topologies import blocks
+from simulators.collectives.topologies.blocks import (
+    BLOCK,
+    FAT_TREE_BLOCK,
+    LEAF,
+    RANKS,
+    RING_BLOCK,
+    SWITCH_BLOCK,
+    log2,
+)
+from simulators.collectives.topologies.plan import Plan
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Ints, i8, kernel, matrix, void
+
+EVENT_LIMIT = 500_000_000
+"""Link events after which a run is given up: about a minute."""
+MOST_MESSAGES = 1 << 21
+"""Messages that may be under way at once, of a run that is begun: half a gigabyte."""
+
+
+class Report(NamedTuple):
+    """What a run came to."""
+
+    finish_ns: int
+    sent: int  # messages
+    delivered: int
+    link_events: int
+    unfinished: int  # chunks, if it was given up
+    busy_ns: tuple[int, ...]  # of the busiest link of each dimension
+
+
+def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
+    """Say whether every phase of a collective can be simulated message by message."""
+    for d, part, *_ in phases_of(plan.whole[:, RANKS], op, plan.ranks * 2, baseline=baseline):
+        row = plan.whole[d]
+        if row[blocks.ALGORITHM] == IN_NETWORK and row[BLOCK] not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
+            return False
+        if sends(int(row[blocks.ALGORITHM]), int(part), int(row[RANKS])) == IMPOSSIBLE:
+            return False
+    return True
+
+
+def simulate(
+    plan: Plan,
+    request: Ints,
+    memory_bytes_per_s: float,
+    *,
+    every_rank: bool = False,
+    is_fair: bool = False,
+) -> Report:
+    """Return what a run reports.
+
+    Args:
+        plan: the network.
+        request: columns as of `phases`.
+        memory_bytes_per_s: of the local memory.
+        every_rank: simulate all ranks even where one stands for all.
+        is_fair: messages share links max-min fairly instead of taking turns.
+
+    Raises:
+        Infeasible: too many messages would be under way at once.
+    """
+    slack = 1
+    while True:
+        world = world_of(
+            plan, request, memory_bytes_per_s, every_rank=every_rank, is_fair=is_fair, slack=slack
+        )
+        run(world, EVENT_LIMIT)
+        if world.report[at.UNFINISHED] != at.NO_ROOM:
+            break
+        slack *= 4
+    busy_ns = world.busy_ns.reshape(world.settings.ranks, -1)
+    firsts = world.first_link.tolist()
+    busiest = [
+        int(busy_ns[:, first:last].max(initial=0.0)) for first, last in itertools.pairwise(firsts)
+    ]
+    finish_ns, sent, delivered, link_events, unfinished = world.report.tolist()
+    return Report(finish_ns, sent, delivered, link_events, unfinished, tuple(busiest))
+
+
+def world_of(
+    plan: Plan,
+    request: Ints,
+    memory_bytes_per_s: float,
+    *,
+    every_rank: bool,
+    is_fair: bool,
+    slack: int,
+) -> World:
+    """Return the arrays of a run before its first event; `slack` multiplies the room for events."""
+    whole, queues = plan.whole, int(request[asked_for.QUEUES])
+    streams = chunks_of(request, plan.ranks)
+    phases = phases_of(
+        whole[:, RANKS], int(request[asked_for.OP]), chunk_bytes(request, plan.ranks),
+        baseline=bool(request[asked_for.BASELINE]),
+    )  # fmt: skip
+    alike = np.zeros(len(whole), np.int64) if every_rank else _alike(plan, phases)
+    counted = np.where(alike == 1, 1, whole[:, RANKS])
+    ranks = int(np.prod(counted))
+    first_link = np.cumsum([0, *(links_of(int(d[BLOCK]), int(d[RANKS])) for d in whole)])
+    first_slot = np.cumsum([0, *(_peers(d) for d in whole)])
+    owned, slots, lines = int(first_link[-1]), int(first_slot[-1]), len(whole) * queues
+    servers = -(-int(request[asked_for.ACTIVE]) // queues)
+    widest = max(_widest(whole[d], int(op)) for d, op, *_ in phases)
+    at_once = min(streams, lines * servers)
+    room = slack * (64 + 2 * ranks * at_once * widest)
+    waiting = ranks * streams * slots
+    if max(room, waiting) > MOST_MESSAGES:
+        raise Infeasible(
+            "too_many_messages",
+            f"{ranks:,} ranks with {streams:,} chunks may have {max(room, waiting):,} messages "
+            f"under way; up to {MOST_MESSAGES:,} are simulated",
+        )
+    clock = np.zeros(at.COUNTERS, np.int64)
+    clock[at.SPARES] = room
+    links, sharing = ranks * owned, room if is_fair else 1
+    route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
+    return World(
+        settings=Settings(
+            ranks, streams, len(phases), servers, queues, int(request[asked_for.ENDPOINT_NS]),
+            owned, widest * (at_once + 1), int(is_fair), memory_bytes_per_s,
+        ),
+        phases=_tabulated(whole, phases, streams, queues),
+        whole=whole,
+        latency_ns=np.ascontiguousarray(plan.rates[:, blocks.LATENCY_NS]),
+        strides=np.cumprod([1, *counted[:-1]]),
+        is_alike=alike,
+        uplinks=_uplinks(plan),
+        first_link=first_link,
+        first_slot=first_slot,
+        state=np.zeros((ranks * streams, at.STREAM_FIELDS), np.int64),
+        matched=np.zeros((ranks * streams, slots), np.int64),
+        head=np.full(ranks * lines, -1, np.int64),
+        tail=np.full(ranks * lines, -1, np.int64),
+        running=np.zeros(ranks * lines, np.int64),
+        follower=np.full(ranks * streams, -1, np.int64),
+        messages=np.zeros((room, at.MESSAGE_FIELDS), np.int64),
+        spare=np.arange(room)[::-1].copy(),
+        shares=np.zeros((sharing, 3)),
+        routes=np.full((sharing, route if is_fair else 1), -1, np.int64),
+        flying=np.zeros(sharing, np.int64),
+        shared_until_ns=np.zeros(1),
+        capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
+        room=np.zeros(links),
+        load=np.zeros(links, np.int64),
+        used=np.zeros(links, np.int64),
+        free_at=np.zeros(links, np.int64),
+        busy_ns=np.zeros(links),
+        queue=np.zeros((room, 3), np.int64),
+        event=np.zeros(2, np.int64),
+        clock=clock,
+        report=np.zeros(at.UNFINISHED + 1, np.int64),
+    )  # fmt: skip
+
+
+def _alike(plan: Plan, phases: Ints) -> Ints:
+    """Say of which dimensions one rank stands for all: it does the same at the same time.
+
+    Ranks of a tree have different parts. On a ring, partners of halving-doubling share links with
+    some ranks and not with others; in a fat tree some peers are behind the same leaf switch.
+    """
+    alike = np.ones(len(plan.whole), np.int64)
+    for d, op, *_ in phases:
+        row = plan.whole[d]
+        algorithm = int(row[blocks.ALGORITHM])
+        if algorithm == IN_NETWORK:
+            continue
+        is_odd = row[BLOCK] == RING_BLOCK and algorithm == HALVING_DOUBLING
+        is_split = row[BLOCK] == FAT_TREE_BLOCK and row[RANKS] > row[LEAF]
+        if is_odd or is_split or shape_of(algorithm, int(op)) != NO_TREE:
+            alike[d] = 0
+    return alike
+
+
+def _peers(dimension: Ints) -> int:
+    """Return how many slots the peers of a stream need: two in a tree, for below and above."""
+    algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
+    if algorithm == DIRECT:
+        return max(ranks, 2)
+    return max(log2(ranks) + 1 if algorithm == HALVING_DOUBLING else 2, 2)
+
+
+def _widest(dimension: Ints, op: int) -> int:
+    """Return the most messages a rank sends at one time."""
+    algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
+    shape = shape_of(algorithm, op)
+    if shape == STAR or algorithm == DIRECT:
+        return ranks
+    return 1 if shape == NO_TREE else ranks.bit_length() + 1
+
+
+def _uplinks(plan: Plan) -> Ints:
+    """Return the uplinks of a leaf switch, at most as many as its ports."""
+    leaf, over = plan.whole[:, LEAF], plan.rates[:, blocks.OVERSUBSCRIPTION]
+    return np.clip(np.ceil(leaf / over), 1, np.maximum(leaf, 1)).astype(np.int64)
+
+
+def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> NDArray[np.float64]:
+    """Return bytes per ns of every link, of rank after rank."""
+    own = np.ones(int(first_link[-1]))
+    uplinks = _uplinks(plan)
+    for d, (row, rates) in enumerate(zip(plan.whole, plan.rates, strict=True)):
+        own[first_link[d] : first_link[d + 1]] = rates[blocks.BYTES_PER_NS]
+        if row[BLOCK] == FAT_TREE_BLOCK:
+            trunk = row[LEAF] / rates[blocks.OVERSUBSCRIPTION]
+            share = trunk if is_fair else min(1.0, trunk / uplinks[d])
+            if is_fair and row[blocks.ALGORITHM] == IN_NETWORK:
+                share = min(1.0, trunk)
+            own[first_link[d] + LEAF_UP : first_link[d] + LEAF_DOWN + 1] *= share
+    return np.tile(own, ranks)
+
+
+def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTable:
+    """Return what is looked up about every phase, and bytes and peers of its steps."""
+    columns = 1
+    for d in phases[:, asked_for.DIMENSION]:
+        if whole[d, blocks.ALGORITHM] == DIRECT:
+            columns = max(columns, 2 * int(whole[d, RANKS]))
+        if whole[d, blocks.ALGORITHM] == HALVING_DOUBLING:
+            columns = max(columns, 2 * log2(int(whole[d, RANKS])) + 2)
+    facts = np.zeros((10, len(phases)), np.int64)
+    steps = np.zeros((2, len(phases), columns), np.int64)
+    halves = phases[:, asked_for.HALF].tolist()
+    turns = np.array([[queue_of(half, queues, s) for s in range(streams)] for half in halves])
+    table = PhaseTable._make((*facts, *steps, turns))
+    tabulate(whole, np.ascontiguousarray(phases), table)
+    return table
+
+
+@kernel(void(matrix(i8), matrix(i8), PHASES))
+def tabulate(whole: Ints, phases: Ints, out: PhaseTable) -> None:
+    """Write what the steps of every phase send and wait for."""
+    for p in range(phases.shape[0]):
+        d, op = phases[p, asked_for.DIMENSION], phases[p, asked_for.PHASE_OP]
+        ranks, algorithm = whole[d, RANKS], whole[d, blocks.ALGORITHM]
+        window, payload = whole[d, blocks.WINDOW], phases[p, asked_for.PAYLOAD]
+        out.algorithm[p], out.op[p], out.axis[p], out.ranks[p] = algorithm, op, d, ranks
+        out.sends[p] = sends(algorithm, op, ranks)
+        out.charged[p] = reducing(algorithm, op, ranks, window)
+        out.flight[p] = in_flight(algorithm, op, ranks, window)
+        out.shape[p] = shape_of(algorithm, op)
+        out.is_uniform[p] = int(algorithm != HALVING_DOUBLING)
+        out.is_steady[p] = int(algorithm != HALVING_DOUBLING and algorithm != DIRECT)
+        for step in range(out.bytes_of.shape[1]):
+            out.bytes_of[p, step] = message_of(algorithm, op, ranks, payload, step)
+            out.offset_of[p, step] = offset_of(algorithm, op, ranks, step)

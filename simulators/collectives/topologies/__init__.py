@@ -1,0 +1,1 @@
+"""Networks: building blocks, their products, and shipped descriptions as TOML files."""

@@ -1,0 +1,1 @@
+"""Graphs of compute and communication: their files, and when their operators run."""

@@ -1,0 +1,202 @@
+"""Points and metrics as Arrow columns: the schema of a dataclass, a batch in, a batch out."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.errors import Infeasible
+from simulators.core.folder import FOLDERS
+
+P = TypeVar("P")
+M = TypeVar("M")
+
+STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
+"""Every point ends as a row; a simulator itself says `ok` or `infeasible`, the engine the rest."""
+
+FLAGS = ("calibrated", "extrapolated")
+OUTCOME = pa.schema(
+    [
+        pa.field("status", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("reason", pa.string()),
+        *(pa.field(name, pa.bool_()) for name in FLAGS),
+    ]
+)
+
+
+def schema_of(kind: type) -> pa.Schema:
+    """Return the Arrow schema of a point, facts or metrics dataclass; units travel as metadata.
+
+    >>> @dataclass(frozen=True)
+    ... class Point:
+    ...     model: str
+    ...     tp: int = 1
+    >>> schema_of(Point).types
+    [DataType(string), DataType(int64)]
+    """
+    return _schema_of(kind)
+
+
+@functools.cache
+def _schema_of(kind: Any) -> pa.Schema:
+    hints = typing.get_type_hints(kind)
+    return pa.schema(
+        [
+            pa.field(
+                f.name, _arrow_type(hints[f.name]), metadata={"unit": f.metadata.get("unit", "")}
+            )
+            for f in fields(kind)
+        ]
+    )
+
+
+def _arrow_type(hint: Any) -> pa.DataType:
+    """Return the Arrow type of a field's annotation; `X | None` is a nullable X."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[hint]
+
+
+def numbers(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
+    """Return a numeric or boolean column as an array (nulls become NaN)."""
+    column = batch.column(name)
+    if pa.types.is_dictionary(column.type) and not column.indices.null_count:
+        values: NDArray[Any] = column.dictionary.to_numpy(zero_copy_only=False)
+        decoded: NDArray[Any] = values[column.indices.to_numpy(zero_copy_only=False)]
+        return decoded
+    array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return a column as codes and the distinct values they stand for."""
+    column = batch.column(name)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    values = column.dictionary.to_pylist()
+    codes = column.indices
+    if codes.null_count:
+        codes, values = codes.fill_null(len(values)), [*values, None]
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64), values
+
+
+def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
+    """Return the rows of a batch as points of type `kind`."""
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    return [kind(*row) for row in zip(*(_cells(batch, name) for name in names), strict=True)]
+
+
+def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Return a column as Python values; equal ones of an encoded column are one object."""
+    if pa.types.is_dictionary(batch.column(name).type):
+        codes, values = categories(batch, name)
+        return [values[code] for code in codes.tolist()]
+    plain: list[Any] = batch.column(name).to_pylist()
+    return plain
+
+
+def outcome(
+    metrics: type,
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    infeasible: Sequence[str] | None = None,
+    calibrated: bool | NDArray[np.bool_] = False,
+    extrapolated: bool | NDArray[np.bool_] = False,
+) -> pa.RecordBatch:
+    """Build what `evaluate` returns from columns of numbers.
+
+    Args:
+        metrics: the simulator's metrics type.
+        columns: one array per field of `metrics`, all of one length.
+        infeasible: per row the reason a point cannot exist, or an empty string; its metrics become
+            null. None when every row is feasible.
+        calibrated: whether every figure behind a row was fitted to measurements.
+        extrapolated: whether a row lies outside the range some calibration was fitted on.
+    """
+    schema = schema_of(metrics)
+    rows = len(next(iter(columns.values())))
+    dead = None if infeasible is None else np.array([bool(r) for r in infeasible], dtype=bool)
+    arrays = {f.name: pa.array(columns[f.name], type=f.type, mask=dead) for f in schema}
+    flags = [
+        pa.array(np.broadcast_to(np.asarray(x, bool), rows)) for x in (calibrated, extrapolated)
+    ]
+    return _answer(schema, arrays, infeasible, flags)
+
+
+def evaluate_pointwise(
+    point: type[P], metrics: type[M], simulate: Callable[[P], M], batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return the outcome of `simulate` for each row; an `Infeasible` it raises is a row too."""
+    schema = schema_of(metrics)
+    found: list[M | None] = []
+    reasons: list[str] = []
+    for design in points_of(point, batch):
+        try:
+            found.append(simulate(design))
+            reasons.append("")
+        except Infeasible as verdict:
+            found.append(None)
+            reasons.append(str(verdict))
+    arrays = {
+        f.name: pa.array([None if r is None else getattr(r, f.name) for r in found], f.type)
+        for f in schema
+    }
+    nothing = pa.array(np.zeros(len(found), bool))
+    flags = [arrays.get(name, nothing).fill_null(False) for name in FLAGS]
+    return _answer(schema, arrays, reasons, flags)
+
+
+def _answer(
+    schema: pa.Schema,
+    arrays: Mapping[str, pa.Array],
+    infeasible: Sequence[str] | None,
+    flags: Sequence[pa.Array],
+) -> pa.RecordBatch:
+    """Return the metrics of a schema and the columns of `OUTCOME`, flags among them once."""
+    kept = [f for f in schema if f.name not in FLAGS]
+    rows = len(flags[0])
+    if infeasible is None:
+        codes, reason = np.zeros(rows, np.int8), pa.nulls(rows, pa.string())
+    else:
+        codes = np.array([bool(r) for r in infeasible], np.int8)
+        reason = pa.array([r or None for r in infeasible], pa.string())
+    status = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(STATUSES))
+    return pa.RecordBatch.from_arrays(
+        [*(arrays[f.name] for f in kept), status, reason, *flags],
+        schema=pa.schema([*kept, *OUTCOME]),
+    )
+
+
+@dataclass(frozen=True)
+class Pointwise(Generic[P, M]):
+    """Lift `simulate(point) -> metrics` to a `Simulator`; an infeasible point becomes nulls.
+
+    For event-driven models. A model that is a formula implements `evaluate` on columns instead.
+    The metrics type may have boolean fields `calibrated` and `extrapolated`; they become the
+    columns of those names. What a field `names` is part of a point's identity.
+    """
+
+    name: str
+    version: int
+    point: type[P]
+    metrics: type[M]
+    simulate: Callable[[P], M]
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Simulate every row on its own."""
+        return evaluate_pointwise(self.point, self.metrics, self.simulate, batch)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on the files that its fields name."""
+        names = {f.name: f.metadata.get("names", "") for f in fields(self.point)}  # type: ignore[arg-type]
+        folder = FOLDERS.get(names.get(name, ""))
+        return () if folder is None else (folder.find(str(value)),)

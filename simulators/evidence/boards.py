@@ -1,0 +1,132 @@
+"""What a data sheet alone is taken for: means and lines through all boards that were measured.
+
+fp32 operators were measured on boards of many architectures. A GPU that was not among them sustains
+the part of its peak that a line through the others says, by the arithmetic it is asked to do per
+joule; its other rates are means, and its tiles those of one board.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.catalog.gpu import Gpu, as_sold
+from simulators.core.calibration import read_calibration
+from simulators.evidence.intervals import LEAST_KNOWN, Band, band_from, stretched, widest_of
+from simulators.evidence.lookup import LEVELS, SUMMARY, Stamp, calibration_file, stamp
+
+SIGMAS = 3.0
+"""Three sigmas' worth of one board: ranges of few boards are stretched more than those of many."""
+
+LINE_BOARDS = 3
+"""A line through fewer boards than this says nothing about another; their mean stands in."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What of a GPU decides whose numbers it gets: scaled variants of a device share one."""
+
+    name: str
+    vendor: str
+    architecture: str
+    flops_per_j: float  # fp32 peak over the power limit: how hard the board presses on it
+
+
+@dataclass(frozen=True)
+class Board(Identity):
+    """A calibrated board in a few numbers: what other boards can borrow."""
+
+    rates: Mapping[str, Mapping[str, Any]]  # by operator class: compute, bandwidth, dispatch_s ...
+    bands: Mapping[str, Mapping[str, Band]]  # by level, then class: as if it had been left out
+
+
+def identity_of(gpu: Gpu) -> Identity:
+    """Return what decides whose numbers a GPU gets, of the real device behind a what-if one."""
+    sold = as_sold(gpu)
+    per_j = sold.peak_flops.get("fp32", 0.0) / sold.tdp_w
+    return Identity(gpu.measured_as or gpu.name, sold.vendor, sold.architecture, per_j)
+
+
+def boards() -> tuple[Board, ...]:
+    """Return all calibrated boards that shipped calibrations sum up."""
+    file = calibration_file("fp32", SUMMARY)
+    return () if file is None else _boards(file, stamp())
+
+
+@functools.lru_cache(maxsize=4)
+def _boards(file: Path, _now: Stamp) -> tuple[Board, ...]:
+    return tuple(
+        Board(
+            name=str(table["name"]),
+            vendor=str(table["vendor"]),
+            architecture=str(table["architecture"]),
+            flops_per_j=float(table["flops_per_j"]),
+            rates=table["rates"],
+            bands={
+                level: {
+                    label: band_from(band) for label, band in table["bands"].get(level, {}).items()
+                }
+                for level in LEVELS[:2]
+            },
+        )
+        for table in read_calibration(file)["board"]
+    )
+
+
+def of_architecture(architecture: str, peers: Sequence[Board]) -> Sequence[Board]:
+    """Return the boards of an architecture; all if there is none."""
+    return [board for board in peers if board.architecture == architecture] or peers
+
+
+def donor_of(kin: Sequence[Board]) -> str:
+    """Return whose tiles to borrow among boards: those of the one that sustains most of its peak.
+
+    A board that reaches its data sheet's clock shows its tiles without the mark of a power limit.
+    """
+
+    def sustained(board: Board) -> tuple[float, str]:
+        return float(board.rates.get("linear", {}).get("compute", 0.0)), board.name
+
+    return max(kin, key=sustained).name
+
+
+def mean_of(label: str, number: str, among: Sequence[Board], otherwise: float) -> float:
+    """Return the geometric mean of a number over boards: rates and overheads differ by factors."""
+    values = [board.rates[label][number] for board in among if label in board.rates]
+    return float(np.exp(np.mean(np.log(values)))) if values else otherwise
+
+
+def sustained_by_line(label: str, peers: Sequence[Board], flops_per_j: float) -> float:
+    """Return the part of the peak a board sustains, by the FLOPs asked of each joule.
+
+    A straight line through the other boards, between the least seen and one.
+    """
+    seen = [(b.flops_per_j, float(b.rates[label]["compute"])) for b in peers if label in b.rates]
+    x, s = np.array(seen).T
+    if len(seen) < LINE_BOARDS:
+        return float(np.mean(s))
+    slope = np.sum((x - x.mean()) * (s - s.mean())) / np.sum((x - x.mean()) ** 2)
+    guess = s.mean() + min(float(slope), 0.0) * (flops_per_j - x.mean())
+    return float(np.clip(guess, s.min(), max(1.0, s.max())))
+
+
+def bands_of_others(level: str, others: Sequence[Board]) -> dict[str, Band]:
+    """Return the bands of a device none of these boards is: as wide as theirs together, and more.
+
+    The next board falls outside the range of `n` seen ones more often than one row in ten, so the
+    range is stretched by `1 + SIGMAS / n`.
+    """
+    found: dict[str, list[Band]] = {}
+    for board in others:
+        for label, band in board.bands[level].items():
+            found.setdefault(label, []).append(band)
+    least = LEAST_KNOWN if level == "zero_shot" else 1.0
+    return {
+        label: stretched(widest_of(bands), 1.0 + SIGMAS / len(bands), least)
+        for label, bands in found.items()
+    }

@@ -1,0 +1,89 @@
+"""The 90 % interval of a prediction: what nine of ten measurements fell into.
+
+The interval is a ratio to the predicted time, read off residuals of rows nothing was fitted to,
+by operator class and by regime. A regime is a range of predicted times: short kernels scatter
+more than long ones. The less was measured on a device, the wider its band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+REGIMES_S = (2e-4, 2e-3)
+"""Regimes end here: below are calls dominated by launch and tail, above whole waves of tiles."""
+
+UNKNOWN = 2.0
+"""Without any measurement of an operator class, a factor of two either way is stated by choice."""
+
+LEAST_KNOWN = 1.25
+"""No rate of a board nobody measured is known within a quarter, however alike the others are."""
+
+COVERED = (0.05, 0.95)
+"""Quantiles of the residuals between which a 90 % interval lies."""
+
+ROWS_PER_REGIME = 30
+"""Fewer held-out rows than this say nothing about a twentieth of them; the whole class speaks."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Factors on the predicted time, one pair per regime."""
+
+    lo: tuple[float, ...]
+    hi: tuple[float, ...]
+
+
+WIDEST = Band((1.0 / UNKNOWN,) * (len(REGIMES_S) + 1), (UNKNOWN,) * (len(REGIMES_S) + 1))
+
+
+def band_from(table: Mapping[str, Any]) -> Band:
+    """Return the band a calibration file holds."""
+    return Band(tuple(map(float, table["lo"])), tuple(map(float, table["hi"])))
+
+
+def interval_s(
+    band: Band, latency_s: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lower and upper end of the 90 % interval of each latency.
+
+    >>> lo, hi = interval_s(Band((0.5, 0.8, 0.9), (2.0, 1.2, 1.1)), np.array([1e-5, 1.0]))
+    >>> hi.tolist()
+    [2e-05, 1.1]
+    """
+    regime = np.searchsorted(REGIMES_S, latency_s, side="right")
+    return latency_s * np.array(band.lo)[regime], latency_s * np.array(band.hi)[regime]
+
+
+def band_of(predicted_s: NDArray[np.float64], measured_s: NDArray[np.float64]) -> Band:
+    """Return the band of predictions that were not fitted to these measurements."""
+    ratio = measured_s / predicted_s
+    regime = np.searchsorted(REGIMES_S, predicted_s, side="right")
+    pairs = []
+    for number in range(len(REGIMES_S) + 1):
+        inside = ratio[regime == number]
+        lo, hi = np.quantile(inside if inside.size >= ROWS_PER_REGIME else ratio, COVERED)
+        pairs.append((min(float(lo), 1.0), max(float(hi), 1.0)))
+    return Band(tuple(lo for lo, _ in pairs), tuple(hi for _, hi in pairs))
+
+
+def widest_of(bands: list[Band]) -> Band:
+    """Return the band that contains all of these: another device may be as far off as any seen."""
+    if not bands:
+        return WIDEST
+    return Band(
+        tuple(min(column) for column in zip(*(band.lo for band in bands), strict=True)),
+        tuple(max(column) for column in zip(*(band.hi for band in bands), strict=True)),
+    )
+
+
+def stretched(band: Band, power: float, least: float = 1.0) -> Band:
+    """Return the band with both ends moved away from one, by a power of themselves at least."""
+    return Band(
+        tuple(min(lo**power, 1.0 / least) for lo in band.lo),
+        tuple(max(hi**power, least) for hi in band.hi),
+    )

@@ -1,0 +1,92 @@
+"""The fitted numbers of one fused kernel on a GPU: its own board's, or a relative's.
+
+Calibrations hold one entry per framework, kernel and precisions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulators.catalog.gpu import Gpu
+from simulators.core.calibration import read_calibration
+from simulators.evidence.intervals import Band, band_from
+from simulators.evidence.lookup import Stamp, calibrations, find
+from simulators.kernels.interpolation_grid import GridTable, grids_from
+from simulators.kernels.monotone_correction import Correction, correction_from
+from simulators.kernels.profile import Profile
+
+KINDS = ("mixed", "chain")
+"""Kinds of calibration with rules of their own are named by the first word of a kernel's name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The numbers of one kernel, and what they may be called here."""
+
+    framework: str
+    numbers: Mapping[str, float]
+    correction: Correction | None
+    grid: GridTable | None
+    band: Band  # of the 90 % interval
+    board: str  # that was measured
+    calibrated: bool  # measured on this GPU, in this precision
+
+
+def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> Entry | None:
+    """Return the entry for a kernel on a GPU; none if no table was ever fitted for it.
+
+    Args:
+        gpu: where it runs.
+        profile: says which framework and which level of information is asked for.
+        kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
+        dtypes: precisions, the wanted one first and acceptable ones after it.
+    """
+    own = profile.asked != "zero_shot"
+    name = gpu.measured_as or gpu.name
+    return _entry(name, gpu.architecture, profile.framework, own, kernel, dtypes, profile.stamp)
+
+
+@functools.lru_cache(maxsize=1024)
+def _entry(
+    gpu: str,
+    architecture: str,
+    framework: str,
+    own: bool,
+    kernel: str,
+    dtypes: tuple[str, ...],
+    now: Stamp,
+) -> Entry | None:
+    first = kernel.partition("_")[0]
+    found = find(
+        first if first in KINDS else "fused",
+        gpu,
+        architecture,
+        lambda board, whose, dtype: _tables(board, now).get(f"{whose}.{kernel}.{dtype}"),
+        framework=framework,
+        precisions=dtypes,
+        own=own,
+    )
+    if found is None:
+        return None
+    table = found.numbers
+    return Entry(
+        framework=found.framework,
+        numbers={key: float(value) for key, value in table["numbers"].items()},
+        correction=correction_from(table["bend"]) if found.whole and "bend" in table else None,
+        grid=grids_from(table["knots"]) if found.whole and "knots" in table else None,
+        band=found.widened(band_from(table["band"])),
+        board=found.board,
+        calibrated=found.is_own,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _tables(board: str, _now: Stamp) -> Mapping[str, Any]:
+    """Return a board's entries by name."""
+    found: dict[str, Any] = {}
+    for file in calibrations("fused").get(board, ()):
+        found |= read_calibration(file)["entry"]
+    return found

@@ -1,0 +1,62 @@
+"""What other rooms ask of this one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.catalog.cluster import load_cluster
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.collectives.algorithms import COLLECTIVES
+from simulators.collectives.price import (
+    EXTRAPOLATED,
+    MEASURED,
+    UNMODELLED,
+    CollectiveTime,
+    collective_time,
+)
+
+SIZES = np.array([2.0**12, 2.0**20, 2.0**28])
+H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")
+
+
+def summed(ranks: int, **given: object) -> CollectiveTime:
+    asked = {"gpu": H100, "cluster": DGX} | given
+    return collective_time("all_reduce", SIZES, ranks=ranks, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+@pytest.mark.parametrize(("cluster", "gpu"), [("dgx_h100", "h100_sxm"), ("dgx_v100", "v100_sxm")])
+def test_larger_buffers_take_longer_on_any_cluster(kind: str, cluster: str, gpu: str) -> None:
+    for ranks in (2, 8, 12, 16):
+        found = collective_time(
+            kind, SIZES, ranks=ranks, cluster=load_cluster(cluster), gpu=load_gpu(gpu)
+        )
+        assert np.all(np.diff(found.time_s) > 0.0)
+        assert np.all((found.lo_s <= found.time_s) & (found.time_s <= found.hi_s))
+
+
+def test_a_time_says_what_it_rests_on() -> None:
+    assert set(summed(8).level) == {MEASURED}
+    assert set(summed(6).level) == set(summed(16).level) == {EXTRAPOLATED}
+    doubled = what_if(H100, bandwidth_scale=2.0)
+    assert set(summed(8, gpu=doubled).level) == {EXTRAPOLATED}
+    v100 = {"gpu": load_gpu("v100_sxm"), "cluster": load_cluster("dgx_v100")}
+    assert set(summed(8, **v100).level) == {UNMODELLED}
+
+
+def test_the_network_between_nodes_is_slower_than_the_one_inside() -> None:
+    assert np.all(summed(16).time_s > summed(8).time_s)
+    assert np.all(summed(8, span=64).time_s > summed(8).time_s)
+
+
+def test_the_first_library_that_was_measured_counts() -> None:
+    own = summed(8, libraries=("none", "trtllm", "nccl"), dtype="bf16")
+    assert own.time_s[0] < 0.5 * summed(8).time_s[0]
+    assert np.all(summed(8, libraries=("none", "nccl")).time_s == summed(8).time_s)
+
+
+def test_a_column_keeps_its_shape() -> None:
+    one = collective_time("send_recv", 1e6, ranks=2, gpu=H100, cluster=DGX, span=16)
+    assert one.time_s.shape == one.level.shape == ()
+    assert summed(1).time_s.tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,146 @@
+"""Convolutions and updates of states, encoders and quantisation: laws and known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, integers, sampled_from
+
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.evidence.lookup import FRAMEWORKS
+from simulators.kernels.families.auxiliary_kernels import (
+    Auxiliary,
+    CausalConvolution,
+    EncoderAttention,
+    Quantisation,
+    StateUpdate,
+)
+from simulators.kernels.price import flops, moved_bytes, price, roofline_s
+from simulators.workload.operators import Elementwise, Embedding
+
+GPUS = ("a100_sxm", "h100_sxm", "b200_sxm", "l40s")
+
+
+def convolution(requests: float, each: float) -> CausalConvolution:
+    tokens = requests * each
+    return CausalConvolution(
+        name="c", phase="prefill", requests=requests, tokens=tokens, channels=8192.0
+    )
+
+
+def states(
+    requests: float, each: float, phase: str = "prefill", rule: str = "delta"
+) -> StateUpdate:
+    return StateUpdate(
+        name="s", phase=phase, requests=requests, tokens=requests * each, key_heads=16.0,
+        value_heads=32.0, rule=rule,
+    )  # fmt: skip
+
+
+def encoder(requests: float, each: float) -> EncoderAttention:
+    return EncoderAttention(
+        name="e", requests=requests, tokens=requests * each, heads=16.0, head_dim=64.0
+    )
+
+
+def quantisation(requests: float, each: float) -> Quantisation:
+    return Quantisation(name="q", rows=requests * each, cols=4096.0)
+
+
+def embedding(requests: float, each: float) -> Embedding:
+    return Embedding(name="embedding", rows=requests * each, cols=4096.0, dtype="bf16")
+
+
+MAKERS = (convolution, states, encoder, quantisation, embedding)
+
+
+def seconds(side: Auxiliary, gpu: str = "h100_sxm", framework: str = "vllm") -> float:
+    return float(price(side, load_gpu(gpu), framework=framework).latency_s)
+
+
+@given(
+    make=sampled_from(MAKERS), gpu=sampled_from(GPUS), framework=sampled_from(FRAMEWORKS),
+    requests=integers(1, 128), each=integers(1, 16384), more=integers(1, 8),
+)  # fmt: skip
+def test_time_never_falls_when_requests_or_their_tokens_grow(
+    make: Callable[[float, float], Auxiliary],
+    gpu: str,
+    framework: str,
+    requests: int,
+    each: int,
+    more: int,
+) -> None:
+    alone = seconds(make(float(requests), float(each)), gpu, framework)
+    assert seconds(make(float(requests * more), float(each)), gpu, framework) >= alone
+    assert seconds(make(float(requests), float(each * more)), gpu, framework) >= alone
+
+
+@given(make=sampled_from(MAKERS), gpu=sampled_from(GPUS), requests=integers(1, 128))
+def test_no_answer_is_below_the_roofline(
+    make: Callable[[float, float], Auxiliary], gpu: str, requests: int
+) -> None:
+    side = make(float(requests), 700.0)
+    assert seconds(side, gpu) >= float(roofline_s(side, load_gpu(gpu)))
+
+
+def test_a_decode_reads_and_writes_every_state() -> None:
+    # 8 requests of 32 heads with states of 128 x 128 numbers of four bytes, in and out.
+    state_bytes = 8 * 32 * 128 * 128 * 4 * 2
+    assert float(moved_bytes(states(8.0, 1.0, "decode"))) == pytest.approx(state_bytes, rel=0.01)
+
+
+def test_an_encoder_scores_every_pair() -> None:
+    assert float(flops(encoder(2.0, 100.0))) == 4 * 2 * 100 * 100 * 16 * 64
+
+
+def test_quantising_moves_two_bytes_in_and_one_out_and_a_scan_reads_alone() -> None:
+    assert float(moved_bytes(Quantisation(name="q", rows=10.0, cols=4.0))) == 120.0
+    assert float(moved_bytes(Quantisation(name="q", rows=10.0, cols=4.0, scan=True))) == 80.0
+
+
+def test_an_embedding_is_bound_by_its_indices_not_by_memory() -> None:
+    # Vidur's table: 2,656 rows of 8,192 numbers in 160 us on an H100, a sixth of its bandwidth.
+    rows = Embedding(name="embedding", rows=2656.0, cols=8192.0, dtype="bf16")
+    assert seconds(rows) == pytest.approx(1.6e-4, rel=0.1)
+    assert float(roofline_s(rows, load_gpu("h100_sxm"))) < 3e-5
+
+
+def test_measured_boards_are_calibrated_and_others_and_other_rules_are_not() -> None:
+    assert price(states(4.0, 100.0), load_gpu("h100_sxm"), framework="vllm").calibrated
+    assert not price(states(4.0, 100.0), load_gpu("l40s"), framework="vllm").calibrated
+    assert not price(states(4.0, 100.0, rule="ssd"), load_gpu("h100_sxm")).calibrated
+
+
+def test_intervals_hold_the_answer() -> None:
+    side = states(np.array([1.0, 64.0]), np.array([64.0, 4096.0]))  # type: ignore[arg-type]
+    priced = price(side, load_gpu("b200_sxm"), framework="sglang")
+    assert (priced.lo_s <= priced.latency_s).all()
+    assert (priced.latency_s <= priced.hi_s).all()
+
+
+@given(
+    elements=floats(1.0, 1e10),
+    more=floats(1.0, 100.0),
+    name=sampled_from(("ffn_norm", "ffn_activation", "rotary_cache_write")),
+    gpu=sampled_from(("rtx_4090", "rtx_pro_6000", "h100_sxm")),
+)
+def test_a_chain_never_falls_and_gains_by_l2(
+    elements: float, more: float, name: str, gpu: str
+) -> None:
+    board = load_gpu(gpu)
+    one, larger = (Elementwise(name=name, elements=n) for n in (elements, elements * more))
+    alone_s = float(price(one, board).latency_s)
+    assert float(price(larger, board).latency_s) >= alone_s
+    assert float(price(one, what_if(board, l2_scale=2.0)).latency_s) <= alone_s
+
+
+def test_a_chain_beyond_l2_is_bound_by_device_memory() -> None:
+    board = load_gpu("rtx_4090")
+    inside, beyond = (
+        Elementwise(name="ffn_norm", elements=n, reads=2.0, writes=2.0) for n in (4e6, 4e8)
+    )
+    assert float(price(inside, board).latency_s) < float(roofline_s(inside, board))
+    assert float(price(beyond, board).latency_s) > 0.99 * float(roofline_s(beyond, board))
