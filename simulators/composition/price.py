@@ -298,7 +298,7 @@ class Layers:
             launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
             calibrated=all(one.calibrated for one, _ in used) and all(m.calibrated for m in sent),
-            extrapolated=_any([one for one, _ in used]),
+            extrapolated=_any([*(one for one, _ in used), *sent]),
             half_widths=summed([*half_widths, half_widths_of(sent)]),
         )
 
@@ -316,7 +316,8 @@ def layers_of(replica: Replica, step: Step) -> Layers:
     kinds = [EMBEDDING, HEAD]
     kinds += [DENSE] if model.expert_layers < model.layers else []
     kinds += [EXPERTS] if model.expert_layers else []
-    return Layers(replica, step, {one: part_iteration(replica, step, one) for one in kinds})
+    uncut = replace(replica, cut=replace(replica.cut, pp=1))  # a layer sends nothing on
+    return Layers(replica, step, {one: part_iteration(uncut, step, one) for one in kinds})
 
 
 def _total(rows: Sequence[Row], part: str, column: str) -> Column:
