@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.fits.engines import least_s
+from lab.fits.left_out import shelf_without
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import PublicDeployment, silicon
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import is_left_out
 from simulators.serving.measured_deployments import point_of
-from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
 Flags = NDArray[np.bool_]
@@ -61,12 +60,11 @@ def predict(rows: Sequence[PublicDeployment]) -> Predicted:
     ours = np.empty((len(rows), 2))
     bound = np.empty(len(rows))
     for indices in by_replica(rows).values():
-        shelf = Shelf()
+        first = rows[indices[0]]
+        shelf = shelf_without(first.framework, first.group)
         bound[indices] = least_s([rows[i] for i in indices])
         for i in indices:
-            framework, group = rows[i].framework, rows[i].group
-            runtime = f"{framework}@{group}" if is_left_out(framework, group) else framework
-            metrics = simulate(point_of(rows[i], runtime), shelf)
+            metrics = simulate(point_of(rows[i]), shelf)
             ours[i] = metrics.tpot_mean_s, metrics.ttft_mean_s
     return Predicted(
         rows,

@@ -9,9 +9,9 @@ import numpy as np
 
 from lab.claims.lines import within
 from lab.claims.serving._deployments import METRICS, predicted
+from lab.fits.left_out import band_without
 from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
-from simulators.serving.engine.frontend import band_of
 
 NEEDS = (SILICON,)
 ALLOWED = (85.0, 94.0)
@@ -22,7 +22,7 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
     found = predicted(reference, rows)
     kept = [row for row in found.rows if not row.excluded]
     for metric in METRICS:
-        bands = [band_of(row.framework, row.group, metric.lower()) for row in kept]
+        bands = [band_without(row.framework, row.group, metric.lower()) for row in kept]
         low, high = np.array(bands).T
         ratio = (found.measured[metric] / found.ours[metric])[found.kept]
         inside = (low <= ratio) & (ratio <= high)

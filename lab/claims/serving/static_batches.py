@@ -10,9 +10,9 @@ import numpy as np
 from lab.claims.lines import ratio_line
 from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
+from lab.fits.left_out import runtime_without
 from lab.tables.static_batches import SESSION, STATIC, static_rows
 from simulators.catalog.model import load_model
-from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 
 NEEDS = (STATIC,)
@@ -24,7 +24,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of dense models and of mixtures."""
     rows = static_rows(reference)
     columns, replicas = static_columns(rows)
-    runtimes = [load_runtime(f"{SESSION}@{row.group}") for row in rows]
+    runtimes = [runtime_without(SESSION, row.group) for row in rows]
     numbers = [numbers_of(*one) for one in zip(runtimes, replicas, strict=True)]
     predicted_s = np.sum(columns * np.stack(numbers), axis=-1)
     ratio = np.array([row.measured_s for row in rows]) / predicted_s
