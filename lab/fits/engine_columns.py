@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
-from simulators.collectives.protocols import fabric_of
+from simulators.collectives.closed.protocols import fabric_of
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime

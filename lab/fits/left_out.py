@@ -6,6 +6,7 @@ claims find them; simulators know none of them, and are handed a runtime and a s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,5 +71,10 @@ def band_without(framework: str, group: str, metric: str) -> tuple[float, float]
 
 def _groups(file: Path) -> Mapping[str, Any]:
     """Return what was fitted without each group."""
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
     groups: Mapping[str, Any] = read_calibration(file)["without"]
     return groups

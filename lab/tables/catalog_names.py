@@ -33,6 +33,7 @@ MODELS = {
     "Mistral 7B": "mistral_7b",
     "Mixtral 8x7B": "mixtral_8x7b",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3_235b",
+    "Qwen/Qwen3-32B": "qwen3_32b",
     "Qwen/Qwen3.5-397B-A17B": "qwen3_5_397b",
     "Qwen3-30B-A3B": "qwen3_30b",
     "Vicuna-13B": "llama2_13b",

@@ -24,7 +24,8 @@ from simulators.kernels.price import flops, is_product_of_measured_board, moved_
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, stage_weights
 from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
 from simulators.workload.llm.step import Step
-from simulators.workload.operators import BYTES, Collective, Column, Gemm, GroupedGemm
+from simulators.workload.operators import Collective, Column, Gemm, GroupedGemm
+from simulators.workload.precision import BYTES
 
 LATENT = 0.3
 """Below this share of either rate a kernel is bound by neither, but by its start and its tail."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.collectives import protocols
+from simulators.collectives.price import READS, curves_behind
 from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
@@ -57,7 +57,7 @@ from simulators.graphs import price as graphs
 from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 3
+    version: int = 4
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -121,13 +121,13 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            fitted = (protocols.CALIBRATION, throttling.CALIBRATION, intervals.CALIBRATION)
-            return (*fitted, *graphs.READS)
+            return (throttling.CALIBRATION, intervals.CALIBRATION, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
             gpu = load_gpu(str(value))
-            return (GPUS.find(str(value)), *files_behind(gpu), CLUSTERS.find(gpu.cluster))
+            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
+            return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":

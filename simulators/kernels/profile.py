@@ -18,7 +18,7 @@ from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK, Stamp
 from simulators.kernels.monotone_correction import Correction, corrected_seconds
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 Sizes = tuple[Floats, Floats, Floats, Floats]
 """Of products: m, n, k and batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
@@ -13,7 +14,7 @@ GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
-MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
+MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
@@ -101,9 +102,10 @@ class ServingPoint:
         "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
     )
     period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
-    mixed_step: str = choice(
-        "prefills and decodes of one iteration: as one batch, or additive, each reading the "
-        "weights", known=MIXED_STEPS, default=BATCH,
+    mixed_step: str = built(
+        "prefills and decodes of one iteration: as one batch; unified: in one attention kernel "
+        "too, where the library has one; or additive, each reading the weights",
+        known=MIXED_STEPS, default=BATCH,
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
@@ -125,7 +127,14 @@ class ServingPoint:
     )
     dtype: str = built("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = built("precision of the KV cache", default="fp16")
-    runtime: str = built("how kernels are launched: graphs, eager ...", default="graphs")
+    runtime: str = built(
+        "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
+        "scheduler it is, vLLM for those of none", default=AUTO,
+    )  # fmt: skip
+    accelerator: str = built(
+        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
+        default=NOTHING,
+    )
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
         default=NOTHING,
@@ -145,6 +154,11 @@ class ServingPoint:
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
     bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)
     l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
+
+    def __post_init__(self) -> None:
+        """Let the runtime follow the scheduler, unless one is chosen."""
+        if self.runtime == AUTO:
+            object.__setattr__(self, "runtime", runtime_of(self.scheduler))
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

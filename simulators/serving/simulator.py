@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution
-from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.folder import ENGINES, PRICES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
@@ -36,7 +37,7 @@ from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.point import ANALYTIC, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
@@ -49,7 +50,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 3
+    version: int = 4
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -60,6 +61,7 @@ class Serving:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
+        batch = with_runtimes(batch)
         return evaluate_apart(is_analytic(batch), evaluate_analytic, evaluate_events, batch)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -78,6 +80,10 @@ class Serving:
             return (Path(text),) if text else ()
         if name == "prices":
             return (PRICES.find(text),)
+        if (name, value) == ("runtime", AUTO):
+            return tuple(
+                RUNTIMES.find(load_engine(engine).runtime or engine) for engine in ENGINES.names()
+            )
         return COMPOSITION.reads(name, value)
 
     def report(self, point: Mapping[str, Any]) -> str:
@@ -156,6 +162,22 @@ def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows ask for the steady state."""
     codes, names = categories(batch, "fidelity")
     return np.array([name == ANALYTIC for name in names], bool)[codes]
+
+
+def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with the runtime of each scheduler's engine where none is chosen."""
+    if "runtime" not in batch.schema.names:
+        return batch
+    codes, names = categories(batch, "runtime")
+    if AUTO not in names:
+        return batch
+    schedulers, known = categories(batch, "scheduler")
+    chosen = np.array(names, object)[codes]
+    chosen = np.where(
+        chosen == AUTO, np.array([runtime_of(n) for n in known], object)[schedulers], chosen
+    )
+    column = pa.array(chosen, pa.string()).dictionary_encode()
+    return batch.set_column(batch.schema.get_field_index("runtime"), "runtime", column)
 
 
 def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -291,3 +291,23 @@ def test_clients_who_think_ask_less() -> None:
     )
     assert slow.requests_per_s < 0.6 * busy.requests_per_s
     assert slow.tpot_mean_s < busy.tpot_mean_s
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "runtime"),
+    [("vllm", "vllm"), ("vllm_v1", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm"),
+     ("orca", "vllm")],
+)  # fmt: skip
+def test_the_runtime_follows_the_scheduler_unless_one_is_chosen(
+    scheduler: str, runtime: str
+) -> None:
+    left = point(scheduler=scheduler, runtime="auto")
+    said = point(scheduler=scheduler, runtime=runtime)
+    assert left == said
+    assert point(scheduler=scheduler, runtime="graphs").runtime == "graphs"
+    words = [dataclasses.asdict(said) | {"runtime": word} for word in ("auto", runtime)]
+    for fidelity in ("event", "analytic"):
+        rows = [word | {"fidelity": fidelity} for word in words]
+        table = pa.RecordBatch.from_pylist(rows, schema=schema_of(ServingPoint))
+        one, other = SIMULATOR.evaluate(table).to_pylist()
+        assert one == other

@@ -46,21 +46,6 @@ class Mapping:
 
     levels: tuple[LevelLoops, ...]
 
-    def __str__(self) -> str:
-        """Print it as a nest: `for` runs in time, `par` in space."""
-        lines = []
-        depth = 0
-        for level in self.levels:
-            kept = ", ".join(level.keep) or "nothing"
-            lines.append(f"{'  ' * depth}{level.level} keeps {kept}")
-            for word, loops in (
-                ("for", level.temporal), ("par x", level.spatial_x), ("par y", level.spatial_y),
-            ):  # fmt: skip
-                for dim, bound in loops:
-                    lines.append(f"{'  ' * (depth + 1)}{word} {dim} in {bound}")
-                    depth += 1
-        return "\n".join(lines)
-
 
 def read_mapping(levels: Sequence[Table[str, Any]]) -> Mapping:
     """Return a mapping written as tables with `level`, `keep`, `temporal`, `spatial_x`, `_y`.

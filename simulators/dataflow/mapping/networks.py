@@ -44,10 +44,8 @@ def network(name: str) -> tuple[Counted, ...]:
     >>> sum(layer.macs * times for layer, times in network("resnet50")) // 10**6
     4089
     """
-    if name not in _NETWORKS:
-        raise UnknownNameError("network", name, network_names())
     distinct: dict[tuple[object, ...], tuple[Layer, int]] = {}
-    for layer in _NETWORKS[name]():
+    for layer in _all_layers(name):
         key = (layer.dims, layer.bounds, layer.tensors)
         first, times = distinct.get(key, (layer, 0))
         distinct[key] = (first, times + 1)
@@ -62,15 +60,19 @@ def chains(name: str) -> tuple[tuple[Layer, ...], ...]:
     Raises:
         UnknownNameError: no network has that name.
     """
-    if name not in _NETWORKS:
-        raise UnknownNameError("network", name, network_names())
     found: list[list[Layer]] = []
-    for layer in _NETWORKS[name]():
+    for layer in _all_layers(name):
         if found and _one_reader(name, found[-1][-1].name, layer.name):
             found[-1].append(layer)
         else:
             found.append([layer])
     return tuple(tuple(chain) for chain in found)
+
+
+def _all_layers(name: str) -> list[Layer]:
+    if name not in _NETWORKS:
+        raise UnknownNameError("network", name, network_names())
+    return _NETWORKS[name]()
 
 
 def _one_reader(network_name: str, first: str, second: str) -> bool:

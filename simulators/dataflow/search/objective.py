@@ -44,7 +44,6 @@ class Objective:
     `bounded`: more energy or more cycles never make it smaller, so that bounds of them bound it.
     """
 
-    text: str
     program: Floats
     bounded: bool
 
@@ -104,7 +103,7 @@ def objective(goal: str) -> Objective:
         deepest = max(deepest, depth)
     if deepest > DEPTH:
         raise UserError(f"goal '{goal}' is nested too deeply; {DEPTH} levels are possible")
-    return Objective(text, np.array(program, np.float64), _grows(tree))
+    return Objective(np.array(program, np.float64), _grows(tree))
 
 
 def _compile(node: ast.expr, goal: str, program: list[tuple[float, float]]) -> None:

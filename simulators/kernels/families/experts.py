@@ -18,7 +18,8 @@ from simulators.kernels.families.tensor_cores import on_tensor_cores
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import GemmRates, Profile, machine, result_bytes
 from simulators.kernels.tiling import four_norm, tile_seconds
-from simulators.workload.operators import BYTES, GroupedGemm
+from simulators.workload.operators import GroupedGemm
+from simulators.workload.precision import BYTES
 
 MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16")
 """Formats of experts that tables hold, by their names as precisions."""

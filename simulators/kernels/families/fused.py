@@ -40,8 +40,8 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Attention
-from simulators.workload.precision import precision
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES, precision
 
 Numbers = Mapping[str, float]
 ExpertSizes = tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n, k

@@ -33,8 +33,8 @@ from simulators.kernels.profile import (
     product_seconds,
     result_bytes,
 )
-from simulators.workload.operators import BYTES, Gemm
-from simulators.workload.precision import QUANTISED
+from simulators.workload.operators import Gemm
+from simulators.workload.precision import BYTES, QUANTISED
 
 Named = tuple[str, GemmRates | TensorRates]
 

@@ -24,7 +24,8 @@ from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
 from simulators.kernels.profile import Profile, VectorRates
-from simulators.workload.operators import BYTES, Elementwise
+from simulators.workload.operators import Elementwise
+from simulators.workload.precision import BYTES
 
 UNMEASURED = {"start_s": 2e-6, "l2": 10.0, "share": 0.6, "rest": 0.05, "bandwidth": 0.9}
 """Where a fit of a chain begins: `l2` is bytes per clock of an SM, `share` of L2 still holds the

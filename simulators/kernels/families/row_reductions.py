@@ -18,7 +18,8 @@ from simulators.core.jit import Floats
 from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
 from simulators.kernels.profile import Profile, ReductionRates
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import BYTES, Norm
+from simulators.workload.operators import Norm
+from simulators.workload.precision import BYTES
 
 REGISTER_ROW = 1024.0
 """Longest row that softmax keeps in registers."""

@@ -25,7 +25,7 @@ from simulators.evidence.lookup import Stamp, calibration_file, find, stamp
 from simulators.kernels.monotone_correction import correction_from
 from simulators.kernels.profile import ProductRates, TensorRates
 from simulators.kernels.tiling import Tile
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 R = TypeVar("R", bound=ProductRates)
 

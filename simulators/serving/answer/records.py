@@ -12,7 +12,6 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import LOG_COLUMNS, State
 
 TIMES = {
-    "arrival_s": at.ARRIVAL,
     "first_scheduled_s": at.SCHEDULED,
     "first_token_s": at.FIRST_TOKEN,
     "completed_s": at.COMPLETED,
@@ -30,7 +29,8 @@ def request_table(state: State) -> pa.Table:
     not change.
     """
     total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
-    columns = {
+    arrival_s = state.times[:, at.ARRIVAL]  # as the client saw it, which may lie before the run
+    columns = {"arrival_s": pa.array(arrival_s)} | {
         name: pa.array(state.times[:, column], mask=state.times[:, column] < 0.0)
         for name, column in TIMES.items()
     }

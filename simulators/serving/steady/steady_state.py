@@ -7,6 +7,7 @@ rates beyond the capacity are `saturated`, without latencies of the first token.
 those of `batch_cycle` and `queueing`; iterations are priced by composition.
 
     TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
+           + what the server before the engine adds
     TPOT = (cycle of a seat - time to its first token) / (output tokens - 1)
     cost = GPUs * $/h / output tokens/h        energy = work of a cycle + waiting of idle stages
 
@@ -24,12 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.composition.replica import Replica
-from simulators.core.columns import OUTCOME, STATUSES, schema_of
+from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.point import ServingPoint
+from simulators.serving.engine.frontend import NUMBERS, load_frontend
+from simulators.serving.point import NONE, ServingPoint
 from simulators.serving.row_groups import rows_of
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
@@ -54,11 +56,7 @@ ROWS_AT_ONCE = 1024
 
 
 def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return one row of metrics per row of `batch`; rows of one replica are priced together.
-
-    Raises:
-        UserError: a choice means nothing.
-    """
+    """Return one row of metrics per row of `batch`; rows of one replica are priced together."""
     check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
@@ -80,16 +78,28 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
         put_prices(prices, parts[0][0], cycle.iterations, members)
     state = state_of(design.station, design.lengths, cycle, prices, seats, crowd)
     columns = _columns(design, cycle, prices, state, seats)
+    server_s = _server_s(batch, alive, design, state)
+    for name in ("ttft_mean_s", "e2e_mean_s"):
+        columns[name] = columns[name] + server_s
     return _outcome(columns, alive, verdicts)
 
 
-def simulate_analytic(point: ServingPoint) -> ServingMetrics:
-    """Return the metrics of one point.
+def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyState) -> Floats:
+    """Return what the server before an engine adds to the first token of the mean request."""
+    runtimes, names = categories(batch, "runtime")
+    choices, words = categories(batch, "frontend")
+    known = [load_frontend(str(name)) for name in names]
+    request_s, token_s, iterations = (
+        np.array([getattr(one, name) for one in known])[runtimes[alive]] for name in NUMBERS
+    )
+    added_s = request_s + token_s * design.lengths.prompt + iterations * state.tpot_s
+    wanted = np.array([word != NONE for word in words])[choices[alive]]
+    found: Floats = np.where(wanted, np.nan_to_num(added_s), 0.0)
+    return found
 
-    Raises:
-        Infeasible: it cannot be built.
-        UserError: a choice means nothing.
-    """
+
+def simulate_analytic(point: ServingPoint) -> ServingMetrics:
+    """Return the metrics of one point, or raise why it cannot be built."""
     row = evaluate_analytic(
         pa.RecordBatch.from_pylist([asdict(point)], schema=schema_of(ServingPoint))
     ).to_pylist()[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from simulators.core.errors import UnknownNameError
 from simulators.workload.graphs.graph import VIEWS, Graph, Node
-from simulators.workload.operators import BYTES
+from simulators.workload.precision import BYTES
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 """Numbers an optimiser keeps per weight, in fp32."""

@@ -12,7 +12,8 @@ import numpy as np
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.shard import Shard
-from simulators.workload.operators import BYTES, Column, Compute, Elementwise, Gemm, Norm
+from simulators.workload.operators import Column, Compute, Elementwise, Gemm, Norm
+from simulators.workload.precision import BYTES
 
 KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
 

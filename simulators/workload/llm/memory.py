@@ -18,8 +18,8 @@ from simulators.workload.llm.parallelism import (
     kv_heads_per_gpu,
     stage_of,
 )
-from simulators.workload.operators import BYTES, Column
-from simulators.workload.precision import Precision, number_bytes, precision
+from simulators.workload.operators import Column
+from simulators.workload.precision import BYTES, Precision, number_bytes, precision
 
 WIDE_WINDOW = 4096
 """Tokens of a window from which on it holds most requests whole; smaller ones hold little."""

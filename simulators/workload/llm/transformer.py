@@ -25,7 +25,6 @@ from simulators.workload.llm.parallelism import (
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import (
-    BYTES,
     Collective,
     Column,
     Compute,
@@ -35,6 +34,7 @@ from simulators.workload.operators import (
     Norm,
     Operator,
 )
+from simulators.workload.precision import BYTES
 
 
 def forward(
@@ -114,7 +114,7 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
                 repeat=sums,
             )
         )
-    if not part.has_head:
+    if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
         messages.append(
             Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)

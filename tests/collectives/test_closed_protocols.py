@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from simulators.catalog.cluster import Link, cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.protocols import collective_s, price_collective, sustained
-from simulators.workload.operators import Collective
+from simulators.collectives.closed.protocols import ring_s, sustained
+from simulators.collectives.price import collective_time
 
 LINK = Link(bytes_per_s=450e9, latency_s=0.6e-6, bulk_latency_s=1.9e-6)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
 def taken(kind: str, size: float, ranks: int = 8, link: Link = LINK) -> float:
-    sent = Collective(name="x", kind=kind, size_bytes=size, ranks=ranks)
-    return float(np.asarray(collective_s(sent, link, fraction=1.0)))
+    return float(ring_s(kind, np.array([size]), ranks, link, fraction=1.0)[0])
 
 
 @given(size=st.integers(1, 2**33), kind=st.sampled_from(KINDS), ranks=st.integers(2, 64))
@@ -52,16 +51,12 @@ def test_a_tiny_all_reduce_in_a_node_takes_some_ten_microseconds() -> None:
 
 def test_a_link_without_measurements_says_so() -> None:
     h100, mi300x = load_gpu("h100_sxm"), load_gpu("mi300x")
-    assert sustained(load_cluster("dgx_h100"), h100, span=8).calibrated
-    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"), span=8).calibrated
-    assert not sustained(load_cluster("dgx_h100"), h100, span=16).calibrated
-    assert not sustained(cluster_for("auto", mi300x), mi300x, span=8).calibrated
+    assert sustained(load_cluster("dgx_h100"), h100)[1]
+    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"))[1]
+    assert not sustained(cluster_for("auto", mi300x), mi300x)[1]
 
 
-def test_beyond_a_node_a_message_takes_longer() -> None:
-    h100 = load_gpu("h100_sxm")
-    dgx = load_cluster("dgx_h100")
-    sent = Collective(name="x", kind="all_reduce", size_bytes=1e8, ranks=8)
-    inside, _ = price_collective(sent, dgx, h100, span=8)
-    across, _ = price_collective(sent, dgx, h100, span=16)
-    assert float(np.asarray(across)) > 5 * float(np.asarray(inside))
+def test_beyond_a_node_a_send_takes_longer() -> None:
+    asked = {"ranks": 2, "gpu": load_gpu("h100_sxm"), "cluster": load_cluster("dgx_h100")}
+    inside, across = (collective_time("send_recv", 1e8, span=n, **asked) for n in (8, 16))  # type: ignore[arg-type]
+    assert float(across.time_s) > 4 * float(inside.time_s)

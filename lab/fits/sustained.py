@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
-from simulators.collectives.protocols import CALIBRATION, collective_s
+from simulators.collectives.closed.protocols import CALIBRATION, ring_s
 from simulators.core.jit import Floats
-from simulators.workload.operators import Collective
 
 RingErrors = Callable[[float], Floats]
 
@@ -85,10 +84,11 @@ def _ring_errors(table: dict[str, NDArray[Any]], node: str, ranks: int) -> RingE
     name, rate = LINKS[node]
     link = dataclasses.replace(load_cluster(name).intra, bytes_per_s=rate)
     sizes = np.asarray(table["size_bytes"][here], np.float64)
-    sent = Collective(name=node, kind="all_reduce", size_bytes=sizes, ranks=ranks)
 
     def errors(fraction: float) -> Floats:
-        off: Floats = np.abs(np.log(collective_s(sent, link, fraction) / measured_s))
+        off: Floats = np.abs(
+            np.log(ring_s("all_reduce", sizes, ranks, link, fraction) / measured_s)
+        )
         return off
 
     return errors
