@@ -66,7 +66,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 3
+    version: int = 4
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

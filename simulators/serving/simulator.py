@@ -55,7 +55,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 3
+    version: int = 4
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

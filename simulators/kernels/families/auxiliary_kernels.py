@@ -118,7 +118,7 @@ def _convolution(c: CausalConvolution) -> Work:
         flops=2.0 * TAPS * tokens * channels,
         moved_bytes=2.0 * (tokens * channels + kept) * BYTES[c.dtype],
         blocks=requests * channels / STATE_CHUNK,
-        longest=tokens / requests,
+        longest=_each(tokens, requests),
         features=_rows(requests, tokens, channels),
     )
 
@@ -135,12 +135,12 @@ def _states(s: StateUpdate) -> Work:
     else:
         inside = 2.0 * STATE_CHUNK * (s.key_dim + s.value_dim) * heads
         flops = tokens * (6.0 * state + 2.0 * inside)
-        chunks = np.ceil(tokens / requests / STATE_CHUNK) * requests
+        chunks = np.ceil(_each(tokens, requests) / STATE_CHUNK) * requests
     return Work(
         flops=flops,
         moved_bytes=ends + streams + 2.0 * chunks * state * BYTES[s.dtype],
         blocks=(requests + chunks) * heads,
-        longest=tokens / requests,
+        longest=_each(tokens, requests),
         features=np.concatenate([_rows(requests, tokens, heads), keys[None], -keys[None]]),
     )
 
@@ -159,12 +159,12 @@ def _quantisation(q: Quantisation) -> Work:
 
 def _encoder(e: EncoderAttention) -> Work:
     requests, tokens, heads, dim = _columns(e.requests, e.tokens, e.heads, e.head_dim)
-    pairs = tokens * tokens / requests
+    pairs = tokens * _each(tokens, requests)
     return Work(
         flops=4.0 * pairs * heads * dim,
         moved_bytes=4.0 * tokens * heads * dim * BYTES[e.dtype],
-        blocks=np.ceil(tokens / requests / 128.0) * requests * heads,
-        longest=tokens / requests,
+        blocks=np.ceil(_each(tokens, requests) / 128.0) * requests * heads,
+        longest=_each(tokens, requests),
         features=np.concatenate([_rows(requests, tokens, heads), dim[None], -dim[None]]),
     )
 
@@ -185,12 +185,17 @@ def _columns(*sizes: Column) -> tuple[Floats, ...]:
     return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
 
 
+def _each(tokens: Floats, requests: Floats) -> Floats:
+    """Return the tokens of each request, of which there is at least one."""
+    return tokens / np.maximum(requests, 1.0)
+
+
 def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
     """Return features: none falls when requests, tokens or the width grow, but for width alone.
 
     Libraries choose kernels by the width, so it may bend both ways.
     """
-    each = tokens / requests
+    each = _each(tokens, requests)
     return np.stack(
         [requests, tokens, each, width, -width, requests * width, tokens * width, each * width]
     )

@@ -177,17 +177,17 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 
 def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
-    """Return what surrounds a layer's state: queries, keys, values and their gate; the output."""
+    """Return what surrounds a layer's state: queries, keys, values and gate; norm and output."""
     if not layers:
         return ()
     model = shard.model
-    keys = model.state_key_heads * model.state_head_dim / shard.cut.tp
-    values = model.state_value_heads * model.state_head_dim / shard.cut.tp
+    keys, values = model.state_keys / shard.cut.tp, model.state_values / shard.cut.tp
     return (
         shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
         Elementwise(
-            name="state_convolution_gate",
-            elements=tokens * (2 * keys + 2 * values),
+            name="state_gated_norm",
+            elements=tokens * values,
+            reads=2.0,
             dtype=shard.how.activations,
             repeat=layers,
         ),
