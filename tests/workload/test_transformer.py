@@ -26,6 +26,7 @@ from simulators.workload.operators import (
     Gemm,
     GroupedGemm,
     Operator,
+    Quantisation,
     StateUpdate,
 )
 
@@ -208,6 +209,22 @@ def test_a_mamba_layer_updates_states_by_its_own_rule(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("ssd", "rwkv"))
     with pytest.raises(UserError, match="delta or ssd"):
         load_model(str(file))
+
+
+@pytest.mark.parametrize(("dtype", "to"), [("fp8", "fp8"), ("fp4", "fp4"), ("w8a8", "int8")])
+@pytest.mark.parametrize("name", ["llama3_1_8b", "deepseek_v3", "qwen3_5_397b"])
+def test_what_attention_writes_is_made_narrow_for_narrow_products(
+    name: str, dtype: str, to: str
+) -> None:
+    model, cut, step = load_model(name), Parallelism(tp=8), decode_step(4.0, 9.0)
+    operators = forward(model, cut, step, dtype, "fp8")
+    (quantise,) = [o for o in operators if isinstance(o, Quantisation)]
+    (product,) = [o for o in operators if o.name == "o_proj" and isinstance(o, Gemm)]
+    assert (quantise.rows, quantise.cols) == (product.m, product.k)
+    assert (quantise.to, quantise.repeat) == (to, product.repeat)
+    for wide in ("bf16", "w4a16"):
+        operators = forward(model, cut, step, wide, "fp16")
+        assert not any(isinstance(o, Quantisation) for o in operators)
 
 
 def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:
