@@ -13,6 +13,7 @@ before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,18 +98,25 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
-    least_s = np.maximum(work.flops / gpu.peak(op.dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
+    least_s = np.maximum(
+        work.flops / _peak(work, op.dtype, gpu), work.moved_bytes / gpu.hbm_bytes_per_s
+    )
     return np.maximum(seconds, least_s)
 
 
 def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
     """Return the seconds of the form alone."""
-    compute_s = work.flops / (numbers["compute"] * gpu.peak(dtype))
+    compute_s = work.flops / (numbers["compute"] * _peak(work, dtype, gpu))
     memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     clocks = work.blocks * numbers["block_clocks"] / gpu.sm_count
     clocks = clocks + work.longest * numbers["chain_clocks"]
     seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
     return np.asarray(seconds, np.float64)
+
+
+def _peak(work: Work, dtype: str, gpu: Gpu) -> float:
+    """Return the rate of a precision; what does no arithmetic needs none."""
+    return gpu.peak(dtype) if np.any(work.flops) else math.inf
 
 
 def _convolution(c: CausalConvolution) -> Work:
