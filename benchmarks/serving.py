@@ -21,7 +21,8 @@ from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.demand.arrivals import Requests, requests_of, stream
+from simulators.serving.demand.arrivals import stream
+from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
@@ -72,7 +73,7 @@ def _chats(count: int, qps: float) -> tuple[Requests, str]:
     gaps = stream(0, "gaps").standard_exponential(count)
     draws = np.zeros((count, 2))
     if file is None or not file.is_file():
-        drawn = requests_of(workload="chat", qps=qps, requests=count, seed=0)
+        drawn = requests_of(ServingPoint(model="", gpu="", qps=qps, requests=count))
         return drawn, "lengths drawn: the trace is absent"
     trace = load_trace(str(file))
     fits = trace.prompt_tokens + trace.output_tokens <= LONGEST

@@ -38,9 +38,7 @@ from sweeper.sweep import Sweep
 def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
     """Check that a simulator maps rows to rows: purely, each alone, and to what it promised.
 
-    Args:
-        simulator: the one to check.
-        batch: a few points, some of them infeasible if there are such.
+    The batch holds a few points, some of them infeasible if there are such.
     """
     results = _evaluate_twice(simulator, batch)
     _check_columns(simulator, results)
@@ -52,9 +50,7 @@ def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
 def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
     """Check that a sampler picks allowed points of a space, each once, the same ones every time.
 
-    Args:
-        sampler: the one to check, with options under which it picks few points.
-        space: one whose points its simulator answers quickly.
+    With options under which it picks few points, of a space that is answered quickly.
     """
     with _scratch(space) as store:
         rounds = _rounds(sampler, space, store)
@@ -78,10 +74,7 @@ def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
 def check_engine(engine: Engine, space: DesignSpace) -> None:
     """Check that an engine answers every point once, with the bits that one process gives.
 
-    Args:
-        engine: the one to check.
-        space: one whose points its simulator answers quickly; best with constraints and with
-            points that are infeasible.
+    The space is one that is answered quickly, best with constraints and with infeasible points.
     """
     expected = _answers(load_engine("inline"), space, [Span(0, len(space))])
     whole = _answers(engine, space, [Span(0, len(space))])

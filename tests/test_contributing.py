@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sweeper.__main__ import main
+from lab.fits import driver
+from sweeper import __main__ as sweeper
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -16,9 +18,13 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
 FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```", re.S | re.M)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.S | re.M)
 EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "sweeper": sweeper.main,
+    "lab.fits": driver.main,
+}
 PROMISED = (
     "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine",
-    "simulator",
+    "simulator", "calibration", "claim",
 )  # fmt: skip
 
 
@@ -47,8 +53,8 @@ def test_an_example_runs(
     for block in CONSOLE.findall(SECTIONS[section]):
         for command, expected in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.M):
             python, option, module, *words = shlex.split(command)
-            assert (python, option, module) == ("python", "-m", "sweeper")
-            assert main(words) == 0
+            assert (python, option) == ("python", "-m")
+            assert not COMMANDS[module](words)
             _check(expected, capsys.readouterr().out)
 
 

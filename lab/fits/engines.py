@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.engine_columns import (
@@ -41,20 +40,19 @@ from lab.fits.engine_columns import (
 from lab.fits.methods.positive_least_squares import Problem, fit
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
 from simulators.composition.price import iteration, part_rows
 from simulators.composition.replica import Replica, load_runtime
 from simulators.core.calibration import sha256_of
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
+from simulators.core.jit import Floats
 from simulators.kernels.price import roofline_s
 from simulators.serving.measured_deployments import DEFAULTS, NEEDED, Deployed, measured_deployment
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
-
-Floats = NDArray[np.float64]
 
 FOLDER, OWN = PACKAGE / RUNTIMES.path, Path("catalog") / "runtimes"
 SPLIT = "each group of a model and a GPU in turn; [without] holds the constants"
@@ -159,7 +157,7 @@ def fit_measured(measured: Path, _device: str) -> Iterator[Calibration]:
             f"{measured}: a runtime cannot be called '{name}', for a shipped one is, or it has an "
             "@; give the file another name"
         )
-    table = read_table(measured, NEEDED).to_pylist()
+    table = read_records(measured, NEEDED)
     rows = [measured_deployment(row) for row in table]
     families = {(row.model, row.gpu, row.framework, row.dtype) for row in rows}
     if len(families) != 1:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from simulators.collectives.closed.phase_model import collectives_ns
+from lab.tables.rows import read_records
 from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.collectives.uncontended import uncontended_ns
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
@@ -38,7 +40,9 @@ class Runs:
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
+    rows = [r for r in read_records(reference / ASTRA_SIM) if r["status"] == "ok"]
+    if not rows:
+        raise UserError(f"{ASTRA_SIM} has no run that finished")
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),
@@ -50,13 +54,10 @@ def read_runs(reference: Path) -> Runs:
 
 
 def analytic_ns(runs: Runs) -> NDArray[np.int64]:
-    """Return what the phase model says of every run."""
-    out, requests = np.zeros(len(runs.plans), np.int64), runs.requests.copy()
+    """Return what every run takes without contention."""
+    requests = runs.requests.copy()
     requests[:, PLAN] = np.arange(len(runs.plans))
-    whole = np.stack([p.whole for p in runs.plans])
-    rates = np.stack([p.rates for p in runs.plans])
-    collectives_ns(requests, runs.memory_bytes_per_s, whole, rates, out)
-    return out
+    return uncontended_ns(runs.plans, requests, runs.memory_bytes_per_s)
 
 
 def event_ns(runs: Runs) -> NDArray[np.int64]:
@@ -112,7 +113,7 @@ def _algorithm_of(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def _request(row: dict[str, Any]) -> NDArray[np.int64]:
+def _request(row: dict[str, Any]) -> Ints:
     return request(
         row["collective"],
         row["size_bytes"],

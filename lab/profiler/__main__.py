@@ -118,7 +118,7 @@ def measured_rows(
         if time.monotonic() >= end:
             break
         try:
-            rows.append(_row(call, bench.time(call), name, bench.version))
+            rows.append(_row(call, bench.time(call), name, str(bench.torch.__version__)))
         except RuntimeError as error:
             failed[f"{call.op} {call.dtype}: {str(error).splitlines()[0]}"] += 1
     return rows, failed

@@ -50,5 +50,22 @@ def load_engine(name: str) -> ServingEngine:
     return ENGINES.load(name, _engine)
 
 
+REFERENCE = "vllm"
+"""Whose host and kernels a scheduler has that no engine ships: research ones were published as
+changes of it."""
+
+
+def runtime_of(scheduler: str) -> str:
+    """Return the runtime of the engine that forms batches by a scheduler.
+
+    >>> runtime_of("sglang"), runtime_of("vllm_v1"), runtime_of("orca")
+    ('sglang', 'vllm', 'vllm')
+    """
+    engines = map(load_engine, ENGINES.names())
+    found = (engine for engine in engines if scheduler in engine.schedulers)
+    engine = next(found, None)
+    return REFERENCE if engine is None else engine.runtime or engine.name
+
+
 def _engine(path: Path) -> ServingEngine:
     return fill(ServingEngine, read_toml(path), path, "serving engine")

@@ -1,33 +1,44 @@
 """Seconds of a collective or a send among GPUs of a cluster, with interval and evidence.
 
 The door of this room for the rooms above. Inside a node whose libraries were measured the time is
-measured; over several nodes it is measured inside and modelled between, each GPU carrying its share
-over its own port. Where nothing was measured, rings are modelled on the cluster's links.
+measured, else it is that of NCCL's rings on the node's links. Over several nodes it is that inside,
+and of rings between, each GPU carrying its share over its own port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.cluster import Cluster
-from simulators.catalog.gpu import Gpu
-from simulators.collectives.closed.hierarchy import measured_s
-from simulators.collectives.closed.phase_model import collectives_ns
-from simulators.collectives.closed.phases import SIZE, request
-from simulators.collectives.measured import NETWORKS, libraries_of
-from simulators.collectives.topologies.plan import NS, Plan, plan_for
-from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.catalog.cluster import AUTO, Cluster, cluster_for
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.collectives.closed.protocols import (
+    CALIBRATION,
+    ring_s,
+    sustained,
+    sustained_between,
+)
+from simulators.collectives.measured import GROWTH, NETWORKS, libraries_of, measured_time
 from simulators.core.contract import LEVELS
+from simulators.core.folder import GPUS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
 """What a time rests on, as positions in `core.contract.LEVELS`."""
+
+READS = (GROWTH, CALIBRATION)
+"""Files behind every time; `curves_behind` has the curves of a GPU."""
+
+FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
+"""Nine of ten large messages are within these factors of NCCL's rings: on fabrics whose sustained
+share was fitted, and on others."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,10 @@ class CollectiveTime:
     lo_s: Floats
     hi_s: Floats
     level: Ints  # positions in `core.contract.LEVELS`
+
+
+Timer = Callable[[str], CollectiveTime]
+"""What a collective takes inside a node."""
 
 
 def collective_time(
@@ -72,48 +87,98 @@ def collective_time(
     (True, 'measured')
     """
     size = np.atleast_1d(np.asarray(size_bytes, np.float64))
-    plan = _plan(ranks, max(span, ranks), cluster, gpu)
-    requests = np.tile(request(kind, 1), (size.size, 1))
-    requests[:, SIZE] = np.maximum(size / ranks if kind == "all_gather" else size, 1.0)
-    memory = np.full(size.size, gpu.hbm_bytes_per_s)
-    name = gpu.measured_as or gpu.name
-    library = next((one for one in libraries if one in libraries_of(name, kind)), "")
-    if ranks == 1 or (library and plan.topology.dimensions[0].ranks > 1):
-        found = measured_s(
-            plan, collective=kind, gpu=name, library=library, dtype=dtype,
-            size_bytes=size, requests=requests, memory_bytes_per_s=memory,
-        )  # fmt: skip
-        time_s, lo_s, hi_s = found.time_s, found.lo_s, found.hi_s
-        level = np.where(found.extrapolated | gpu.is_what_if, EXTRAPOLATED, MEASURED)
-    else:
-        taken = np.zeros(size.size, np.int64)
-        collectives_ns(requests, memory, plan.whole[None], plan.rates[None], taken)
-        time_s = lo_s = hi_s = taken / NS
-        level = np.full(size.size, UNMODELLED)
+    nodes, inside = _spread(ranks, max(span, ranks), cluster)
+
+    def timed(part: str) -> CollectiveTime:
+        return _inside_node(part, size, inside, gpu, cluster, dtype, libraries)
+
+    found = timed(kind) if nodes == 1 else _over_nodes(kind, size, nodes, inside, cluster, timed)
     shape = np.shape(size_bytes)
-    columns = time_s.reshape(shape), lo_s.reshape(shape), hi_s.reshape(shape)
-    return CollectiveTime(*columns, level.reshape(shape))
+    return CollectiveTime(**{name: column.reshape(shape) for name, column in vars(found).items()})
 
 
-def is_measured(gpu: str) -> bool:
-    """Say whether libraries were measured on the nodes of a GPU."""
-    return NETWORKS.has(gpu)
+def network_of(gpu: Gpu, cluster: Cluster) -> str:
+    """Return the GPU whose measured curves hold for one: itself, or one with ports as wide.
+
+    GPUs with ports of their own are wired alike wherever they are sold. Boards without them are as
+    far apart as their host's slots, so no other host's curve holds for them: of two measured L40S
+    servers one sums four times as fast as the other.
+
+    >>> from simulators.catalog.cluster import load_cluster
+    >>> network_of(load_gpu("h200_sxm"), load_cluster("hgx_h200"))
+    'h100_sxm'
+    """
+    if not gpu.link_bytes_per_s:
+        return ""
+    name = gpu.measured_as or gpu.name
+    return name if NETWORKS.has(name) else _relative(cluster.fabric, gpu.link_bytes_per_s)
 
 
-def _plan(ranks: int, span: int, cluster: Cluster, gpu: Gpu) -> Plan:
-    """Return ranks as a switch inside a node and, beyond it, rails between nodes.
+@functools.lru_cache(maxsize=64)
+def _relative(fabric: str, link_bytes_per_s: float) -> str:
+    """Return the first measured GPU with such ports on such a fabric, if there is one."""
+    for sheet in (load_gpu(name) for name in NETWORKS.names() if GPUS.has(name)):
+        is_on_fabric = cluster_for(AUTO, sheet).fabric == fabric
+        if is_on_fabric and sheet.link_bytes_per_s == link_bytes_per_s:
+            return sheet.name
+    return ""
+
+
+def curves_behind(gpu: Gpu) -> tuple[Path, ...]:
+    """Return the measured curves that a GPU's times rest on, if there are any."""
+    name = network_of(gpu, cluster_for(AUTO, gpu))
+    return (NETWORKS.find(name),) if name else ()
+
+
+def _inside_node(
+    kind: str,
+    size: Floats,
+    ranks: int,
+    gpu: Gpu,
+    cluster: Cluster,
+    dtype: str,
+    libraries: Sequence[str],
+) -> CollectiveTime:
+    """Return what a collective takes among GPUs of one node."""
+    name = network_of(gpu, cluster)
+    known = libraries_of(name, kind) if name else ()
+    library = next((one for one in libraries if one in known), "")
+    if library or ranks == 1:
+        timed = measured_time(
+            gpu=name, library=library, collective=kind, dtype=dtype, ranks=ranks, size_bytes=size
+        )
+        is_beyond = timed.extrapolated | (name != gpu.name)
+        level = np.where(is_beyond, EXTRAPOLATED, MEASURED)
+        return CollectiveTime(timed.time_s, timed.lo_s, timed.hi_s, level)
+    fraction, is_fitted = sustained(cluster, gpu)
+    time_s = ring_s(kind, size, ranks, cluster.link(ranks, gpu), fraction)
+    level = np.full(size.size, FITTED if is_fitted else UNMODELLED)
+    band = FITTED_BAND if is_fitted else UNMODELLED_BAND
+    return CollectiveTime(time_s, time_s / band, time_s * band, level)
+
+
+def _over_nodes(
+    kind: str, size: Floats, nodes: int, inside: int, cluster: Cluster, timed: Timer
+) -> CollectiveTime:
+    """Return what a collective takes over several nodes: parts inside each, and one between.
+
+    The buffer is reduce-scattered inside, combined between nodes by each GPU for its share over its
+    own port, and gathered inside; what is not combined crosses whole.
+    """
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    share = 1 if kind in ("all_to_all", "send_recv", "broadcast") else inside
+    time_s = ring_s(kind, size / share, nodes, cluster.inter, sustained_between())
+    lo_s, hi_s = time_s / UNMODELLED_BAND, time_s * UNMODELLED_BAND
+    for part in map(timed, halves.get(kind, (kind,))):
+        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
+    return CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, UNMODELLED))
+
+
+def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:
+    """Return the nodes that ranks are spread over, and how many of them each has.
 
     Each node has equally many of them: the most that `span` and their number allow.
     """
     least = min(ranks, -(-span // cluster.gpus_per_node))
     nodes = next(n for n in range(least, ranks + 1) if ranks % n == 0)
-    inside = ranks // nodes
-    # A catalog link's latency is of a hop from GPU to GPU; a switch is crossed by two links.
-    dimensions = tuple(
-        Dimension(
-            block="switch", ranks=n, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s / 2
-        )
-        for n, link in ((inside, cluster.link(inside, gpu)), (nodes, cluster.inter))
-    )
-    name = cluster.name
-    return plan_for(Topology(name=name, dimensions=dimensions[: 1 + (nodes > 1)]), "ring")
+    return nodes, ranks // nodes

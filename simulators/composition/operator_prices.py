@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
-from simulators.collectives.protocols import fabric_of, price_collective
-from simulators.composition.replica import Replica
+from simulators.collectives.closed.protocols import fabric_of
+from simulators.collectives.price import EXTRAPOLATED, FITTED, collective_time
+from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
-from simulators.dataflow import device
+from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.price import Priced, is_timed_as_layer, price, roofline_s
+from simulators.kernels.price import Priced, is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -42,11 +43,15 @@ Floats = NDArray[np.float64]
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 """What frameworks run, and what was timed, in one call with the products of experts."""
 
+LIBRARIES = ("nccl", "oneccl")
+"""Of vendors: what frameworks leave to them, and where nobody measured a framework's own."""
+
 WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
 """Libraries whose attention writes the narrow numbers that the product after it reads."""
 
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
-"""Nine of ten are within these factors: messages over measured links, and what nobody measured."""
+"""Nine of ten are within these factors: messages among kernels of those timed alone, and what
+nobody measured."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Row:
     """One operator or message of a stage: all its repetitions on one GPU."""
 
     operator: Operator
-    part: str  # of an iteration: tokens, prefill_attention, decode_attention, collective, send_recv
+    part: str  # of an iteration: tokens, prefill_attention, ... as in `price.py`
     seconds: Column
     joules: Column
     lo_s: Column  # the 90 % interval
@@ -92,22 +97,37 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
     ]
 
 
+def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
+    """Say whether the replica's library has a kernel for the mixed attention among operators."""
+    mixed = [o for o in operators if isinstance(o, Attention) and o.phase == "mixed"]
+    if replica.accelerator or not mixed:
+        return False
+    return all(is_fitted(one, replica.gpu, replica.library) for one in mixed)
+
+
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
     """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
-    pace = replica.runtime.pace(fabric_of(replica.cluster, replica.gpu), "messages")
+    gpu, cluster = replica.gpu, replica.cluster
+    pace = replica.runtime.pace(fabric_of(cluster, gpu), "messages")
     rows = []
     for message in (one for one in messages if one.repeat):
-        span = replica.cut.gpus if message.kind == "send_recv" else message.ranks
-        once_s, measured = price_collective(
-            message, replica.cluster, replica.gpu, span, replica.library
+        once = collective_time(
+            message.kind,
+            message.size_bytes,
+            ranks=message.ranks,
+            gpu=gpu,
+            cluster=cluster,
+            span=replica.cut.gpus if message.kind == "send_recv" else message.ranks,
+            libraries=(replica.library, *FRAMEWORKS, *LIBRARIES),
         )
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
-        seconds = once_s * (pace * (1.0 - hidden) * message.repeat)
-        wide = MESSAGE_BAND if measured else UNMEASURED_BAND
-        joules = seconds * resting_w(replica.gpu)  # ring kernels leave most SMs idle
-        rows.append(
-            Row(message, part, seconds, joules, seconds / wide, seconds * wide, measured, False)
-        )
+        factor = pace * (1.0 - hidden) * message.repeat
+        seconds = once.time_s * factor
+        joules = seconds * resting_w(gpu)  # ring kernels leave most SMs idle
+        lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
+        hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
+        calibrated, beyond = bool(np.all(once.level <= FITTED)), once.level == EXTRAPOLATED
+        rows.append(Row(message, part, seconds, joules, lo_s, hi_s, calibrated, beyond))
     return rows
 
 
@@ -234,5 +254,5 @@ def _mapped(
     whole: dict[str, Any] = {
         name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
     }
-    [cost] = device.price((replace(operator, repeat=1, **whole),), accelerator)
+    [cost] = dataflow.price((replace(operator, repeat=1, **whole),), accelerator)
     return cost.latency_s, cost.energy_j

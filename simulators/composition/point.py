@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from simulators.catalog.cluster import AUTO
-from simulators.collectives.protocols import LIBRARIES
-from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, NOTHING
+from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fact, metric
 
 TRAINING = "training"
@@ -48,9 +47,9 @@ class CompositionPoint:
         "how kernels are launched: graphs, eager, eager_tp", default=DEFAULT_RUNTIME
     )
     framework: str = choice(
-        f"whose kernels and messages: {', '.join(LIBRARIES)}; auto: the runtime's",
+        f"whose kernels and messages: {', '.join(FRAMEWORKS)}; auto: the runtime's",
         default=AUTO,
-        known=(AUTO, *LIBRARIES),
+        known=(AUTO, *FRAMEWORKS),
     )
     overlap: float = choice(
         "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1

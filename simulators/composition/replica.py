@@ -33,6 +33,9 @@ from simulators.workload.llm.parallelism import Parallelism, Stage, attending_la
 from simulators.workload.operators import Column
 
 DEFAULT_RUNTIME = "graphs"
+FRAMEWORKS = ("trtllm", "vllm", "sglang")
+"""Those with kernels and an all-reduce of their own, the default first."""
+
 ANY = "any"
 NOTHING = "nothing"
 """What stands for no choice in a point: no effect left out, no accelerator."""
@@ -214,6 +217,7 @@ class Replica:
     overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
     effects: Effects = EVERYTHING
     accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
+    unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
 
     @property
     def library(self) -> str:

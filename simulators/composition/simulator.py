@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.collectives import protocols
+from simulators.collectives.price import READS, curves_behind
 from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
@@ -122,13 +122,13 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            fitted = (protocols.CALIBRATION, throttling.CALIBRATION, intervals.CALIBRATION)
-            return (*fitted, *graphs.READS)
+            return (throttling.CALIBRATION, intervals.CALIBRATION, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
             gpu = load_gpu(str(value))
-            return (GPUS.find(str(value)), *files_behind(gpu), CLUSTERS.find(gpu.cluster))
+            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
+            return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":

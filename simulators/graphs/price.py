@@ -16,7 +16,7 @@ import numpy as np
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
-from simulators.collectives.protocols import price_collective
+from simulators.collectives.price import FITTED, collective_time
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.graphs.backward import backward_launches
@@ -49,7 +49,7 @@ from simulators.workload.graphs.footprint import (
     training_footprint,
 )
 from simulators.workload.graphs.graph import Graph, Load
-from simulators.workload.operators import Attention, Collective
+from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES
 
 BUCKET_BYTES = 25e6
@@ -263,11 +263,10 @@ def _exposed_s(job: Job, parameters: float, backward_s: float) -> tuple[float, b
     """
     size = parameters * BYTES[job.dtype]
     count = min(MOST_BUCKETS, max(1, math.ceil(size / BUCKET_BYTES)))
-    bucket = Collective(
-        name="gradients", kind="all_reduce", size_bytes=size / count, ranks=job.replicas
+    bucket = collective_time(
+        "all_reduce", size / count, ranks=job.replicas, gpu=job.gpu, cluster=job.cluster
     )
-    seconds, measured = price_collective(bucket, job.cluster, job.gpu, span=job.replicas)
     compute_ns = round(backward_s * NS / count)
-    send_ns = round(float(np.asarray(seconds)) * NS)
+    send_ns = round(float(bucket.time_s) * NS)
     end_ns = max(compute_ns + count * send_ns, count * compute_ns + send_ns)
-    return (end_ns - count * compute_ns) / NS, measured
+    return (end_ns - count * compute_ns) / NS, bool(bucket.level <= FITTED)

@@ -93,6 +93,12 @@ def price(
     return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
 
 
+def is_fitted(operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK) -> bool:
+    """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
+    profile = profile_of(gpu, BEST, framework)
+    return FAMILIES[type(operator)].entry(operator, gpu, profile) is not None
+
+
 def price_call(operator: Compute, gpu: Gpu, level: Level = BEST) -> Priced:
     """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
 

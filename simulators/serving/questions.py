@@ -124,8 +124,7 @@ def _space(flags: Flags, deadlines: tuple[Deadline, ...]) -> dict[str, Any]:
             "slo_tpot_s": flags.tpot,
         },
         "union": [
-            {"scheduler": engine.schedulers[0], "runtime": engine.runtime or engine.name}
-            for engine in map(load_engine, flags.engine.split(","))
+            {"scheduler": load_engine(engine).schedulers[0]} for engine in flags.engine.split(",")
         ],
         "constraints": [f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes"],
         "where": where,

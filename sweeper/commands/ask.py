@@ -26,7 +26,7 @@ from sweeper.commands.run import asked_by, sweep
 from sweeper.query.pareto import qualifying
 from sweeper.query.planning import cheapest
 from sweeper.query.uncertainty import chance_within
-from sweeper.report.answers import Answers, latest, point_of
+from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
@@ -40,21 +40,19 @@ Row = Mapping[str, Any]
 
 def main(words: list[str]) -> int:
     """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
-    able = askable()
-    name = words[0] if words and words[0] in able else able[0]
-    simulator = load_simulator(name)
-    assert isinstance(simulator, Asks), f"{name}/questions.py says that it can be asked"
-    chosen, question = _parsed(simulator, words[words[:1] == [name] :])
+    named = bool(words) and not words[0].startswith("-")
+    simulator = load_simulator(words[0] if named else askable()[0])
+    if not isinstance(simulator, Asks):
+        able = ", ".join(askable())
+        raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
+    chosen, question = _parsed(simulator, words[1:] if named else words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
-    lines = (
-        f"{key}: {json.dumps(value)}\n" for key, value in question.space.items()
-    )  # JSON is YAML
-    write_text(file, f"# {question.asks}\n{''.join(lines)}")
+    said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
+    write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
     asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
-    if sum(asked.space.removed().values()) == asked.space.size:
+    if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
-    sweep(asked)
-    last = latest(question.name, chosen.outputs)
+    last = sweep(asked).answers
     cost = question.cost if question.cost in last.objectives else question.without_cost
     try:
         best = cheapest(last.results, cost, str(last.where), count=_CANDIDATES)
@@ -158,13 +156,12 @@ class _Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same for programs."""
-        second = self.next_best
         return {
             "space": self.last.name,
-            "design": _plain(self.row),
+            "design": self.row,
             "chance": self.row["chance"],
             "chance_rests_on": self.rests_on,
-            "next_best": None if second is None else _plain(second),
+            "next_best": self.next_best,
             "command": self.command,
             "notes": list(self.last.notes),
         }
@@ -172,7 +169,7 @@ class _Answer:
     @property
     def rests_on(self) -> str:
         """What the chance rests on."""
-        if self.row["stated"]:
+        if _chance(self.question, self.row, self.chosen.band)[1]:
             return "by the intervals the simulator states"
         return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
 
@@ -192,10 +189,6 @@ class _Answer:
             return writer.deployment(point_of(simulator, self.row), "", name)
         except UserError as refusal:
             return f"No command: {refusal}\n"
-
-
-def _plain(row: Row) -> Row:
-    return {n: v for n, v in row.items() if n != "stated"}
 
 
 def _described(question: Question, last: Answers, row: Row) -> str:

@@ -180,10 +180,8 @@ def _sweeps(a: Answers, b: Answers) -> int:
     return 0
 
 
-def _change(a: object, b: object) -> str:
-    numeric = isinstance(a, int | float) and isinstance(b, int | float)
-    if not numeric or isinstance(a, bool) or isinstance(b, bool) or not a:
+def _change(a: Any, b: Any) -> str:
+    if isinstance(a, bool) or isinstance(b, bool) or not a:
         return ""
-    assert isinstance(a, int | float)
-    assert isinstance(b, int | float)
-    return f"{b / a - 1:+.1%}"
+    numeric = isinstance(a, int | float) and isinstance(b, int | float)
+    return f"{b / a - 1:+.1%}" if numeric else ""

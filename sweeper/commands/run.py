@@ -8,15 +8,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Direction, load_simulator
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
-from sweeper.engines import Engine, load_engine
+from sweeper.engines import load_engine
 from sweeper.engines.auto import hinted, probe
 from sweeper.report.answers import Answers, begin
 from sweeper.report.progress import Progress, shown
@@ -39,17 +38,11 @@ _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A composed configuration, as objects."""
+class Asked(NamedTuple):
+    """A composed configuration, and the sweep it asks for."""
 
     name: str
-    space: DesignSpace
-    objectives: Mapping[str, Direction]
-    where: str | None
-    sampler: Sampler
-    engine: Engine
-    store: Store
+    sweep: Sweep
     written: Mapping[str, Any]
 
 
@@ -60,20 +53,16 @@ def asked_by(words: list[str]) -> Asked:
     space = space_of(written)
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
-    return Asked(
-        name=name,
+    meta = {"space": name, "objectives": json.dumps(wanted)}
+    sweep = Sweep(
         space=space,
         objectives=wanted,
         where=where(written, space),
         sampler=_sampler(written, space, **composed["sampler"]),
         engine=load_engine(engine.pop("name"), **engine),
-        store=Store(
-            f"{composed['outputs']}/{name}",
-            define(space),
-            metadata={"space": name, "objectives": json.dumps(wanted)},
-        ),
-        written=composed,
+        store=Store(f"{composed['outputs']}/{name}", define(space), meta),
     )
+    return Asked(name, sweep, composed)
 
 
 def _sampler(written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any) -> Sampler:
@@ -110,19 +99,19 @@ def main(words: list[str]) -> int:
 
 def sweep(asked: Asked) -> Ended:
     """Answer what is asked under a live display."""
-    removed = asked.space.removed()
-    if sum(removed.values()) == asked.space.size:
+    space, store = asked.sweep.space, asked.sweep.store
+    removed = space.removed()
+    if sum(removed.values()) == space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
-        size = asked.space.size
         raise UserError(
-            f"the space is empty: its constraints leave none of {size:,} points\n{listed}"
+            f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
-    with _alone(asked.store):
-        folder = begin(asked.store, asked.written)
+    with _alone(store):
+        folder = begin(store, asked.written)
         try:
             return _answered(asked, folder)
         except UserError:
-            if not asked.store.finished() and not len(asked.store.answered(asked.space)):
+            if not store.finished() and not len(store.answered(space)):
                 # Without rows it would only hide an earlier run.
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -130,9 +119,10 @@ def sweep(asked: Asked) -> Ended:
 
 def _answered(asked: Asked, folder: Path) -> Ended:
     """Run the sweep under a live display."""
-    space, failures, said = asked.space, asked.written["failures"], list[str]()
-    settled = sum(len(span) for span in asked.store.finished())
-    progress = Progress(total=asked.sampler.size(space) - settled, objectives=asked.objectives)
+    sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
+    space, store = sweep.space, sweep.store
+    settled = sum(len(span) for span in store.finished())
+    progress = Progress(total=sweep.sampler.size(space) - settled, objectives=sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -143,18 +133,14 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             display.watch(part)
             _check_failures(progress, failures["max"])
 
-        if failures["retry"] and (dropped := asked.store.forget_failures()):
+        if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        Sweep(space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where).run(
-            watch, say
-        )
+        sweep.run(watch, say)
     return Ended(
-        answers=Answers(
-            asked.name, space, asked.store, asked.objectives, asked.where, folder=folder
-        ),
+        answers=Answers(asked.name, space, store, sweep.objectives, sweep.where, folder),
         evaluated=sum(progress.rows.values()),
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
@@ -207,12 +193,12 @@ def _alone(store: Store) -> Iterator[None]:
 def plan(words: list[str]) -> int:
     """Print what a sweep would do: points, what removes them, what is answered, time and bytes."""
     asked = asked_by(words)
-    space = asked.space
+    sweep, space = asked.sweep, asked.sweep.space
     removed = space.removed()
     allowed = space.size - sum(removed.values())
-    picked = min(asked.sampler.size(space), allowed)
-    todo = _to_do(asked, picked)
-    elsewhere = min(answered_elsewhere(asked.store, space), todo)
+    picked = min(sweep.sampler.size(space), allowed)
+    todo = _to_do(sweep, picked)
+    elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
     estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
@@ -255,12 +241,12 @@ def plan(words: list[str]) -> int:
     return 0
 
 
-def _to_do(asked: Asked, picked: int) -> int:
+def _to_do(sweep: Sweep, picked: int) -> int:
     """Return how many of the points picked are not answered in this space's store."""
-    space, store = asked.space, asked.store
+    space, store = sweep.space, sweep.store
     if not store.parts():
         return picked
-    first = list(next(iter(asked.sampler.rounds(space, store.scan)), ()))
+    first = list(next(iter(sweep.sampler.rounds(space, store.scan)), ()))
     if sum(len(batch) for batch in first) < picked:  # a search: what it asks next is not known yet
         settled = sum(_allowed(space, span) for span in store.finished())
         return max(picked - settled - len(store.answered(space)), 0)

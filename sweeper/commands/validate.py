@@ -8,18 +8,15 @@ versions apart has `by_version` with the same arguments. Tables it cannot do wit
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
-from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGE
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.folder import Folder
+from simulators.core.modules import load_module
 from simulators.core.report import as_markdown, print_checks
 from sweeper.commands.flags import flags
 from sweeper.report import evidence
@@ -60,7 +57,7 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
-SHIPPED = PACKAGE.parent / "lab" / "claims"
+CLAIMS = Folder("claim", "claims", ".py", package="lab")
 
 
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
@@ -82,7 +79,11 @@ def rooms_by(word: str) -> list[str]:
 
 def claims(room: str, function: str = "checks") -> list[ModuleType]:
     """Return the claims of a room that have that function, in the order of their files."""
-    return [module for file in _files(room) if hasattr(module := _module(file), function)]
+    return [
+        module
+        for file in _files(room)
+        if hasattr(module := load_module(CLAIMS, str(file)), function)
+    ]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -105,30 +106,20 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
     return [check for claim in asked for check in _lines(claim, function, folder, rows)]
 
 
-def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterable[Check]:
-    """Return the lines of one claim, or which of its tables are not there."""
-    absent = [name for name in getattr(claim, "NEEDS", ()) if not (folder / name).is_file()]
+def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterator[Check]:
+    """Yield the lines of one claim, or why there are none, or no more of them."""
+    name = Path(str(claim.__file__)).stem
+    absent = [table for table in getattr(claim, "NEEDS", ()) if not (folder / table).is_file()]
     if absent:
-        return [Check(claim.__name__.rpartition(".")[2], None, note=f"absent: {', '.join(absent)}")]
-    found: Iterable[Check] = getattr(claim, function)(folder, rows)
-    return found
+        yield Check(name, None, note=f"absent: {', '.join(absent)}")
+        return
+    try:
+        yield from getattr(claim, function)(folder, rows)
+    except (Infeasible, UserError) as error:
+        yield Check(name, None, note=f"skipped: {str(error).partition(chr(10))[0]}")
 
 
 def _files(room: str) -> list[Path]:
     """Return the files of a room's claims, the package's first."""
-    home = os.environ.get("SWEEPER_HOME")
-    places = [SHIPPED, Path("catalog") / "claims", *([Path(home) / "claims"] if home else [])]
+    places = reversed(CLAIMS.places)
     return [file for place in places for file in sorted(place.glob(f"{room}/[!_]*.py"))]
-
-
-@functools.cache
-def _module(file: Path) -> ModuleType:
-    """Return a claim's module: one of the package, or one loaded from a user's file."""
-    if file.is_relative_to(SHIPPED):
-        return importlib.import_module(f"lab.claims.{file.parent.name}.{file.stem}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

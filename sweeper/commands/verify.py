@@ -1,4 +1,4 @@
-"""Is everything in order? Stored rows are simulated again; facts, spaces and simulators load."""
+"""Checks that all is in order: stored rows are simulated again, facts and simulators are loaded."""
 
 from __future__ import annotations
 

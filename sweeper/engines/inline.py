@@ -1,4 +1,4 @@
-"""This process does all the work: for tests, debuggers and small sweeps."""
+"""The engine that does all the work in this process: for tests, debuggers and small sweeps."""
 
 from __future__ import annotations
 

@@ -18,11 +18,12 @@ import polars as pl
 import pyarrow as pa
 
 from simulators.core.columns import STATUSES
-from simulators.core.contract import Direction, Simulator, WarmsUp, load_simulator
+from simulators.core.contract import Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.engines.chunks import PART
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Batch, Mask, split, width
 from sweeper.space.sql import names_in
 from sweeper.store.store import Part, Store, answer_schema
@@ -34,7 +35,7 @@ class Task:
 
     space: DesignSpace
     store: Store
-    objectives: Mapping[str, Direction]
+    objectives: Objectives
     where: str | None = None
 
     def warm_up(self) -> None:

@@ -19,12 +19,8 @@ from sweeper.query.pareto_kernel import Matrix, distinct_front
 def hypervolume(values: Matrix, reference: Sequence[float]) -> float:
     """Return the volume between a set of points and the reference point; the larger the better.
 
-    Args:
-        values: one row per design, one column per objective, all to be minimised.
-        reference: a value per objective; what is not better than it everywhere adds nothing.
-
-    Raises:
-        UserError: the reference has not one value per objective.
+    All columns are to be minimised; a row that is not better than the reference everywhere adds
+    nothing.
 
     >>> hypervolume(np.array([[1.0, 3.0], [2.0, 1.0]]), [4.0, 4.0])
     7.0

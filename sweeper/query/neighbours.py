@@ -8,27 +8,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from sweeper.query.pareto import alike, minimised, qualifying
+from sweeper.space.objectives import Objectives
 
 
 def steps_from(
     results: pl.LazyFrame,
     design: Mapping[str, Any],
     axes: Mapping[str, Sequence[Any]],
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
 ) -> pl.DataFrame:
     """Return the evaluated designs one step of one axis away, and what the step changes.
 
     One row per neighbour: `axis`, `from`, `to` (as text), `better` (no objective worse, one
     better), and per objective the new value and, as `NAME_change`, its relative change. Steps that
     are better come first, then those with the largest gain in the first objective.
-
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        design: the design's axes and objectives.
-        axes: axis to its values in order; of an axis of names every other value is one step away.
-        objectives: column to `min` or `max`.
+    `axes` go from axis to its values in order; of an axis of names every other value is one step
+    away.
 
     >>> rows = pl.LazyFrame({"tp": [1, 2, 4], "cost": [3.0, 2.0, 5.0]})
     >>> steps_from(rows, {"tp": 4, "cost": 5.0}, {"tp": [1, 2, 4]}, {"cost": "min"}).rows()

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.space.objectives import Objectives
 from sweeper.space.sql import check_columns, condition
 
 FEASIBLE = pl.col("status").cast(pl.String) == "ok"
@@ -28,7 +28,7 @@ _AT_ONCE = 1_000_000
 
 def pareto_front(
     results: pl.LazyFrame,
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
     *,
     where: str | None = None,
     per: Sequence[str] = (),
@@ -37,16 +37,8 @@ def pareto_front(
 
     One row per distinct vector of objectives (and group), with all columns of `results` and
     `equivalents`, the number of designs that reach exactly this vector. Rows whose status is not
-    `ok`, or that lack an objective, are never on the front.
-
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        objectives: column to `min` or `max`.
-        where: an SQL condition rows must meet.
-        per: columns; each combination of their values has its own front.
-
-    Raises:
-        UserError: a column is not there, or `where` is not a condition.
+    `ok`, or that lack an objective, are never on the front. With `per`, columns, each combination
+    of their values has its own front.
 
     >>> rows = pl.LazyFrame({"cost": [1, 2, 2, 1], "speed": [1, 3, 1, 1]})
     >>> pareto_front(rows, {"cost": "min", "speed": "max"}).rows()
@@ -109,21 +101,17 @@ def unstated(
     return [name for name in names if counts["rows"] and not counts[name]]
 
 
-def _fronts(
-    table: pl.DataFrame, objectives: Mapping[str, Direction], per: Sequence[str]
-) -> pl.DataFrame:
+def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
     """Return the rows of `table` on the front of their group, and how many rows equal each."""
     picked = []
-    for rows in _grouped(table, per):
-        kept, ties = distinct_front(minimised(table[rows], objectives))
-        equal = pl.Series("equivalents", ties, dtype=pl.UInt32)
-        picked.append(table[rows][kept].with_columns(equal))
+    groups = table.partition_by(per, maintain_order=True) if per and len(table) else [table]
+    for rows in groups:
+        kept, ties = distinct_front(minimised(rows, objectives))
+        picked.append(rows[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32)))
     return pl.concat(picked)
 
 
-def _merged(
-    found: list[pl.DataFrame], objectives: Mapping[str, Direction], per: Sequence[str]
-) -> pl.DataFrame:
+def _merged(found: list[pl.DataFrame], objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
     """Return the front of the fronts of several tables; what equals one another adds up."""
     if len(found) == 1:
         return found[0]
@@ -134,17 +122,8 @@ def _merged(
     return best.drop("equivalents").join(totals, on=alike, how="left", nulls_equal=True)
 
 
-def _grouped(table: pl.DataFrame, per: Sequence[str]) -> list[slice | Ints]:
-    """Return the rows of each group; all of them where there are no groups."""
-    if not per or table.is_empty():
-        return [slice(None)]
-    numbered = table.select(*per).with_row_index("__at")
-    groups = numbered.group_by(per, maintain_order=True).agg("__at")["__at"]
-    return [rows.to_numpy().astype(np.int64) for rows in groups]
-
-
 def objective_matrix(
-    results: pl.LazyFrame, objectives: Mapping[str, Direction], *, where: str | None = None
+    results: pl.LazyFrame, objectives: Objectives, *, where: str | None = None
 ) -> tuple[Matrix, Ints]:
     """Return the objectives of the qualifying rows, smaller is better, and the rows' numbers.
 
@@ -176,9 +155,7 @@ def _count(results: pl.LazyFrame) -> int:
     return int(results.select(pl.len()).collect().item())
 
 
-def minimised(
-    columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Mapping[str, Direction]
-) -> Matrix:
+def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Objectives) -> Matrix:
     """Return the objectives as a matrix in which smaller is better; missing values are NaN."""
     rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
     matrix = np.empty((rows, len(objectives)))
@@ -190,7 +167,7 @@ def minimised(
     return matrix
 
 
-def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
+def knee(front: pl.DataFrame, objectives: Objectives) -> int:
     """Return the row of the front nearest to the best value of every objective at once.
 
     Each objective is scaled to 0..1 over the front, on a logarithm where all its values are
@@ -212,18 +189,14 @@ def knee(front: pl.DataFrame, objectives: Mapping[str, Direction]) -> int:
     return int(np.argmin((scaled**2).sum(axis=1)))
 
 
-def local_front(
-    columns: Mapping[str, NDArray[Any]], objectives: Mapping[str, Direction]
-) -> tuple[Matrix, Ints]:
+def local_front(columns: Mapping[str, NDArray[Any]], objectives: Objectives) -> tuple[Matrix, Ints]:
     """Return the distinct objective vectors on the front of some columns, and the ties of each."""
     kept, ties = distinct_front(minimised(columns, objectives))
     return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives]), ties
 
 
 def merge_fronts(
-    fronts: Sequence[Matrix],
-    ties: Sequence[Ints],
-    objectives: Mapping[str, Direction],
+    fronts: Sequence[Matrix], ties: Sequence[Ints], objectives: Objectives
 ) -> tuple[Matrix, Ints]:
     """Return the front of several fronts; the ties of equal vectors add up."""
     values, together = np.concatenate(fronts), np.concatenate(ties)

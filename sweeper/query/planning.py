@@ -16,16 +16,9 @@ from sweeper.space.sql import check_columns
 
 
 def cheapest(results: pl.LazyFrame, cost: str, slo: str, *, count: int = 1) -> pl.DataFrame:
-    """Return the `count` designs of least cost that meet a service-level objective.
+    """Return the `count` designs of least cost, the cheapest first, that meet an objective.
 
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        cost: the column to keep low.
-        slo: an SQL condition, as in `wait_s <= 1 and error < 0.05`.
-        count: how many designs, the cheapest first.
-
-    Raises:
-        UserError: a column is not there, or no feasible design meets the objective.
+    `slo` is that service-level objective as an SQL condition; that none meets it is a `UserError`.
 
     >>> rows = pl.LazyFrame({"usd": [3.0, 1.0, 2.0], "wait_s": [0.1, 9.0, 0.2]})
     >>> cheapest(rows, "usd", "wait_s < 1").rows()
@@ -50,17 +43,8 @@ def best_per(
 ) -> pl.DataFrame:
     """Return the best design at each level of a column: iso-cost tables and the like.
 
-    Args:
-        results: rows of metrics, as `Store.scan` returns them.
-        level: a column, such as a number of devices or a cost.
-        objective: what to compare the designs of one level by.
-        direction: `min` or `max`.
-        where: an SQL condition rows must meet.
-        steps: into how many logarithmic levels to cut a column of real numbers; None takes each
-            value as a level.
-
-    Raises:
-        UserError: a column is not there, or is not above zero where steps are asked for.
+    Each value of the column is a level; with `steps`, so many logarithmic ranges of a column above
+    zero are.
 
     >>> rows = pl.LazyFrame({"boards": [8, 8, 16], "rate": [3.0, 5.0, 9.0]})
     >>> best_per(rows, "boards", "rate", "max").rows()
@@ -87,27 +71,18 @@ def best_per(
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas hour by hour, for a load that changes over the day.
+    """Replicas hour by hour, for a load that changes over the day."""
 
-    `replicas` holds what each hour needs, `bought` what must stand there if nothing is returned at
-    night, and `used` the mean load over the capacity of what runs.
-    """
-
-    replicas: tuple[int, ...]
-    bought: int
-    used: float
+    replicas: tuple[int, ...]  # what each hour needs
+    bought: int  # what must stand there if nothing is returned at night
+    used: float  # the mean load over the capacity of what runs
 
 
 def replicas_for(load: Sequence[float], capacity: float, *, spare: int = 1) -> Fleet:
     """Return how many whole replicas carry a load, with spares for failures.
 
-    Args:
-        load: what is asked for, hour by hour or at any step, such as requests per second.
-        capacity: how much of it one replica carries within its service-level objective.
-        spare: replicas that may fail at once; added to every step.
-
-    Raises:
-        UserError: the capacity is not above zero, or there is no load.
+    The load is what is asked for hour by hour, or at any step; the capacity is how much of it one
+    replica carries within its deadlines. `spare` replicas, which may fail at once, are added.
 
     >>> replicas_for([1.0, 7.0, 12.0], capacity=4.0)
     Fleet(replicas=(2, 3, 4), bought=4, used=0.5555555555555556)

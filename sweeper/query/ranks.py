@@ -2,7 +2,8 @@
 
 Deb, Pratap, Agarwal and Meyarivan, "A fast and elitist multiobjective genetic algorithm: NSGA-II"
 (2002), for ranks and crowding; Laumanns, Thiele, Deb and Zitzler, "Combining convergence and
-diversity in evolutionary multiobjective optimization" (2002), for epsilon dominance.
+diversity in evolutionary multiobjective optimization" (2002), for epsilon dominance. All columns
+are to be minimised.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ _SAMPLE = 10_000
 def rank_layers(values: Matrix, layers: int | None = None) -> Ints:
     """Return the layer of each row: 1 on the front, 2 on the front of what is left, and so on.
 
-    Args:
-        values: one row per design, one column per objective, all to be minimised.
-        layers: how many layers to peel; None peels all. Rows behind the last one, and rows with
-            NaN, have layer 0.
+    So many `layers` are peeled, or all; rows behind the last one, and rows with NaN, have layer 0.
 
     >>> rank_layers(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [3.0, 3.0]])).tolist()
     [1, 1, 2, 3]
@@ -82,15 +80,8 @@ def epsilon_front(values: Matrix, epsilon: Sequence[float]) -> Ints:
     """Return the rows of a front thinned so that no two are nearly alike.
 
     The objectives are cut into cells; only cells no other cell dominates are kept, and of each the
-    row nearest to its best corner. Every design is then matched by a kept one to within epsilon.
-
-    Args:
-        values: one row per design, all to be minimised, in the units of `epsilon`; for relative
-            steps pass logarithms and `log1p` of the step.
-        epsilon: the size of a cell in each objective, above zero.
-
-    Raises:
-        UserError: a step is not above zero.
+    row nearest to its best corner. Every design is then matched by a kept one to within epsilon,
+    the size of a cell in each objective. For relative steps pass logarithms.
 
     >>> epsilon_front(np.array([[1.0, 9.0], [1.1, 8.95], [5.0, 1.0]]), [1.0, 1.0]).tolist()
     [1, 2]

@@ -27,30 +27,20 @@ class Sensitivity:
     """What the axes explain of one metric.
 
     `indices` has the columns `axis`, `first_order` (0 to 1), `values` (how many it takes) and
-    `span` (highest over lowest main effect), the most important axis first. `effects` has `axis`,
-    `value` (as text), `mean` and `rows`. `interaction` is what no axis explains alone.
+    `span` (highest over lowest main effect), the most important axis first.
     """
 
     metric: str
     rows: int
     indices: pl.DataFrame
-    effects: pl.DataFrame
-    interaction: float
+    effects: pl.DataFrame  # axis, value (as text), mean, rows
+    interaction: float  # what no axis explains alone
 
 
 def sensitivity(
     results: pl.LazyFrame, metric: str, axes: Sequence[str], *, where: str | None = None
 ) -> Sensitivity:
     """Return main effects and first-order Sobol indices of the axes on a metric.
-
-    Args:
-        results: rows of metrics, as `Store.scan` returns them; feasible ones count.
-        metric: a numeric column.
-        axes: the axes to weigh; those with one value explain nothing.
-        where: an SQL condition rows must meet.
-
-    Raises:
-        UserError: a column is not there, or fewer than two rows are left.
 
     >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [0.0, 1.0, 3.0, 4.0]})
     >>> sensitivity(rows, "y", ["b", "a"]).indices.rows()
@@ -80,11 +70,7 @@ def sensitivity(
         "first_order", descending=True, maintain_order=True
     )
     return Sensitivity(
-        metric,
-        rows,
-        ranked,
-        pl.concat(effects),
-        max(0.0, 1.0 - float(ranked["first_order"].sum())),
+        metric, rows, ranked, pl.concat(effects), max(0.0, 1.0 - float(ranked["first_order"].sum()))
     )
 
 

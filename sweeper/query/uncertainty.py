@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.query.pareto import objective_matrix, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.ranks import rank_layers
+from sweeper.space.objectives import Objectives
 from sweeper.space.sql import check_columns
 
 Z90 = 1.6448536269514722
@@ -31,7 +31,7 @@ LAYERS = 3
 
 def probable_front(
     results: pl.LazyFrame,
-    objectives: Mapping[str, Direction],
+    objectives: Objectives,
     bands: Mapping[str, float],
     *,
     where: str | None = None,
@@ -43,7 +43,7 @@ def probable_front(
     """Return the designs of the first three layers with `p_front`, the likeliest first.
 
     Args:
-        results: rows of metrics, as `Store.scan` returns them.
+        results: rows of metrics.
         objectives: column to `min` or `max`; above zero.
         bands: half the width of the 90 % interval of an objective, as a share of its value (0.2:
             within 20 % nine times in ten); objectives without one are taken as exact. A pair of
@@ -53,9 +53,6 @@ def probable_front(
         draws: how often all designs are drawn.
         seed: of the draws.
         limit: candidates drawn at most; the best layers are kept first.
-
-    Raises:
-        UserError: a column is not there, or a band is no share of a value.
 
     >>> rows = pl.LazyFrame({"cost": [1.0, 1.01, 9.0], "loss": [1.0, 1.01, 9.0]})
     >>> front = probable_front(rows, {"cost": "min", "loss": "min"}, {"cost": 0.1, "loss": 0.1})

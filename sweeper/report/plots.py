@@ -233,41 +233,33 @@ class _Scale:
     """Places a column's values between 0 and 1: names by position, wide ranges by logarithm."""
 
     def __init__(self, column: pl.Series) -> None:
-        self.levels: list[Any] = []
-        self.low: float
-        self.high: float
-        self.few: pl.Series | None = None
-        if column.dtype.is_numeric():
-            self.log = _wide(column)
-            values = column.drop_nulls().cast(pl.Float64).to_numpy()
-            low, high = float(values.min()), float(values.max())
-            self.low, self.high = (np.log(low), np.log(high)) if self.log else (low, high)
-            few = column.drop_nulls().unique().sort()
-            self.few = few if len(few) <= _FEW else None
-        else:
-            self.levels = column.cast(pl.String).drop_nulls().unique().sort().to_list()
-            self.log, self.low, self.high = False, 0.0, len(self.levels) - 1.0
+        self.named = not column.dtype.is_numeric()
+        self.log = not self.named and _wide(column)
+        self.levels = (
+            (column.cast(pl.String) if self.named else column).drop_nulls().unique().sort()
+        )
+        placed = self._numbers(self.levels)
+        self.low, self.width = placed.min(), placed.max() - placed.min()
+
+    def _numbers(self, column: pl.Series) -> Any:
+        if self.named:
+            names = self.levels.to_list()
+            return np.array([names.index(v) for v in column.cast(pl.String)], float)
+        values = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return np.log(values) if self.log else values
 
     def place(self, column: pl.Series) -> Any:
         """Return where the values lie; NaN where there is none."""
-        if self.levels:
-            values = np.array([self.levels.index(str(v)) for v in column.cast(pl.String)], float)
-        else:
-            values = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            values = np.log(values) if self.log else values
-        return (values - self.low) / ((self.high - self.low) or 1.0)
+        return (self._numbers(column) - self.low) / (self.width or 1.0)
 
     def ticks(self) -> list[tuple[Any, float]]:
         """Return some values and where they lie."""
-        if self.levels:
-            last = max(1, len(self.levels) - 1)
-            return [(v, i / last) for i, v in enumerate(self.levels)]
-        if self.few is not None:
-            return list(zip(self.few.to_list(), self.place(self.few).tolist(), strict=True))
+        if self.named or len(self.levels) <= _FEW:
+            places = self.place(self.levels)
+            return list(zip(self.levels.to_list(), places.tolist(), strict=True))
         places = np.linspace(0, 1, 5)
-        values = self.low + places * (self.high - self.low)
-        shown = np.exp(values) if self.log else values
-        return [(float(v), float(p)) for v, p in zip(shown, places, strict=True)]
+        values = self.low + places * self.width
+        return list(zip((np.exp(values) if self.log else values).tolist(), places, strict=True))
 
 
 def _wide(column: pl.Series) -> bool:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
 import numpy as np
 
-from simulators.core.contract import Direction
 from simulators.core.jit import Ints
 from sweeper.query.pareto import merge_fronts
 from sweeper.query.pareto_kernel import Matrix
+from sweeper.space.objectives import Objectives
 from sweeper.store.store import Part
 from sweeper.units import duration
 
@@ -31,7 +31,7 @@ class Progress:
     """What has come back so far."""
 
     total: int  # points to settle in this run
-    objectives: Mapping[str, Direction]  # of the live front
+    objectives: Objectives  # of the live front
     done: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)

@@ -29,15 +29,10 @@ from sweeper.space.spans import Batch, Index, Mask
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bisects one axis of a space.
+    """Bisects one axis of a space."""
 
-    Args:
-        axis: the load; its values ascend.
-        slo: an SQL condition over results, true where the load is still borne.
-    """
-
-    axis: str
-    slo: str
+    axis: str  # the load; its values ascend
+    slo: str  # an SQL condition over results, true where the load is still borne
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield one round of probes per halving; none that is decided already."""

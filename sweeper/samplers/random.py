@@ -1,4 +1,4 @@
-"""Points picked uniformly, without repeats, among those the constraints allow."""
+"""The random sampler: points drawn uniformly, without repeats, that the constraints allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points that fill the space evenly: every prefix of a Sobol sequence covers every axis.
+"""The Sobol sampler: points that fill the space evenly, as every prefix of the sequence does.
 
 Sobol (1967), in Gray-code order (Antonov and Saleev, 1979), with the direction numbers of Joe and
 Kuo, "Constructing Sobol sequences with better two-dimensional projections" (2008), and a random
@@ -64,11 +64,7 @@ class Sobol(Random):
 def sequence(dimensions: int, start: int, count: int, seed: int | None) -> NDArray[np.float64]:
     """Return rows `start` to `start + count` of the sequence, each number in [0, 1).
 
-    Args:
-        dimensions: columns.
-        start: rows to skip.
-        count: rows.
-        seed: of the digital shift; None for the plain sequence, which begins with a row of zeros.
+    Without a seed of the digital shift it is the plain sequence, which begins with a row of zeros.
 
     >>> sequence(2, 0, 4, None).tolist()
     [[0.0, 0.0], [0.5, 0.5], [0.75, 0.25], [0.25, 0.75]]

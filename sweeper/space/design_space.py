@@ -50,14 +50,7 @@ class DesignSpace(Product):
     ) -> DesignSpace:
         """Return the space that a `spaces/*.yaml` with these keys describes.
 
-        Args:
-            simulator: the model that answers it.
-            constraints: SQL conditions over axes, derived columns and facts.
-            derived: further columns as SQL.
-            **axes: a value, a list, or a range in words such as "0.5..32 log 13".
-
-        Raises:
-            UserError: something in it is misspelt, missing or of the wrong type.
+        Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13".
         """
         written = {"simulator": simulator, "axes": axes, "derived": dict(derived or {})}
         return space_of({**written, "constraints": list(constraints)})

@@ -1,8 +1,8 @@
-"""A result is done if and only if its file exists: parts are written whole or not at all.
+"""The store of a space's answers: what is finished, what is missing, all rows.
 
 Whoever evaluates writes the Parquet part itself; what travels back is its name and counts. A part's
-name says which definition of the space its point numbers belong to and which range it finishes, so
-the folder is the manifest and resuming is running again.
+name says which definition of the space its point numbers belong to and which range it finishes. A
+result is done if and only if its file exists, so resuming is running again.
 
 Parts of an earlier definition of the space stay where they are. Their rows count wherever the point
 is still in the space and reads the same file contents.

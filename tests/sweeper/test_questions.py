@@ -81,6 +81,7 @@ def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture
         ("query toy cheapest nonsense --slo 'gain > 1'", "no column 'nonsense'"),
         ("query toy best-per cost_usd", "best-per needs --level"),
         ("query toy fleet", "fleet needs --load"),
+        ("query toy fleet --load 3", "fleet needs designs that carry a load"),
         ("query toy fleet --load 3,x", "write numbers separated by commas"),
         ("query toy sensitivity --write t.xls", "write a file that ends in .csv, .parquet"),
         ("plot toy pie p.png", "there is no picture 'pie'"),

@@ -7,11 +7,13 @@ stands before it.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
 beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
-the groups of ranks share one, so that run is shown and not judged.
+the groups of ranks share one, so that run is shown and not judged. Nor are runs judged whose chunks
+and decodes attend in one kernel, which is not the default.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most
+from lab.claims.lines import absent, at_most, evaluated, skipped_lines
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records, read_table, require
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.frontend import NONE
+from simulators.serving.engine.limits import kv_blocks
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.engine.service import kv_blocks
-from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
+from simulators.serving.point import BATCH, CACHED, NONE, RECOMPUTE, UNIFIED, ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
@@ -38,6 +39,7 @@ NEEDS = REQUESTS, RUNS = (
     "serving_modern/vllm_requests.parquet",
     "serving_modern/vllm_runs_meta.parquet",
 )
+COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 LIMIT = 0.08
 """What is asked of dense models: of the mean TTFT, the median TPOT and the throughput."""
@@ -45,7 +47,7 @@ LIMIT = 0.08
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of mean TTFT, median TPOT and throughput of each run of a known model."""
-    for run in read_table(reference / RUNS).to_pylist():
+    for run in read_records(reference / RUNS):
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             yield absent(f"vllm {run['run']}", "not modelled")
             continue
@@ -53,29 +55,33 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         if len(rows) == 0:
             yield absent(f"vllm {run['run']}", "absent: its requests")
             continue
-        yield from _run_checks(run, rows.sort_by("queued_s").to_pydict())
+        require(rows, COLUMNS, REQUESTS)
+        column = {
+            name: np.array(values) for name, values in rows.sort_by("queued_s").to_pydict().items()
+        }
+        skipped = Counter[str]()
+        for _, lines in evaluated([(run, column)], lambda both: list(_run_checks(*both)), skipped):
+            yield from lines
+        yield from skipped_lines(f"vllm {run['run']}", skipped)
 
 
-def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterator[Check]:
+def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the errors of one run; TTFT counts from when the engine had the request."""
-    column = {name: np.array(values) for name, values in rows.items()}
     queued = column["queued_s"]
-    asked = Requests(
-        queued - queued[0],
-        column["input_toks"],
-        column["output_toks"],
-        np.zeros((queued.size, 2)),
-    )
-    done = run_of(point_of_run(run), asked)
-    times = done.world.times
-    ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
+    lengths = column["input_toks"], column["output_toks"]
+    asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
-    limit = LIMIT if run["dp"] == 1 else None
-    note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
-    for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
-        error = float(abs(ours[name] / theirs[name] - 1.0))
-        said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
-        yield at_most(f"vllm {run['run']} {name}", error, limit, queued.size, said, unit="")
+    for how, called in ((BATCH, ""), (UNIFIED, ", unified attention")):
+        done = run_of(replace(point_of_run(run), mixed_step=how), asked)
+        times = done.state.times
+        ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
+        limit = LIMIT if run["dp"] == 1 and how == BATCH else None
+        note = "calibrated" if done.table.calibrated else "not every kernel calibrated on this GPU"
+        for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
+            error = float(abs(ours[name] / theirs[name] - 1.0))
+            said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
+            line = f"vllm {run['run']} {name}{called}"
+            yield at_most(line, error, limit, queued.size, said, unit="")
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:
@@ -108,16 +114,13 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         runtime="vllm",
         frontend=NONE,
     )
-    if run["num_gpu_blocks"] is None:
+    blocks = run["num_gpu_blocks"]
+    if blocks is None:
         return point
-    return replace(point, memory_fraction=_fraction_of(run["num_gpu_blocks"], point))
-
-
-def _fraction_of(blocks: int, point: ServingPoint) -> float:
-    """Return the share of memory that leaves so many KV blocks."""
-    replica = deployment_of(point).hardware.replica
+    hardware = deployment_of(point).hardware
+    replica = hardware.replica
     known = kv_blocks(
-        replica,
+        hardware,
         memory_fraction=point.memory_fraction,
         block_size=point.block_size,
         tokens=point.chunk_size,
@@ -126,4 +129,5 @@ def _fraction_of(blocks: int, point: ServingPoint) -> float:
     block_bytes = point.block_size * kv_bytes_per_token(
         replica.model, replica.cut, replica.kv_dtype
     )
-    return point.memory_fraction + (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    return replace(point, memory_fraction=point.memory_fraction + more)

@@ -20,7 +20,7 @@ from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
 from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Floats, Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
@@ -116,7 +116,7 @@ def _together(works: Sequence[Work]) -> Work:
 
 def _fit_form(work: Work, seconds: Floats, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone."""
-    few = np.unique(np.linspace(0, seconds.size - 1, min(seconds.size, FORM_ROWS)).astype(np.int64))
+    few = evenly(seconds.size, FORM_ROWS)
     some = Work(
         work.flops[few], work.moved_bytes[few], work.blocks[few], work.longest[few],
         work.features[:, few],

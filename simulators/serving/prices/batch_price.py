@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from simulators.core.jit import Kernel
+from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import (
-    Hardware,
     IterationTable,
-    additive_table,
     iteration_table,
 )
 from simulators.serving.prices.lookup import table_price
@@ -16,12 +15,7 @@ from simulators.serving.prices.user_operator_times import load_op_table
 
 
 def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the tables of a point, and the kernel that reads them.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-        UserError: the file of operator times cannot be used.
-    """
+    """Return the tables of a point, and the kernel that reads them."""
     if point.iteration_table:
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
@@ -29,5 +23,4 @@ def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, 
             known.shape, known.table, waiting_w=None, calibrated=True, extrapolated=False
         )
         return table, op_price
-    tabulated = additive_table if point.mixed_step == ADDITIVE else iteration_table
-    return tabulated(hardware), table_price
+    return iteration_table(hardware, additive=point.mixed_step == ADDITIVE), table_price

@@ -1,4 +1,4 @@
-"""What an iteration takes is tabulated once per design, and looked up in the loop.
+"""Tabulates what iterations of a replica take, once per design, for the loop to look up.
 
 Composition prices a batch from a few sums over its requests, in parts that depend on few of them:
 linear layers and messages on the tokens, the LM head on its rows, attention of decodes on their
@@ -16,33 +16,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulators.composition.price import Iteration, launch_s, stage_iteration
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
-from simulators.serving.prices.lookup import (
-    ADDITIVE,
-    CHUNK_STEPS,
-    CONTEXT_STEPS,
-    DECODE_STEPS,
-    GAPS_S,
-    HEADER,
-    LAST_GAPS_S,
-    LAST_LAUNCHING_S,
-    LAUNCHING_S,
-    LEAST_KEYS,
-    MOST_KEYS,
-    PAST_STEPS,
-    PREFILL_STEPS,
-    RESTING_W,
-    ROW_STEPS,
-    SENDERS,
-    SEQUENCE_S,
-    TOKEN_STEPS,
-)
+from simulators.serving.deployment import Hardware
+from simulators.serving.prices import lookup
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
@@ -55,14 +37,6 @@ LONG_S = 60.0
 
 PROBE = decode_step(64.0, 1024.0)
 """An everyday batch: says whether a design's figures are measured or extrapolated."""
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """A replica, known by its description: equal descriptions share their tables."""
-
-    description: str
-    replica: Replica = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,18 +63,31 @@ def octaves(steps: int, most: int) -> Floats:
 
 
 @functools.lru_cache(maxsize=32)
-def iteration_table(hardware: Hardware) -> IterationTable:
+def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationTable:
     """Return the tables of a replica.
+
+    Args:
+        hardware: the replica.
+        additive: it runs the prefills and the decodes of a batch in turn: linear layers, messages
+            and the LM head are paid for each, so weights are read twice.
 
     Raises:
         Infeasible: the model cannot be cut this way.
     """
+    if additive:
+        known = iteration_table(hardware)
+        table = known.table.copy()
+        table[lookup.ADDITIVE] = 1.0
+        return replace(known, table=table)
     replica = hardware.replica
-    most = max(MOST_TOKENS, replica.model.max_context)
-    tokens, rows = octaves(TOKEN_STEPS, most), octaves(ROW_STEPS, MOST_ROWS)
-    decodes, contexts = octaves(DECODE_STEPS, MOST_ROWS), octaves(CONTEXT_STEPS, most)
-    batches, chunks = octaves(PREFILL_STEPS, MOST_PREFILLS)[1:], octaves(CHUNK_STEPS, most)
-    pasts = octaves(PAST_STEPS, most)
+    most, rows_end, steps = max(MOST_TOKENS, replica.model.max_context), MOST_ROWS, lookup.FINE
+    if replica.accelerator:
+        most = rows_end = replica.model.max_context
+        steps = lookup.COARSE
+    ends = (most, rows_end, rows_end, most, most, most)
+    grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
+    tokens, rows, decodes, contexts, chunks, pasts = grids
+    batches = octaves(1, MOST_PREFILLS)[1:]
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
     parts = [
@@ -110,31 +97,16 @@ def iteration_table(hardware: Hardware) -> IterationTable:
         _decode_columns(stages, decodes, contexts),
         _prefill_columns(stages, batches, chunks, pasts),
     ]
-    starts = np.cumsum([part.size for part in parts])[:-1]
+    *starts, end = np.cumsum([part.size for part in parts])
+    mixed = _mixed_shares(stages)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
     return IterationTable(
-        shape=np.array([*starts, *sides], np.int64),
-        table=np.concatenate([part.ravel() for part in parts]),
+        shape=np.array([*starts, *sides, end if mixed.size else 0, *steps], np.int64),
+        table=np.concatenate([part.ravel() for part in [*parts, mixed]]),
         waiting_w=everyday.waiting_w,
         calibrated=everyday.calibrated,
         extrapolated=bool(np.any(everyday.extrapolated)),
     )
-
-
-@functools.lru_cache(maxsize=8)
-def additive_table(hardware: Hardware) -> IterationTable:
-    """Return the tables of a replica that runs the prefills and the decodes of a batch in turn.
-
-    Linear layers, messages and the LM head are paid for each, so weights are read twice; what is
-    added once to an iteration still is.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    known = iteration_table(hardware)
-    table = known.table.copy()
-    table[ADDITIVE] = 1.0
-    return replace(known, table=table)
 
 
 class _Stages:
@@ -175,15 +147,15 @@ def _header(stages: _Stages, resting_w: float) -> Floats:
     Launching is hidden behind work: asked with no work at all it shows whole, and with work that
     takes longer than any launch, not at all.
     """
-    header = np.zeros(HEADER)
-    header[GAPS_S], header[LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
+    header = np.zeros(lookup.HEADER)
+    header[lookup.GAPS_S], header[lookup.LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
     shown = stages.launch_s(Step(), 0.0)
-    header[LAUNCHING_S] = shown[0] - header[GAPS_S]
-    header[LAST_LAUNCHING_S] = shown[1] - header[LAST_GAPS_S]
+    header[lookup.LAUNCHING_S] = shown[0] - header[lookup.GAPS_S]
+    header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
-    header[SEQUENCE_S] = one[1] - header[LAST_GAPS_S]
-    header[RESTING_W] = resting_w
-    header[SENDERS] = stages.senders
+    header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
+    header[lookup.RESTING_W] = resting_w
+    header[lookup.SENDERS] = stages.senders
     return header
 
 
@@ -221,7 +193,7 @@ def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Float
 
 def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
     """Return attention of prefills per token, over keys, number, mean chunk and mean past."""
-    keys = np.array([LEAST_KEYS, 1.0, MOST_KEYS])[:, None, None, None]
+    keys = np.array([lookup.LEAST_KEYS, 1.0, lookup.MOST_KEYS])[:, None, None, None]
     number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
     tokens = number * chunk
     step = Step(
@@ -232,6 +204,31 @@ def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Fl
     )
     table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
     return table
+
+
+def _mixed_shares(stages: _Stages) -> Floats:
+    """Return what one kernel for chunks and decodes takes, over both apart; nothing without one."""
+    sizes = []
+    axes = zip(lookup.MIXED_FIRST, lookup.MIXED_STEPS, lookup.MIXED_NODES, strict=True)
+    for first, steps, nodes in axes:
+        part, octave = np.modf(np.arange(nodes) / steps)
+        sizes.append(first * np.ldexp(1.0 + part, octave.astype(np.int64)))
+    prefills, chunk, past, decodes, keys = np.meshgrid(*sizes, indexing="ij")
+    tokens = prefills * chunk
+    prompts = Step(
+        prefills=prefills,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * (past + (chunk + 1.0) / 2.0),
+        prefill_kv_tokens=prefills * (past + chunk),
+    )
+    singles = {"decodes": decodes, "decode_kv_tokens": decodes * keys}
+    together = _columns(stages, replace(prompts, **singles), ("mixed_attention",))
+    if together.shape[:-1] != tokens.shape:
+        return np.zeros(0)
+    apart = _columns(stages, prompts, ("prefill_attention",))
+    apart = apart + _columns(stages, Step(**singles), ("decode_attention",))
+    shares: Floats = together / np.where(apart > 0.0, apart, 1.0)
+    return shares
 
 
 def _number(column: Column) -> float:

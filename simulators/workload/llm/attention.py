@@ -50,6 +50,40 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     )
 
 
+def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
+    """Return the attention of chunks and of single new tokens where one kernel runs both.
+
+    States are updated apart even so; of latent attention no library has such a kernel.
+    """
+    if shard.model.is_latent:
+        return ()
+    found: list[Compute] = []
+    pairs = zip(
+        _attentions("prefill", shard, step), _attentions("decode", shard, step), strict=True
+    )
+    for chunks, decodes in pairs:
+        if isinstance(chunks, Attention) and isinstance(decodes, Attention):
+            found.append(_together(chunks, decodes))
+        else:
+            found += [chunks, decodes]
+    return tuple(found)
+
+
+def _together(chunks: Attention, decodes: Attention) -> Attention:
+    """Return two launches of attention as one."""
+    return replace(
+        chunks,
+        name=chunks.name.replace(chunks.phase, "mixed"),
+        phase="mixed",
+        requests=chunks.requests + decodes.requests,
+        query_tokens=chunks.query_tokens + decodes.query_tokens,
+        pairs=chunks.pairs + decodes.pairs,
+        kv_tokens=chunks.kv_tokens + decodes.kv_tokens,
+        decodes=decodes.requests,
+        decode_kv_tokens=decodes.kv_tokens,
+    )
+
+
 def _indexed_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
     """Return prompts whose queries attend to chosen keys, where there are more than are chosen.
 

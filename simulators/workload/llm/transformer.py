@@ -115,7 +115,7 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
                 repeat=sums,
             )
         )
-    if not part.has_head:
+    if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
         messages.append(
             Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)

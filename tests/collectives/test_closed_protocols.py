@@ -1,0 +1,62 @@
+"""Messages: small ones pay for hops, large ones for bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.catalog.cluster import Link, cluster_for, load_cluster
+from simulators.catalog.gpu import load_gpu
+from simulators.collectives.closed.protocols import ring_s, sustained
+from simulators.collectives.price import collective_time
+
+LINK = Link(bytes_per_s=450e9, latency_s=0.6e-6, bulk_latency_s=1.9e-6)
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+
+
+def taken(kind: str, size: float, ranks: int = 8, link: Link = LINK) -> float:
+    return float(ring_s(kind, np.array([size]), ranks, link, fraction=1.0)[0])
+
+
+@given(size=st.integers(1, 2**33), kind=st.sampled_from(KINDS), ranks=st.integers(2, 64))
+def test_a_larger_message_takes_longer(size: int, kind: str, ranks: int) -> None:
+    assert taken(kind, 2.0 * size, ranks) > taken(kind, float(size), ranks)
+
+
+@given(kind=st.sampled_from(KINDS), ranks=st.integers(2, 64))
+def test_doubling_bandwidth_halves_a_large_message(kind: str, ranks: int) -> None:
+    faster = dataclasses.replace(LINK, bytes_per_s=2 * LINK.bytes_per_s)
+    ratio = taken(kind, 1e12, ranks) / taken(kind, 1e12, ranks, faster)
+    assert ratio == pytest.approx(2.0, rel=1e-3)
+
+
+@given(size=st.floats(1e10, 1e12), ranks=st.integers(2, 64))
+def test_reduce_scatter_then_all_gather_is_a_large_all_reduce(size: float, ranks: int) -> None:
+    halves = taken("reduce_scatter", size, ranks) + taken("all_gather", size, ranks)
+    assert halves == pytest.approx(taken("all_reduce", size, ranks), rel=1e-2)
+
+
+def test_a_large_ring_moves_its_buffer_twice_but_for_one_share() -> None:
+    # 1 GB over 8 ranks: 2 * 7 / 8 GB at 450 GB/s is 3.89 ms; a protocol adds its overhead.
+    assert taken("all_reduce", 1e9) == pytest.approx(3.89e-3 / 0.92, rel=0.02)
+
+
+def test_a_tiny_all_reduce_in_a_node_takes_some_ten_microseconds() -> None:
+    assert 5e-6 < taken("all_reduce", 1e3, ranks=2) < taken("all_reduce", 1e3, ranks=8) < 3e-5
+
+
+def test_a_link_without_measurements_says_so() -> None:
+    h100, mi300x = load_gpu("h100_sxm"), load_gpu("mi300x")
+    assert sustained(load_cluster("dgx_h100"), h100)[1]
+    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"))[1]
+    assert not sustained(cluster_for("auto", mi300x), mi300x)[1]
+
+
+def test_beyond_a_node_a_send_takes_longer() -> None:
+    asked = {"ranks": 2, "gpu": load_gpu("h100_sxm"), "cluster": load_cluster("dgx_h100")}
+    inside, across = (collective_time("send_recv", 1e8, span=n, **asked) for n in (8, 16))  # type: ignore[arg-type]
+    assert float(across.time_s) > 4 * float(inside.time_s)
