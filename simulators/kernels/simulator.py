@@ -263,7 +263,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 4
+    version: int = 5
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
