@@ -71,7 +71,7 @@ def test_a_window_bounds_what_decodes_read() -> None:
 
 
 def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
-    free = a_replica("llama3_1_70b", Parallelism(tp=2))
+    free = a_replica("llama3_1_70b", Parallelism(tp=2), dtype="bf16")
     steps = decode_step(np.array([1.0, 16.0, 200.0, 4000.0]), 500.0)
     best = np.asarray(iteration(free, steps).tokens_s)
     for framework in ("vllm", "trtllm"):
