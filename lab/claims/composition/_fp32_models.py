@@ -17,7 +17,7 @@ from lab.claims.lines import at_most, percent_off
 from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit_without, priced_cases
 from lab.tables.graphs import PEERS, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
@@ -64,10 +64,10 @@ class Evidence:
         """Return the constants fitted to all graphs but this one."""
         return self._without(case.graph_name)
 
-    def _draws(self, gpu: Gpu) -> list[Profile]:
+    def _draws(self, gpu: str) -> list[Profile]:
         """Return what ten rows an operator say of a board, draw by draw."""
-        rows = read_rows(self.reference)[0]
-        return [few_shot_profile(gpu, rows, seed) for seed in range(DRAWS)]
+        rows, board = read_rows(self.reference)[0], load_gpu(gpu)
+        return [few_shot_profile(board, rows, seed) for seed in range(DRAWS)]
 
     def judge(self, case: Case, levels: Sequence[str | Profile] = (BEST,)) -> Judged:
         """Return a case with its predictions, one for each level of information."""
@@ -88,7 +88,7 @@ class Evidence:
 
     def levels(self, gpu: Gpu) -> Sequence[str | Profile]:
         """Return what is known of a board's kernels: of a new one, by draw."""
-        return self.draws(gpu) if gpu.name in NEW else (BEST,)
+        return self.draws(gpu.name) if gpu.name in NEW else (BEST,)
 
     def chosen(self, wanted: Callable[[Case], bool]) -> list[Judged]:
         """Return judged cases of one GPU."""
