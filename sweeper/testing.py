@@ -22,9 +22,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from simulators.core.columns import OUTCOME, STATUSES, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
+from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
 from sweeper.keys import define
 from sweeper.samplers import Results, Sampler
@@ -144,8 +146,7 @@ def _check_rows(results: pa.RecordBatch) -> None:
     )
     reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
     assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
-    for flag in ("calibrated", "extrapolated"):
-        assert results[flag].null_count == 0, f"{flag} is null in some row"
+    _check_shares(results, status)
     for name in results.schema.names:
         if name in OUTCOME.names:
             continue
@@ -159,6 +160,16 @@ def _check_rows(results: pa.RecordBatch) -> None:
     assert (
         any(results[n].null_count < results.num_rows for n in objectives) or (status != "ok").all()
     ), "every metric is null although rows are ok"
+
+
+def _check_shares(results: pa.RecordBatch, status: NDArray[np.object_]) -> None:
+    shares = pl.DataFrame({name: results[name] for name in SHARES})
+    said = ~shares.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
+    assert not said[status != "ok"].any(), "what cannot be rests on nothing"
+    assert said[status == "ok"].all() or not said.any(), "some rows say what they rest on, not all"
+    kept = shares.filter(pl.Series(said)).to_numpy()
+    assert (kept >= 0.0).all(), "a share is negative"
+    assert np.allclose(kept.sum(axis=1), 1.0), f"shares that do not add up: {kept.sum(axis=1)}"
 
 
 def _check_independence(

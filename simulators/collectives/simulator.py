@@ -39,6 +39,8 @@ from simulators.collectives.topologies.topology import file_behind
 from simulators.core.columns import outcome
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
+from simulators.core.jit import Ints
+from simulators.core.levels import EXTRAPOLATED, MEASURED, UNMODELLED, shares_of
 
 Columns = dict[str, NDArray[Any]]
 UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
@@ -121,7 +123,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 2
+    version: int = 3
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
@@ -134,11 +136,11 @@ class Collectives:
         traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
         for d, name in enumerate(UTILISATIONS):
             out[name] = np.where(whole[rows.plan, d, RANKS] > 1, seen[:, BUSY_NS + d], np.nan)
-        flags = np.zeros((2, batch.num_rows), bool)
+        level = np.full(batch.num_rows, UNMODELLED)
         _analytic(rows, reasons, out)
         for fidelity in EVENTFUL:
             _event(rows, fidelity, reasons, out)
-        _measured(rows, reasons, out, flags)
+        _measured(rows, reasons, out, level)
         size = rows.size_bytes.astype(np.float64)
         moving = np.where(out["time_s"] > 0.0, out["time_s"], np.nan)
         for name in UTILISATIONS:
@@ -150,10 +152,8 @@ class Collectives:
         out["algbw_bytes_per_s"] = size / moving
         out["messages"], out["wire_bytes"] = seen[:, MESSAGES], seen[:, RANK_BYTES]
         out["energy_j"], out["ranks"] = seen[:, ENERGY_J], rows.ranks
-        answer = outcome(
-            CollectiveMetrics, out, infeasible=list(reasons), calibrated=flags[0],
-            extrapolated=flags[1],
-        )  # fmt: skip
+        shares = shares_of(level)
+        answer = outcome(CollectiveMetrics, out, infeasible=list(reasons), shares=shares)
         for name in ("energy_j", *UTILISATIONS):
             at = answer.schema.get_field_index(name)
             known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
@@ -250,7 +250,7 @@ def _simulated(
     return report
 
 
-def _measured(rows: Rows, reasons: NDArray[Any], out: Columns, flags: NDArray[np.bool_]) -> None:
+def _measured(rows: Rows, reasons: NDArray[Any], out: Columns, level: Ints) -> None:
     """Look up the rows that ask for measured times; rows of one curve together."""
     where = np.flatnonzero(rows.is_word("fidelity", "measured") & (reasons == ""))
     named = ("collective", "gpu", "library", "dtype")
@@ -271,7 +271,8 @@ def _measured(rows: Rows, reasons: NDArray[Any], out: Columns, flags: NDArray[np
             reasons[mine] = str(verdict)
             continue
         _write(out, mine, timed.time_s, timed.lo_s, timed.hi_s)
-        flags[0, mine], flags[1, mine] = timed.calibrated, timed.extrapolated
+        known = np.where(timed.extrapolated, EXTRAPOLATED, MEASURED)
+        level[mine] = known if timed.calibrated else UNMODELLED
 
 
 def _write(

@@ -125,8 +125,7 @@ def run_of(
         peak_flops_per_gpu=deployment.peak_flops,
         slo_ttft_s=point.slo_ttft_s,
         slo_tpot_s=point.slo_tpot_s,
-        calibrated=table.calibrated,
-        extrapolated=table.extrapolated,
+        shares=table.shares,
     )
     return Run(world, let_in, rejected, bill, Window(point.warmup, point.cooldown))
 

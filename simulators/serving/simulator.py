@@ -17,9 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.price import priced_by
+from simulators.composition.explain import explained
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import evaluate_pointwise, numbers
-from simulators.core.contract import Contribution
+from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
@@ -31,12 +32,13 @@ from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
 from simulators.serving.demand.requests import beyond_analytic, event_rows
 from simulators.serving.demand.traces import is_trace
-from simulators.serving.deployment import DEPLOYED, Facts, describe
+from simulators.serving.deployment import DEPLOYED, Facts, deployment_of, describe
 from simulators.serving.engine.frontend import banded
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.grouping import evaluate_together
 from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
+from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.run import Shelf, logged_run, run_of
 from simulators.serving.steady.steady_state import (
@@ -52,7 +54,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 3
+    version: int = 4
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -115,6 +117,11 @@ class Serving:
         for scheduler in USUAL_SCHEDULERS:
             _ = load_scheduler(scheduler).schedule.compiled
         _ = load_router(USUAL_ROUTER).compiled
+
+    def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
+        """Return the operator of an everyday batch whose time is known worst."""
+        replica = deployment_of(ServingPoint(**point)).hardware.replica
+        return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""

@@ -25,6 +25,7 @@ from lab.tables.kernels.engine_products import MODELS
 from lab.tables.rows import read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
+from simulators.core.levels import UNMODELLED
 from simulators.serving.demand.arrivals import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.frontend import NONE
@@ -71,7 +72,7 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
     limit = LIMIT if run["dp"] == 1 else None
-    note = "calibrated" if done.bill.calibrated else "not every kernel calibrated on this GPU"
+    note = f"{done.bill.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
     for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
         error = float(abs(ours[name] / theirs[name] - 1.0))
         said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"

@@ -9,6 +9,7 @@ import numpy as np
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import SHARES, Shares
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import Spread, gap_spread, spread, spreads
 from simulators.serving.engine.replica import (
@@ -45,8 +46,7 @@ class Bill:
     peak_flops_per_gpu: float
     slo_ttft_s: float
     slo_tpot_s: float
-    calibrated: bool
-    extrapolated: bool
+    shares: Shares  # of the time, by what it rests on
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,7 @@ def _use(world: World, answered: Any, tokens: int, makespan_s: float, bill: Bill
         "gpus": bill.gpus,
         "kv_blocks": blocks,
         "iterations": iterations,
-        "calibrated": bill.calibrated,
-        "extrapolated": bill.extrapolated,
+        **dict(zip(SHARES, bill.shares.tolist(), strict=True)),
     }
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import Shares
 from simulators.serving.steady.iteration_times import Iterations, Prices
 from simulators.serving.steady.mean_lengths import Lengths
 
@@ -80,6 +81,11 @@ class Turn:
     def busy_s(self, prices: Prices) -> Floats:
         """Return the seconds of a turn's work, summed over stages."""
         return self.decodes_n * prices.decode_pass_s + self.prompts_n * prices.prompt_pass_s
+
+    def shares(self, prices: Prices) -> Shares:
+        """Return the shares of a turn's work by what they rest on."""
+        seconds = self.decodes_n * prices.decode_levels_s + self.prompts_n * prices.prompt_levels_s
+        return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
     def joules(self, prices: Prices) -> Floats:
         """Return the joules of a turn's work."""
