@@ -24,7 +24,7 @@ from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
 from simulators.workload.operators import Column
 
-CALIBRATION = Path(__file__).parent / "calibration" / "bands.toml"
+CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
 
 Floats = NDArray[np.float64]
 

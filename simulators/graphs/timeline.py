@@ -30,7 +30,7 @@ from simulators.workload.operators import Elementwise, Gemm
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-CALIBRATION = PACKAGE / "composition" / "calibration" / "graphs" / "pytorch.toml"
+CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
 
 SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 """Fields that are one number for a whole column of operators."""
