@@ -13,13 +13,14 @@ import numpy as np
 
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.contract import Check
+from simulators.core.jit import Ints, array, i8, kernel, matrix
 from simulators.core.report import print_checks
-from simulators.dataflow.access import work_for
-from simulators.dataflow.costs import evaluate_all
-from simulators.dataflow.energy import machine_of
-from simulators.dataflow.mapping import encode, nest_of
-from simulators.dataflow.networks import layers_of, network
-from simulators.dataflow.search import find
+from simulators.dataflow.access.arrays import COUNTS, FEASIBLE, PROBLEM, Problem
+from simulators.dataflow.energy.charges import RESULTS, evaluate
+from simulators.dataflow.energy.evaluation import problem_of
+from simulators.dataflow.mapping.loop_nest import encode
+from simulators.dataflow.mapping.networks import layers_of, network
+from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 
 MAPPINGS = 1024  # in one call
@@ -58,22 +59,28 @@ def _evaluations(accelerator_name: str, layer_name: str) -> Check:
     keep = np.ascontiguousarray(
         np.resize(np.array([b for _, b in found]), (MAPPINGS, *found[0][1].shape))
     )
-    out, verdicts = np.zeros((MAPPINGS, 4)), np.zeros(MAPPINGS, np.int64)
-    counts = np.zeros((keep.shape[1], 3, 3), np.int64)
-    work = work_for(keep.shape[1], len(layer.dims))
-    nest, machine = nest_of(layer), machine_of(accelerator)
+    problem, counts = problem_of(layer, accelerator), np.zeros((keep.shape[1], 3, 3), np.int64)
     rates = []
     for _ in range(RUNS):
         started = time.process_time()
         feasible = 0
         for _ in range(CALLS):
-            feasible += evaluate_all(nest, machine, loops, keep, work, counts, out, verdicts)
+            feasible += evaluate_all(problem, loops, keep, counts)
         rates.append(feasible / (time.process_time() - started))
     rate = statistics.median(rates)
     name = f"evaluated, {layer_name} on {accelerator_name}"
     return Check(
         name, rate, "1/s", RATE_BAR, rate >= RATE_BAR, MAPPINGS * CALLS, "all feasible; at least"
     )
+
+
+@kernel(i8(PROBLEM, array(i8, 4), matrix(i8), COUNTS))
+def evaluate_all(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
+    """Evaluate many mappings, each on its own; return how many are feasible."""
+    feasible, out = 0, np.zeros(RESULTS)
+    for row in range(keep.shape[0]):
+        feasible += evaluate(problem, loops[row], keep[row], counts, out) == FEASIBLE
+    return feasible
 
 
 def _search(accelerator_name: str, layer_name: str) -> Check:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from sweeper import skyline
+from sweeper.query import pareto_kernel
 
 _ROWS = 10_000_000
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    skyline.warm_up()
+    pareto_kernel.warm_up()
     checks = [
         *(
             _timed(f"1e7 uniform rows, {width} objectives", 0.3, functools.partial(_uniform, width))
@@ -30,34 +30,22 @@ def main() -> None:
         ),
         _timed("1e5 anti-correlated rows, 4 objectives", 0.3, _anti_correlated),
         _timed("1e7 rows, 700,000 ties on 100 vectors", 5.0, _tied),
-        _timed(
-            "1e7 uniform rows, 3 objectives, not compiled",
-            None,
-            functools.partial(_uniform, 3),
-            compiled=False,
-        ),
     ]
     print_checks(checks, as_json=chosen.json)
 
 
 def _timed(
-    name: str,
-    limit: float | None,
-    make: Callable[[np.random.Generator], NDArray[np.float64]],
-    *,
-    compiled: bool = True,
+    name: str, limit: float, make: Callable[[np.random.Generator], NDArray[np.float64]]
 ) -> Check:
     values = make(np.random.default_rng(0))
     spent = []
     for _ in range(3):
         started = time.process_time()
-        front, ties = skyline.distinct_front(values, compiled=compiled)
+        front, ties = pareto_kernel.distinct_front(values)
         spent.append(time.process_time() - started)
     used = float(np.median(spent))
     note = f"front of {len(front):,} vectors, {int(ties.sum()):,} rows"
-    return Check(
-        name, used, "CPU-s", limit, None if limit is None else used <= limit, len(values), note
-    )
+    return Check(name, used, "CPU-s", limit, used <= limit, len(values), note)
 
 
 def _uniform(width: int, random: np.random.Generator) -> NDArray[np.float64]:

@@ -12,17 +12,18 @@ from collections.abc import Callable
 from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
-from sweeper import skyline
-from sweeper.effects import sensitivity
 from sweeper.engines.inline import Inline
-from sweeper.keys import define
-from sweeper.layers import crowding, epsilon_front, rank_layers
-from sweeper.planning import best_per, cheapest
-from sweeper.query import knee, minimised, objective_matrix, pareto_front
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Store
-from sweeper.uncertainty import probable_front
-from sweeper.work import Task
+from sweeper.engines.task import Task
+from sweeper.query import pareto_kernel
+from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front
+from sweeper.query.planning import best_per, cheapest
+from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.sensitivity import sensitivity
+from sweeper.query.uncertainty import probable_front
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 
 _ASKED = {1_000_000: 1.0, 10_000_000: 3.0}
 """CPU-seconds within which a question is to be answered, by stored rows."""
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--values", type=int, nargs="+", default=[1, 10])
     chosen = parser.parse_args()
-    skyline.warm_up()
+    pareto_kernel.warm_up()
     checks: list[Check] = []
     for values in chosen.values:
         with tempfile.TemporaryDirectory() as folder:

@@ -21,17 +21,18 @@ from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.demand.arrivals import Requests, requests_of, stream
+from simulators.serving.demand.arrivals import stream
+from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR
-from sweeper import config
 from sweeper.engines.inline import Inline
-from sweeper.keys import define
 from sweeper.samplers.grid import Grid
-from sweeper.store import Store
+from sweeper.space.design_space import space_of
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 from sweeper.sweep import Sweep
 
 LONGEST = 4096
@@ -72,7 +73,7 @@ def _chats(count: int, qps: float) -> tuple[Requests, str]:
     gaps = stream(0, "gaps").standard_exponential(count)
     draws = np.zeros((count, 2))
     if file is None or not file.is_file():
-        drawn = requests_of(workload="chat", qps=qps, requests=count, seed=0)
+        drawn = requests_of(ServingPoint(model="", gpu="", qps=qps, requests=count))
         return drawn, "lengths drawn: the trace is absent"
     trace = load_trace(str(file))
     fits = trace.prompt_tokens + trace.output_tokens <= LONGEST
@@ -140,7 +141,7 @@ def _candidates() -> Iterator[Check]:
 
     The first sweep tabulates the iterations of each deployment, the second finds them known.
     """
-    space = config.space_of({"simulator": SIMULATOR.name, "axes": CANDIDATES})
+    space = space_of({"simulator": SIMULATOR.name, "axes": CANDIDATES})
     iteration_table.cache_clear()
     for note in ("tables built", "tables known"):
         laps: Counter[str] = Counter()
@@ -186,7 +187,7 @@ def _pairs() -> Iterator[Check]:
 
     Of the first pass each replica is tabulated once, for 60 deployments.
     """
-    space = config.space_of({"simulator": SIMULATOR.name, "axes": LOADS})
+    space = space_of({"simulator": SIMULATOR.name, "axes": LOADS})
     points = space.batch(np.arange(len(space)))
     iteration_table.cache_clear()
     for note in ("tables built", "tables known"):

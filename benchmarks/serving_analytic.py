@@ -18,11 +18,11 @@ from omegaconf import OmegaConf
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from simulators.serving.simulator import SIMULATOR
-from sweeper.config import space_of
-from sweeper.keys import define
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Store
-from sweeper.work import Task
+from sweeper.engines.task import Task
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.spans import Span
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 
 GRID = Path(__file__).parent.parent / "spaces" / "llm_gpus_grid.yaml"
 WANTED_PER_CPU_S = 200_000.0

@@ -16,12 +16,14 @@ from simulators.core.contract import Check, Direction
 from simulators.core.report import print_checks
 from sweeper.engines import Crew
 from sweeper.engines.ray import Ray
-from sweeper.keys import define
-from sweeper.notation import Scalar
-from sweeper.progress import Progress
-from sweeper.space import DesignSpace, Factor, Span
-from sweeper.store import Store
-from sweeper.work import Task
+from sweeper.engines.task import Task
+from sweeper.report.progress import Progress
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.notation import Scalar
+from sweeper.space.product import Factor
+from sweeper.space.spans import Span
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 
 OBJECTIVES: dict[str, Direction] = {"latency_s": "min", "cost": "min", "mfu": "max"}
 

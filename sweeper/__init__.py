@@ -2,7 +2,9 @@
 
 In a notebook the same is at hand without the command line:
 
-    from sweeper import DesignSpace, Sweep, pareto_front
+    from sweeper.space.design_space import DesignSpace
+    from sweeper.sweep import Sweep
+    from sweeper.query.pareto import pareto_front
 
 The names are loaded when they are first used, so that importing the package costs nothing.
 """
@@ -13,38 +15,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.effects import sensitivity as sensitivity
-    from sweeper.layers import crowding as crowding
-    from sweeper.layers import epsilon_front as epsilon_front
-    from sweeper.layers import rank_layers as rank_layers
-    from sweeper.neighbours import steps_from as steps_from
-    from sweeper.planning import best_per as best_per
-    from sweeper.planning import cheapest as cheapest
-    from sweeper.planning import replicas_for as replicas_for
-    from sweeper.query import knee as knee
-    from sweeper.query import pareto_front as pareto_front
-    from sweeper.space import DesignSpace as DesignSpace
-    from sweeper.store import Store as Store
+    from sweeper.query.hypervolume import hypervolume as hypervolume
+    from sweeper.query.neighbours import steps_from as steps_from
+    from sweeper.query.pareto import knee as knee
+    from sweeper.query.pareto import pareto_front as pareto_front
+    from sweeper.query.planning import best_per as best_per
+    from sweeper.query.planning import cheapest as cheapest
+    from sweeper.query.planning import replicas_for as replicas_for
+    from sweeper.query.ranks import crowding as crowding
+    from sweeper.query.ranks import epsilon_front as epsilon_front
+    from sweeper.query.ranks import rank_layers as rank_layers
+    from sweeper.query.sensitivity import sensitivity as sensitivity
+    from sweeper.query.uncertainty import probable_front as probable_front
+    from sweeper.space.design_space import DesignSpace as DesignSpace
+    from sweeper.store.store import Store as Store
     from sweeper.sweep import Sweep as Sweep
-    from sweeper.uncertainty import probable_front as probable_front
-    from sweeper.volume import hypervolume as hypervolume
 
 _HOME = {
-    "DesignSpace": "space",
-    "Store": "store",
+    "DesignSpace": "space.design_space",
+    "Store": "store.store",
     "Sweep": "sweep",
-    "best_per": "planning",
-    "cheapest": "planning",
-    "crowding": "layers",
-    "epsilon_front": "layers",
-    "hypervolume": "volume",
-    "knee": "query",
-    "pareto_front": "query",
-    "probable_front": "uncertainty",
-    "rank_layers": "layers",
-    "replicas_for": "planning",
-    "sensitivity": "effects",
-    "steps_from": "neighbours",
+    "best_per": "query.planning",
+    "cheapest": "query.planning",
+    "crowding": "query.ranks",
+    "epsilon_front": "query.ranks",
+    "hypervolume": "query.hypervolume",
+    "knee": "query.pareto",
+    "pareto_front": "query.pareto",
+    "probable_front": "query.uncertainty",
+    "rank_layers": "query.ranks",
+    "replicas_for": "query.planning",
+    "sensitivity": "query.sensitivity",
+    "steps_from": "query.neighbours",
 }
 """Public names, and the module each lives in."""
 

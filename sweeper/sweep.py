@@ -1,21 +1,23 @@
-"""One question: which points of this space are worth building?"""
+"""A sweep: points are picked, those not answered yet are evaluated, all answers are returned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Direction, load_simulator, objectives_of
-from sweeper.engines import Engine, Say
-from sweeper.keys import define
-from sweeper.reuse import adopt
-from sweeper.samplers import Sampler
-from sweeper.space import DesignSpace
-from sweeper.store import Part, Store, check_writable
-from sweeper.work import Task
+from simulators.core.contract import load_simulator, objectives_of
+from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines.task import Task
+from sweeper.samplers import Sampler, load_sampler
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
+from sweeper.store.keys import define
+from sweeper.store.parquet import check_writable
+from sweeper.store.reuse import adopt
+from sweeper.store.store import Part, Store
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Sweep:
     sampler: Sampler
     engine: Engine
     store: Store
-    objectives: Mapping[str, Direction]
+    objectives: Objectives
     where: str | None = None
 
     @classmethod
@@ -39,7 +41,7 @@ class Sweep:
         space: DesignSpace,
         *,
         outputs: str = "outputs/notebook",
-        objectives: Mapping[str, Direction] | None = None,
+        objectives: Objectives | None = None,
         where: str | None = None,
         sampler: str = "grid",
         engine: str = "auto",
@@ -47,21 +49,10 @@ class Sweep:
     ) -> Sweep:
         """Return the sweep of a space, for a notebook.
 
-        Args:
-            space: what to sweep.
-            outputs: the folder its answers are kept in, and found in by the next run.
-            objectives: column to `min` or `max`; the simulator's own.
-            where: an SQL condition designs must meet to be on the live front.
-            sampler: `grid`, `random` or `sobol`, with `**options` such as `points=500`.
-            engine: `auto`, `inline` or `ray`.
-            **options: of the sampler.
-
-        Raises:
-            UserError: a name is unknown, or a file that a value names is not there.
+        Its answers are kept in `outputs`, and found there by the next run. The objectives are the
+        simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
+        `**options` such as `points=500`, the engine `auto`, `inline` or `ray`.
         """
-        from sweeper.engines import load_engine
-        from sweeper.samplers import load_sampler
-
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         return cls(
             space,
@@ -77,11 +68,8 @@ class Sweep:
     ) -> pl.LazyFrame:
         """Answer it, and return all answers.
 
-        A sweep interrupted at any line can be run again; it loses what was in flight.
-
-        Args:
-            watch: told of every part as it arrives.
-            say: told what is being done, a line at a time.
+        A sweep interrupted at any line can be run again; it loses what was in flight. `watch` is
+        told of every part as it arrives, `say` what is being done, a line at a time.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):

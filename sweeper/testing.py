@@ -10,6 +10,7 @@ own, and says in words what is broken.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
 import tempfile
@@ -24,26 +25,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from simulators.core.columns import OUTCOME, STATUSES, schema_of
+from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
-from sweeper.keys import define
 from sweeper.samplers import Results, Sampler
-from sweeper.space import DesignSpace, Index, Span
-from sweeper.store import Batch, Store
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Span, numbers
+from sweeper.store.keys import define
+from sweeper.store.store import Store, answer_schema
 from sweeper.sweep import Sweep
 
 
 def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
     """Check that a simulator maps rows to rows: purely, each alone, and to what it promised.
 
-    Args:
-        simulator: the one to check.
-        batch: a few points, some of them infeasible if there are such.
-
-    Raises:
-        AssertionError: it breaks the contract; says where.
+    The batch holds a few points, some of them infeasible if there are such.
     """
     results = _evaluate_twice(simulator, batch)
     _check_columns(simulator, results)
@@ -55,12 +52,7 @@ def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
 def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
     """Check that a sampler picks allowed points of a space, each once, the same ones every time.
 
-    Args:
-        sampler: the one to check, with options under which it picks few points.
-        space: one whose points its simulator answers quickly.
-
-    Raises:
-        AssertionError: it breaks the contract; says where.
+    With options under which it picks few points, of a space that is answered quickly.
     """
     with _scratch(space) as store:
         rounds = _rounds(sampler, space, store)
@@ -70,8 +62,7 @@ def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
         assert not twice, f"points picked more than once: {twice[:5]}"
         outside = [n for n in picked if not 0 <= n < len(space)]
         assert not outside, f"numbers outside 0..{len(space) - 1}: {outside[:5]}"
-        kept = space.kept(np.array(picked, np.int64))
-        allowed = len(picked) if kept is None else int(kept.sum())
+        allowed = space.count(np.array(picked, np.int64))
         assert allowed <= sampler.size(space), "more points are picked than `size` says"
         before = store.scan().collect().height
         assert before == allowed, f"{allowed} points were picked, but {before} answered"
@@ -85,13 +76,7 @@ def check_sampler(sampler: Sampler, space: DesignSpace) -> None:
 def check_engine(engine: Engine, space: DesignSpace) -> None:
     """Check that an engine answers every point once, with the bits that one process gives.
 
-    Args:
-        engine: the one to check.
-        space: one whose points its simulator answers quickly; best with constraints and with
-            points that are infeasible.
-
-    Raises:
-        AssertionError: it breaks the contract; says where.
+    The space is one that is answered quickly, best with constraints and with infeasible points.
     """
     expected = _answers(load_engine("inline"), space, [Span(0, len(space))])
     whole = _answers(engine, space, [Span(0, len(space))])
@@ -110,11 +95,10 @@ def _evaluate_twice(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBat
     results = simulator.evaluate(batch)
     assert isinstance(results, pa.RecordBatch), f"evaluate returned {type(results).__name__}"
     assert pickle.dumps(batch.to_pydict()) == before, "evaluate changed its input"
-    assert results.num_rows == batch.num_rows, (
-        f"{batch.num_rows} points went in, {results.num_rows} rows came out"
-    )
-    same = _same_bits(simulator.evaluate(batch), results)
-    assert same, "evaluated twice, the same batch gives different bits"
+    rows = f"{batch.num_rows} points went in, {results.num_rows} rows came out"
+    assert results.num_rows == batch.num_rows, rows
+    again = simulator.evaluate(batch)
+    _check_bits(again, results, "evaluated twice, the same batch gives different bits")
     return results
 
 
@@ -123,13 +107,12 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
         frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         assert frozen, f"{kind.__name__} is not a frozen dataclass"
     point, metrics = schema_of(simulator.point), schema_of(simulator.metrics)
-    both = set(point.names) & {*metrics.names, *OUTCOME.names}
-    assert not both, f"columns that are inputs as well as metrics: {sorted(both)}"
-    promised = {f.name: f.type for f in (*metrics, *OUTCOME)}
+    twice = set(point.names) & {*metrics.names, *OUTCOME.names}
+    assert not twice, f"columns that are inputs as well as metrics: {sorted(twice)}"
+    promised = {f.name: f.type for f in answer_schema(simulator)}
     there = {f.name: f.type for f in results.schema}
-    assert list(there) == [*(n for n in metrics.names if n not in OUTCOME.names), *OUTCOME.names], (
-        f"columns promised: {list(promised)}; columns returned: {list(there)}"
-    )
+    both = f"columns promised: {list(promised)}; columns returned: {list(there)}"
+    assert list(there) == list(promised), both
     wrong = {n: f"{there[n]}, not {t}" for n, t in promised.items() if there[n] != t}
     assert not wrong, f"columns of another type than promised: {wrong}"
     units = {f.name: (f.metadata or {}).get(b"unit", b"") for f in results.schema}
@@ -139,27 +122,21 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
 
 def _check_rows(results: pa.RecordBatch) -> None:
     status = np.array(results["status"].to_pylist(), dtype=object)
-    strange = set(status) - set(STATUSES)
-    assert not strange, f"unknown statuses: {strange}"
-    assert set(status) <= {"ok", "infeasible"}, (
-        f"a simulator says ok or infeasible, not {sorted(set(status))}"
-    )
+    strange = set(status) - {"ok", "infeasible"}
+    assert not strange, f"a simulator says ok or infeasible, not {sorted(strange)}"
     reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
     assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
     _check_shares(results, status)
-    for name in results.schema.names:
-        if name in OUTCOME.names:
-            continue
+    metrics = [n for n in results.schema.names if n not in OUTCOME.names]
+    for name in metrics:
         column = results[name]
         null = ~column.is_valid().to_numpy(zero_copy_only=False)
         assert null[status != "ok"].all(), f"{name} has a value in a row that is infeasible"
         if pa.types.is_floating(column.type):
             nan = pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
             assert not nan.any(), f"{name} is NaN in row {int(np.argmax(nan))}"
-    objectives = [n for n in results.schema.names if n not in OUTCOME.names]
-    assert (
-        any(results[n].null_count < results.num_rows for n in objectives) or (status != "ok").all()
-    ), "every metric is null although rows are ok"
+    silent = all(results[n].null_count == results.num_rows for n in metrics)
+    assert not silent or (status != "ok").all(), "every metric is null although rows are ok"
 
 
 def _check_shares(results: pa.RecordBatch, status: NDArray[np.object_]) -> None:
@@ -175,27 +152,21 @@ def _check_shares(results: pa.RecordBatch, status: NDArray[np.object_]) -> None:
 def _check_independence(
     simulator: Simulator, batch: pa.RecordBatch, results: pa.RecordBatch
 ) -> None:
-    alone = [simulator.evaluate(batch.slice(i, 1)) for i in range(batch.num_rows)]
-    for i, row in enumerate(alone):
-        assert _same_bits(row, results.slice(i, 1)), (
-            f"point {i} alone gives other bits than in the batch: "
-            f"{_changed(row, results.slice(i, 1))}"
-        )
+    for i in range(batch.num_rows):
+        alone = simulator.evaluate(batch.slice(i, 1))
+        _check_bits(alone, results.slice(i, 1), f"point {i} alone gives other bits")
     order = np.random.default_rng(0).permutation(batch.num_rows)
     shuffled = simulator.evaluate(batch.take(pa.array(order)))
     for place, i in enumerate(order.tolist()):
-        assert _same_bits(shuffled.slice(place, 1), results.slice(i, 1)), (
-            f"point {i} gives other bits in another order"
-        )
+        row = shuffled.slice(place, 1)
+        _check_bits(row, results.slice(i, 1), f"point {i} gives other bits in another order")
     plain = pa.RecordBatch.from_arrays(
         [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns],
         names=batch.schema.names,
     )
-    assert _same_bits(simulator.evaluate(plain), results), (
-        "plain columns give other bits than codes"
-    )
+    _check_bits(simulator.evaluate(plain), results, "plain columns give other bits than codes")
     copy = pickle.loads(pickle.dumps(simulator))  # noqa: S301 - written a moment ago
-    assert _same_bits(copy.evaluate(batch), results), "a pickled copy gives other bits"
+    _check_bits(copy.evaluate(batch), results, "a pickled copy gives other bits")
 
 
 def _check_optional_parts(simulator: Simulator, batch: pa.RecordBatch) -> None:
@@ -219,17 +190,11 @@ def _check_optional_parts(simulator: Simulator, batch: pa.RecordBatch) -> None:
         assert direction in ("min", "max"), f"the objective {name} is better when {direction}"
 
 
-def _same_bits(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
-    return not _changed(one, other) and one.schema.names == other.schema.names
-
-
-def _changed(one: pa.RecordBatch, other: pa.RecordBatch) -> list[str]:
-    """Return the columns that differ in any bit."""
-    return [
-        n
-        for n in other.schema.names
-        if n not in one.schema.names or _bits(one[n]) != _bits(other[n])
-    ]
+def _check_bits(one: pa.RecordBatch, other: pa.RecordBatch, complaint: str) -> None:
+    """Check that two batches have the same columns and the same bits in each."""
+    assert one.schema.names == other.schema.names, f"{complaint}: {one.schema.names}"
+    changed = [n for n in other.schema.names if _bits(one[n]) != _bits(other[n])]
+    assert not changed, f"{complaint}: {', '.join(changed)}"
 
 
 def _bits(column: pa.Array) -> list[Any]:
@@ -241,18 +206,11 @@ def _bits(column: pa.Array) -> list[Any]:
     return values
 
 
-class _scratch:  # noqa: N801 - used like a function
-    """A store that is gone afterwards."""
-
-    def __init__(self, space: DesignSpace) -> None:
-        self.space = space
-
-    def __enter__(self) -> Store:
-        self.folder = tempfile.TemporaryDirectory(prefix="sweeper-")
-        return Store(f"{self.folder.name}/checked", define(self.space))
-
-    def __exit__(self, *error: object) -> None:
-        self.folder.cleanup()
+@contextlib.contextmanager
+def _scratch(space: DesignSpace) -> Iterator[Store]:
+    """Lend a store that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as folder:
+        yield Store(f"{folder}/checked", define(space))
 
 
 @dataclass(frozen=True)
@@ -265,7 +223,7 @@ class _Noted:
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         for round_ in self.sampler.rounds(space, results):
             batches = list(round_)
-            self.picked.append([int(n) for batch in batches for n in _index(batch)])
+            self.picked.append([int(n) for batch in batches for n in numbers(batch)])
             yield batches
 
     def size(self, space: DesignSpace) -> int:
@@ -307,8 +265,7 @@ def _answers(engine: Engine, space: DesignSpace, batches: list[Batch]) -> pl.Dat
     with _scratch(space) as store:
         rows = Sweep(space, _Given(tuple(batches)), engine, store, objectives).run(watch).collect()
         for batch in store.missing(space, [Span(0, len(space))]):
-            kept = space.kept(batch)
-            lost = len(batch) if kept is None else int(kept.sum())
+            lost = space.count(batch)
             assert not lost, f"{lost} points of {batch} were not settled"
     assert settled == len(space), f"{settled} points were reported, of {len(space)}"
     assert sum(counted.values()) == len(rows), f"{counted} reported, {len(rows)} rows written"
@@ -322,7 +279,3 @@ def _difference(one: pl.DataFrame, other: pl.DataFrame) -> str:
         return f"{len(one)} rows instead of {len(other)}"
     names = [n for n in other.columns if n not in one.columns or not one[n].equals(other[n])]
     return f"other values than in one process in {', '.join(names) or 'the order of columns'}"
-
-
-def _index(batch: Batch) -> Index:
-    return batch.index() if isinstance(batch, Span) else batch

@@ -1,13 +1,13 @@
-"""Reports speak in the unit a person would use; the house keeps one unit per quantity."""
+"""Numbers as a person would write them: scaled units, three digits, hours and minutes."""
 
 from __future__ import annotations
 
 import math
 
-_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
-_FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP"))
-_JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"), (0.0, "pJ"))
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+_JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"), (1e-12, "pJ"))
 _SCALES = {"J": _JOULES, "s": _SECONDS, "B": _BYTES, "bytes": _BYTES, "flops": _FLOPS}
 
 
@@ -29,8 +29,7 @@ def human(value: object, unit: str = "") -> str:
         return "0"
     scale = _SCALES.get(unit.removesuffix("/s"))
     if scale:
-        size, name = next((s, n) for s, n in scale if abs(value) >= s)
-        size = size or {"ns": 1e-9, "pJ": 1e-12}.get(name, 1.0)
+        size, name = next((step for step in scale if abs(value) >= step[0]), scale[-1])
         return f"{digits(value / size)} {name}" + ("/s" if unit.endswith("/s") else "")
     if unit in ("$", "USD"):
         return f"${digits(value)}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sweeper.__main__ import main
+from lab.fits import driver
+from sweeper import __main__ as sweeper
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -17,9 +18,13 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
 FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```", re.S | re.M)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.S | re.M)
 EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "sweeper": sweeper.main,
+    "lab.fits": driver.main,
+}
 PROMISED = (
     "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine",
-    "simulator",
+    "simulator", "calibration", "claim",
 )  # fmt: skip
 
 
@@ -48,15 +53,13 @@ def test_an_example_runs(
     for block in CONSOLE.findall(SECTIONS[section]):
         for command, expected in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.M):
             python, option, module, *words = shlex.split(command)
-            assert (python, option, module) == ("python", "-m", "sweeper")
-            assert main(words) == 0
+            assert (python, option) == ("python", "-m")
+            assert not COMMANDS[module](words)
             _check(expected, capsys.readouterr().out)
 
 
 def _check(expected: str, printed: str) -> None:
-    """Compare as doctests do: `...` stands for anything."""
-    how = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    checker = doctest.OutputChecker()
-    if not checker.check_output(expected, printed, how):
-        example = doctest.Example("", expected)
-        pytest.fail(checker.output_difference(example, printed, how))
+    """Look for what the page says is printed; `...` there stands for anything."""
+    parts = (" ".join(part.split()) for part in expected.split("..."))
+    pattern = ".*".join(re.escape(part) for part in parts)
+    assert re.search(pattern, " ".join(printed.split())), f"{expected}\nis not in\n{printed}"

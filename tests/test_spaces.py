@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simulators.core.contract import WarmsUp, load_simulator
-from sweeper import config
-from sweeper.commands.spaces import about, read_space
-from sweeper.space import DesignSpace
-from sweeper.work import evaluate
+from sweeper.engines.task import evaluate
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.objectives import objectives
+from sweeper.space.space_file import about, read_space
 from tests.conftest import ROOT
 
 FILES = sorted((ROOT / "spaces").rglob("*.yaml"))
@@ -22,7 +22,7 @@ MOST = 1 << 20
 
 
 def built(file: Path) -> DesignSpace:
-    return config.space_of(read_space(file))
+    return space_of(read_space(file))
 
 
 def test_there_are_spaces() -> None:
@@ -39,7 +39,7 @@ def test_a_space_opens_with_its_question(file: Path) -> None:
 def test_a_space_has_points_and_objectives(file: Path) -> None:
     space = built(file)
     assert sum(space.removed().values()) < space.size
-    wanted = config.objectives(read_space(file), space)
+    wanted = objectives(read_space(file), space)
     assert len(wanted) >= 2, "a front needs two objectives"
     assert len(space.varied) >= 2
     assert built(file) == dataclasses.replace(space), "built twice, it differs"
@@ -48,7 +48,7 @@ def test_a_space_has_points_and_objectives(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
 def test_every_axis_of_a_space_can_be_overridden(file: Path) -> None:
     written = read_space(file, complete=True)
-    assert config.space_of(written).size == built(file).size
+    assert space_of(written).size == built(file).size
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
@@ -66,5 +66,5 @@ def test_the_first_allowed_points_of_a_space_are_answered(file: Path) -> None:
     assert {row["status"] for row in rows} <= {"ok", "infeasible"}, rows
     for row in rows:
         if row["status"] == "ok":
-            wanted = config.objectives(read_space(file), space)
+            wanted = objectives(read_space(file), space)
             assert all(row[name] is not None for name in wanted if name in row)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.calibration import fitted_digests, sha256_of
+from simulators.core.calibration import fitted_tables, sha256_of
 from simulators.core.contract import Check
 
 Floats = NDArray[np.float64]
@@ -143,5 +143,5 @@ def percent_off(predicted: Floats, measured: Floats) -> Floats:
 
 def was_fitted(calibrations: Iterable[Path], tables: Iterable[Path]) -> bool:
     """Say whether a calibration rests on one of these tables, so that its rows do not judge it."""
-    digests = fitted_digests(calibrations)
+    digests = {digest for _, digest in fitted_tables(calibrations)}
     return any(sha256_of(table) in digests for table in tables if table.is_file())

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.throttling import CALIBRATION, LINE, OTHER, flops_per_j
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
 
 FOLDER = CALIBRATION.parent
 SPLIT = "layers of more than 512 tokens, A100, H100, A40; Llama-2-70B and Llama-3-70B held out"

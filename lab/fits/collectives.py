@@ -8,16 +8,16 @@ own, `collective, dtype, ranks, bytes, time_us`, a handful per curve.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
+from lab.tables.rows import Bools
 from simulators.collectives.measured import (
     CALIBRATIONS,
     GROWTH,
@@ -27,10 +27,7 @@ from simulators.collectives.measured import (
     busbw_factor,
 )
 from simulators.core.calibration import sha256_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from simulators.core.jit import Floats
 
 FOLDER, OWN = CALIBRATIONS.parent, OWN_CALIBRATIONS
 FOLDS = 4
@@ -42,6 +39,8 @@ LEAST_BAND = 1.645 * NOISE
 NVLINK = ("a100_sxm", "h100_sxm", "b200_sxm", "b300_sxm")
 PCIE = ("l40s", "rtx_pro_6000")
 """GPUs measured at 2, 4 and 8 ranks of one fabric: what growth is learnt from."""
+Growth = dict[str, tuple[Floats, Floats]]
+"""How times of one collective grew when ranks doubled: by GPU the weight, and the log ratio."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 GROWTH_GRID = np.arange(-10.0, 11.0, 2.0)
 SMOOTHING = 1.2
@@ -63,17 +62,8 @@ def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
     yield _curves(device, {"nccl": read_own(measured)}, {measured.name: sha256_of(measured)})
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Errors on rows that the fit did not see."""
-
-    log_error: Floats
-    curve: Ints  # position in `Curves.keys`
-    octave: Floats
-
-
-def held_out_errors(measured: Curves) -> HeldOut:
-    """Return errors of inner sizes, each while it is held out.
+def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
+    """Return inner sizes with their log errors, each while it is held out.
 
     A size is held out in all precisions at once: they are measured together.
     """
@@ -81,7 +71,7 @@ def held_out_errors(measured: Curves) -> HeldOut:
     for out in _folds(measured):
         inner |= out
         errors[out] = errors_of(measured, out)
-    return HeldOut(errors[inner], measured.curve[inner], measured.octave[inner])
+    return measured.take(inner), errors[inner]
 
 
 def errors_of(measured: Curves, out: Bools) -> Floats:
@@ -95,8 +85,7 @@ def held_out_coverage(measured: Curves) -> Bools:
     """Say of inner sizes whether the interval holds them that is fitted without them."""
     covered = [np.zeros(0, bool)]
     for out in _folds(measured):
-        inner = held_out_errors(measured.take(~out))
-        bands = np.array([_band_of(inner, code) for code in range(len(measured.keys))])
+        bands = _bands(*held_out_errors(measured.take(~out)))
         covered.append(np.abs(errors_of(measured, out)) <= bands[measured.curve[out]])
     return np.concatenate(covered)
 
@@ -119,7 +108,7 @@ def _folds(measured: Curves) -> Iterator[Bools]:
 
 def errors_between(measured: Curves, key: Key) -> Floats:
     """Return log errors of a curve taken from those at half and at twice its ranks."""
-    curves = dict(fitted_curves(measured, with_bands=False))
+    curves = fitted_curves(measured, with_bands=False)
     half, twice = (key[0], key[1], key[2] // 2), (key[0], key[1], key[2] * 2)
     if half not in curves or twice not in curves:
         return np.zeros(0)
@@ -130,37 +119,36 @@ def errors_between(measured: Curves, key: Key) -> Floats:
     return errors
 
 
-def fitted_curves(measured: Curves, *, with_bands: bool = True) -> Iterator[tuple[Key, Curve]]:
-    """Yield the curve of every collective, precision and rank count."""
-    held = HeldOut(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+@functools.lru_cache(maxsize=32)
+def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Curve]:
+    """Return the curve of every collective, precision and rank count."""
+    bands = np.zeros(len(measured.keys))
     if with_bands:
-        held = held_out_errors(measured)
-    process = learn(measured)
+        bands = _bands(*held_out_errors(measured))
+    process, curves = learn(measured), {}
     for code, key in enumerate(measured.keys):
         mine = measured.of(key)
         octave = measured.octave[mine]
         line = plain_line(octave, measured.log_s[mine])
         grid = np.arange(np.floor(octave.min()), np.ceil(octave.max()) + 1.0)
         departure = process.log_s(np.full(grid.size, code), grid) - line.log_s(grid)
-        yield (
-            key,
-            Curve(
-                start_s=float(f"{line.start_s:.4g}"),
-                bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
-                first_octave=float(grid[0]),
-                departure=tuple(round(float(x), 3) for x in departure),
-                band=round(_band_of(held, code), 3),
-                measured_from=round(float(octave.min()), 3),
-                measured_to=round(float(octave.max()), 3),
-            ),
+        curves[key] = Curve(
+            start_s=float(f"{line.start_s:.4g}"),
+            bytes_per_s=float(f"{line.bytes_per_s:.4g}"),
+            first_octave=float(grid[0]),
+            departure=tuple(round(float(x), 3) for x in departure),
+            band=round(float(bands[code]), 3),
+            measured_from=round(float(octave.min()), 3),
+            measured_to=round(float(octave.max()), 3),
         )
+    return curves
 
 
-def _band_of(held: HeldOut, code: int) -> float:
-    """Return the band of a curve: that of all curves of its library, or its own if wider."""
-    wide = max(_band(held.log_error), LEAST_BAND)
-    own = held.log_error[held.curve == code]
-    return max(wide, _band(own)) if own.size else wide
+def _bands(held: Curves, errors: Floats) -> Floats:
+    """Return the band of each curve: that of all curves of its library, or its own if wider."""
+    wide = max(_band(errors), LEAST_BAND)
+    own = [errors[held.of(key)] for key in held.keys]
+    return np.array([max(wide, _band(part)) if part.size else wide for part in own])
 
 
 def _band(errors: Floats) -> float:
@@ -169,10 +157,10 @@ def _band(errors: Floats) -> float:
 
 def _curves(name: str, libraries: dict[str, Curves], tables: dict[str, str]) -> Calibration:
     """Return the calibration of one GPU."""
-    errors = np.concatenate([held_out_errors(m).log_error for m in libraries.values()])
+    errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
     lines = []
     for library, measured in sorted(libraries.items()):
-        for (collective, dtype, ranks), curve in fitted_curves(measured):
+        for (collective, dtype, ranks), curve in fitted_curves(measured).items():
             labels = {"library": library, "collective": collective, "dtype": dtype}
             lines += ["", "[[curve]]", *(f'{name} = "{word}"' for name, word in labels.items())]
             lines.append(f"ranks = {ranks}")
@@ -184,59 +172,44 @@ def _curves(name: str, libraries: dict[str, Curves], tables: dict[str, str]) -> 
     )
 
 
-@dataclass(frozen=True)
-class Doublings:
-    """How times of one collective grew when ranks doubled: from which GPU, at which weight."""
-
-    gpu: NDArray[np.str_]
-    weight: Floats
-    log_ratio: Floats
-
-    def where(self, chosen: Bools) -> Doublings:
-        """Return some of the rows."""
-        return Doublings(self.gpu[chosen], self.weight[chosen], self.log_ratio[chosen])
-
-
-def doublings(
-    table: Libraries, gpus: Sequence[str], collective: str, to_ranks: int = 8
-) -> Doublings:
-    """Return growth from half of `to_ranks` at equal bytes on the wire."""
-    names, weights, ratios = [np.zeros(0, np.str_)], [np.zeros(0)], [np.zeros(0)]
+def doublings(table: Libraries, gpus: Sequence[str], collective: str) -> Growth:
+    """Return growth from 4 to 8 ranks at equal bytes on the wire."""
+    seen: Growth = {}
     for gpu in gpus:
-        measured = table.get(gpu, {}).get("nccl")
-        if measured is None:
+        if (measured := table.get(gpu, {}).get("nccl")) is None:
             continue
-        curves = dict(fitted_curves(measured, with_bands=False))
+        curves = fitted_curves(measured, with_bands=False)
+        found = []
         for key in measured.keys:
-            half = (key[0], key[1], to_ranks // 2)
-            if key[0] != collective or key[2] != to_ranks or half not in curves:
-                continue
-            mine = measured.of(key)
-            wire = np.exp2(measured.octave[mine])
-            wire *= busbw_factor(collective, to_ranks) / busbw_factor(collective, to_ranks // 2)
-            names.append(np.full(wire.size, gpu))
-            weights.append(curves[half].weight(wire))
-            ratios.append(measured.log_s[mine] - np.log(curves[half].time_s(wire)))
-    return Doublings(np.concatenate(names), np.concatenate(weights), np.concatenate(ratios))
+            half = (key[0], key[1], 4)
+            if key[0] == collective and key[2] == 8 and half in curves:
+                mine = measured.of(key)
+                wire = np.exp2(measured.octave[mine])
+                wire *= busbw_factor(collective, 8) / busbw_factor(collective, 4)
+                ratio = measured.log_s[mine] - np.log(curves[half].time_s(wire))
+                found.append((curves[half].weight(wire), ratio))
+        if found:
+            weights, ratios = zip(*found, strict=True)
+            seen[gpu] = np.concatenate(weights), np.concatenate(ratios)
+    return seen
 
 
-def smoothed(seen: Doublings, weight: Floats) -> Floats:
+def smoothed(seen: Growth, weight: Floats) -> Floats:
     """Return the mean log growth of rows near each weight."""
-    near = np.exp(-0.5 * ((weight[:, None] - seen.weight[None, :]) / SMOOTHING) ** 2) + 1e-9
-    mean: Floats = (near * seen.log_ratio).sum(axis=1) / near.sum(axis=1)
+    weights, ratios = (np.concatenate(column) for column in zip(*seen.values(), strict=True))
+    near = np.exp(-0.5 * ((weight[:, None] - weights[None, :]) / SMOOTHING) ** 2) + 1e-9
+    mean: Floats = (near * ratios).sum(axis=1) / near.sum(axis=1)
     return mean
 
 
 def growth_errors(table: Libraries, gpus: Sequence[str], collective: str) -> dict[str, Floats]:
     """Return, by GPU, log errors at 8 ranks of growth learnt from the other GPUs."""
     seen = doublings(table, gpus, collective)
-    errors = {}
-    for gpu in gpus:
-        mine = seen.gpu == gpu
-        if mine.any() and not mine.all():
-            guess = smoothed(seen.where(~mine), seen.weight[mine])
-            errors[gpu] = guess - seen.log_ratio[mine]
-    return errors
+    return {
+        gpu: smoothed({name: rows for name, rows in seen.items() if name != gpu}, weight) - ratio
+        for gpu, (weight, ratio) in seen.items()
+        if len(seen) > 1
+    }
 
 
 def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> Bools:

@@ -4,20 +4,21 @@
     python -m lab.fits NAME --check                    write nothing; are the files reproduced?
     python -m lab.fits NAME --device l40s --measured mine.parquet
 
-A fit is a module of this folder with `FOLDER`, where its calibrations are, and `fit_reference`,
-which yields them; where users may bring tables of their own, also `OWN` and `fit_measured`.
+A fit is a module of this folder, or a user's own in `catalog/fits/`. It has `FOLDER`, where its
+calibrations are, and `fit_reference(reference, only)`, which yields those that are asked for, or
+all. Where users may bring tables of their own, it also has `fit_measured(measured, device)` and
+`OWN`.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,12 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.folder import Folder
+from simulators.core.modules import import_file
 from simulators.core.report import print_checks
 from simulators.evidence.intervals import Band
 
-HERE = Path(__file__).parent
+FITS = Folder("fit", "fits", ".py", package="lab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +76,12 @@ class Calibration:
         return "\n".join(lines)
 
 
-class Fit(Protocol):
-    """What a module of this folder has that can be run."""
-
-    FOLDER: Path
-    OWN: Path
-
-    def fit_reference(self, reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-        """Yield calibrations of the files that are asked for, of all unless some are."""
-
-    def fit_measured(self, measured: Path, device: str) -> Iterator[Calibration]:
-        """Yield calibrations of a user's own measurements of a device."""
-
-
-def fits() -> dict[str, str]:
-    """Return the modules of all fits by their names."""
+def fits() -> dict[str, Path]:
+    """Return the files of all fits by their names, a user's own before those of this folder."""
     return {
-        file.stem: ".".join(file.relative_to(HERE.parents[1]).with_suffix("").parts)
-        for file in sorted(HERE.rglob("*.py"))
+        file.stem: file
+        for place in reversed(FITS.places)
+        for file in sorted(place.rglob("*.py"))
         if "\ndef fit_reference(" in file.read_text(encoding="utf-8")
     }
 
@@ -112,7 +103,7 @@ def run(asked: argparse.Namespace) -> None:
     Raises:
         UserError: there is nothing to fit to; the fit knows no tables of a user's own.
     """
-    fit: Fit = importlib.import_module(fits()[asked.fit])
+    fit = import_file(fits()[asked.fit])
     if asked.measured is None:
         folder, found = asked.out or fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
     elif hasattr(fit, "fit_measured"):

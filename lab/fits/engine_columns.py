@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
@@ -18,11 +17,10 @@ from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime
 from simulators.composition.throttling import slowdown, throttled_s
+from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Collective, Column
-
-Floats = NDArray[np.float64]
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},

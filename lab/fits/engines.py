@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.engine_columns import (
@@ -48,13 +47,12 @@ from simulators.composition.replica import Replica, load_runtime
 from simulators.core.calibration import sha256_of
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
+from simulators.core.jit import Floats
 from simulators.kernels.price import roofline_s
 from simulators.serving.measured_deployments import DEFAULTS, NEEDED, Deployed, measured_deployment
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
-
-Floats = NDArray[np.float64]
 
 FOLDER, OWN = PACKAGE / RUNTIMES.path, Path("catalog") / "runtimes"
 SPLIT = "each group of a model and a GPU in turn; [without] holds the constants"

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
-from lab.fits.methods.positive_least_squares import group_weights, non_negative
+from lab.fits.methods.positive_least_squares import group_weights, least_log_error
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import CALIBRATION, NONE, NUMBERS
+from simulators.serving.engine.frontend import CALIBRATION, NUMBERS
 from simulators.serving.measured_deployments import FRAMEWORKS, point_of
+from simulators.serving.point import NONE
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
@@ -104,21 +105,12 @@ def fit_frontend(rows: Rows) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations."""
     measured, prompts = rows.column("ttft_s"), rows.column("mean_prompt")
     design = np.stack([np.ones_like(prompts), prompts, rows.tpot_s], axis=-1)
-    scale = np.array([measured.mean(), measured.mean() / prompts.mean(), 1.0])
-    scale[2] = measured.mean() / rows.tpot_s.mean()
-    weight = group_weights([d.group for d in rows.deployed])
-    soft, linear = np.ones_like(measured), np.ones_like(measured)
-    values = np.zeros(3)
-    for _ in range(ROUNDS):
-        w = weight * soft * linear
-        a = design * (w / measured)[:, None] * scale
-        values = non_negative(a, w * (1.0 - rows.ttft_s / measured)) * scale
-        ratio = (rows.ttft_s + design @ values) / measured
-        error = np.log(ratio)
-        soft = (np.abs(error) + LEAST_ERROR) ** -0.5
-        linear = np.where(np.abs(ratio - 1.0) > 1e-6, np.abs(error / (ratio - 1.0 + 1e-12)), 1.0)
-    request_s, token_s, iterations = values
-    return float(request_s), float(token_s), float(iterations)
+    request_s, token_s, iterations = least_log_error(
+        design, rows.ttft_s, measured, group_weights([d.group for d in rows.deployed]),
+        scale=measured.mean() / design.mean(axis=0), rounds=ROUNDS,
+        soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
+    ).tolist()  # fmt: skip
+    return request_s, token_s, iterations
 
 
 def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:

@@ -1,17 +1,16 @@
 """Fit a framework's constants to whole fp32 models.
 
 Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
-per vendor, the host's time for a launch by phase, and the pace of depthwise
-convolutions over plain streaming. (A clock of each board within
-models was tried too: it made graphs that were left out worse.) Boards that count as new have
-kernels from ten rows an operator here too. Rows whose forward pass shows fresh
-allocations are left to their backward pass.
+per vendor, the host's time for a launch by phase, and the pace of depthwise convolutions over plain
+streaming. (A clock of each board within models was tried too: it made graphs that were left out
+worse.) Boards that count as new have kernels from ten rows an operator here too. Rows whose forward
+pass shows fresh allocations are left to their backward pass.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,13 +27,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
-from simulators.graphs.timeline import (
-    CALIBRATION,
-    Framework,
-    PricedLaunches,
-    Span,
-    span,
-)
+from simulators.graphs.timeline import CALIBRATION, Framework, PricedLaunches, Span, span
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 
@@ -48,6 +41,9 @@ NEW = ("h100_sxm", "a100_pcie_80gb")
 
 ROWS = 10
 """Rows of each operator class that are known of a new board."""
+
+ODD = "p4"
+"""A board whose kernels the tables timed in another clock state."""
 
 FOLDER = CALIBRATION.parent
 SPLIT = "whole graphs: each is judged by constants fitted to all others"
@@ -107,7 +103,10 @@ def priced_cases(reference: Path) -> list[Fitted]:
     return [
         Fitted(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
         for case in read_cases(reference)
-        if case.parallelism == "none" and not case.is_fused and case.has_graph and not _is_odd(case)
+        if case.parallelism == "none"
+        and not case.is_fused
+        and case.has_graph
+        and case.gpu.name != ODD
     ]
 
 
@@ -125,13 +124,36 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
 
 
 def fit(rows: Sequence[Fitted]) -> Framework:
-    """Return the constants that suit these rows best."""
+    """Return the constants that suit these rows best: backward products first, then the host."""
+    trained = [row for row in rows if row.case.is_training]
     framework = Framework()
-    for vendor in sorted({row.case.gpu.vendor for row in rows}):
-        mine = [r for r in rows if r.case.gpu.vendor == vendor and r.case.is_training]
-        if mine:
-            framework = _with_gradient(framework, vendor, mine)
-    return _with_host(framework, rows)
+    for vendor in sorted({row.case.gpu.vendor for row in trained}):
+        mine = [row for row in trained if row.case.gpu.vendor == vendor]
+        best = min(GRADIENTS, key=functools.partial(_error, mine, BACKWARD, 0.0))
+        framework = replace(framework, gradient={**framework.gradient, vendor: best})
+    judged = {
+        INFERENCE: [row for row in rows if not row.case.is_training],
+        FORWARD: [row for row in trained if not row.is_allocating],
+        BACKWARD: trained,
+    }
+
+    def error(phase: str, launch_s: float) -> float:
+        return _error(judged[phase], phase, launch_s, framework)
+
+    launch_s = {phase: min(LAUNCHES_S, key=functools.partial(error, phase)) for phase in judged}
+    return replace(framework, launch_s=launch_s)
+
+
+def _error(
+    rows: Sequence[Fitted], phase: str, launch_s: float, gradient: float | Framework
+) -> float:
+    """Return the mean |log error| of one phase with these numbers."""
+    ratios = []
+    for row in rows:
+        factor = gradient if isinstance(gradient, float) else gradient.gradient_of(row.case.gpu)
+        measured_s = row.case.backward_s if phase == BACKWARD else row.case.forward_s
+        ratios.append(row.phase_s(phase, launch_s, factor) / measured_s)
+    return float(np.mean(np.abs(np.log(ratios))))
 
 
 def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
@@ -141,48 +163,3 @@ def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
         framework = fit([row for row in rows if row.case.graph_name != name])
         found += [(row, row.total_s(framework)) for row in rows if row.case.graph_name == name]
     return found
-
-
-def _is_odd(case: Case) -> bool:
-    """Say whether a board's kernels were timed in another clock state: the P4 of these tables."""
-    return case.gpu.name == "p4"
-
-
-def _with_gradient(framework: Framework, vendor: str, rows: Sequence[Fitted]) -> Framework:
-    """Return the framework with the factor on backward products that suits backward passes."""
-
-    def error(factor: float) -> float:
-        return _mean_error(row.phase_s(BACKWARD, 0.0, factor) / row.case.backward_s for row in rows)
-
-    best = min(GRADIENTS, key=error)
-    return replace(framework, gradient={**framework.gradient, vendor: best})
-
-
-def _with_host(framework: Framework, rows: Sequence[Fitted]) -> Framework:
-    """Return the framework with the host's times that suit forward and backward passes."""
-    trained = [row for row in rows if row.case.is_training]
-    judged = {
-        INFERENCE: [row for row in rows if not row.case.is_training],
-        FORWARD: [row for row in trained if not row.is_allocating],
-        BACKWARD: trained,
-    }
-    return replace(
-        framework,
-        launch_s={
-            phase: min(LAUNCHES_S, key=functools.partial(_host_error, framework, mine, phase))
-            for phase, mine in judged.items()
-        },
-    )
-
-
-def _host_error(framework: Framework, rows: Sequence[Fitted], phase: str, launch_s: float) -> float:
-    """Return the mean |log error| of one phase with this time of a launch."""
-    return _mean_error(
-        row.phase_s(phase, launch_s, framework.gradient_of(row.case.gpu))
-        / (row.case.backward_s if phase == BACKWARD else row.case.forward_s)
-        for row in rows
-    )
-
-
-def _mean_error(ratios: Iterable[float]) -> float:
-    return float(np.mean(np.abs(np.log(list(ratios)))))

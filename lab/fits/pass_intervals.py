@@ -52,7 +52,6 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 class Configuration:
     """One configuration that was measured, perhaps several times."""
 
-    table: str
     case: Case
     measured_s: float
     predicted_s: float
@@ -64,23 +63,18 @@ class Configuration:
         """Name of the GPU."""
         return self.case.replica.gpu.name
 
-    def is_covered(self, share: float) -> bool:
-        """Say whether it lies in its interval, given the share that no kernel's explains."""
+    def interval_s(self, share: float) -> tuple[float, float]:
+        """Return the ends of its interval, given the share that no kernel's explains."""
         lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, share)
-        return bool(lo_s <= self.measured_s <= hi_s)
+        return float(lo_s), float(hi_s)
 
     @property
     def needed_share(self) -> float:
         """Unexplained share that just covers it."""
-        lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, 0.0)
+        lo_s, hi_s = self.interval_s(0.0)
         end_s = hi_s if self.measured_s > self.predicted_s else lo_s
-        off, explained = self.measured_s - self.predicted_s, float(end_s) - self.predicted_s
+        off, explained = self.measured_s - self.predicted_s, end_s - self.predicted_s
         return float(np.sqrt(max(0.0, off**2 - explained**2))) / self.predicted_s
-
-    def width(self, share: float) -> float:
-        """Return the width of its interval over the prediction."""
-        lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, share)
-        return float(hi_s - lo_s) / self.predicted_s
 
 
 def configurations(reference: Path) -> list[Configuration]:
@@ -95,7 +89,7 @@ def configurations(reference: Path) -> list[Configuration]:
             replica = case.replica
             key = (case.group, replica.model.name, replica.dtype, repr(case.terms))
             repeats.setdefault(key, []).append(case)
-        found += [_configuration(table.name, same, runtime) for same in repeats.values()]
+        found += [_configuration(same, runtime) for same in repeats.values()]
     return found
 
 
@@ -115,7 +109,7 @@ def _widest(configurations: Sequence[Configuration]) -> float:
     return max(widest, default=nan)
 
 
-def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Configuration:
+def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
     """Return repeats of a configuration as one, priced under a runtime."""
     case = same[0]
     replica = dataclasses.replace(case.replica, runtime=runtime)
@@ -128,7 +122,6 @@ def _configuration(table: str, same: Sequence[Case], runtime: Runtime) -> Config
         for term in case.terms
     ]
     return Configuration(
-        table=table,
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),

@@ -16,9 +16,8 @@ from simulators.core.calibration import sha256_of
 from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.length_distributions import Distribution, Quantiles
 from simulators.serving.demand.traces import load_trace
-from simulators.serving.demand.workloads import Workload
+from simulators.serving.demand.workloads import Distribution, Quantiles, Workload
 
 FOLDER, OWN = PACKAGE / WORKLOADS.path, Path("catalog") / "workloads"
 TRACES = {

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.forward_passes import (
@@ -31,8 +30,8 @@ from lab.tables.forward_passes import (
 )
 from simulators.composition.replica import ANY, Runtime
 from simulators.core.folder import PACKAGE, RUNTIMES
+from simulators.core.jit import Floats
 
-Floats = NDArray[np.float64]
 Split = tuple[list[Case], list[Case]]
 
 FOLDER = PACKAGE / RUNTIMES.path

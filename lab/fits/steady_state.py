@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.tables.catalog_names import replica_of
-from lab.tables.deployments import MEAN
 from simulators.composition.replica import Replica, Runtime
+from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import Step
-
-Floats = NDArray[np.float64]
 
 APART = ("sglang",)
 """Engines that run prompts in iterations of their own."""
@@ -64,9 +61,8 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
     """Return the steps of loads of one replica, and how often a token waits for each."""
     prompt, output, clients, budget, poll = (
         np.array([getattr(d, name) for d in loads], np.float64)
-        for name in ("prompt", "output", "clients", "budget", "poll_interval")
+        for name in ("mean_prompt", "mean_output", "clients", "budget", "poll_interval")
     )
-    prompt, output = MEAN * prompt, MEAN * output
     context = prompt + output / 2.0
     framework = loads[0].framework
     seats = np.maximum(1.0, kv_tokens(replica, of_rest=framework in OF_REST) / context)

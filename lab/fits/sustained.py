@@ -17,8 +17,8 @@ from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
 from simulators.collectives.closed.protocols import CALIBRATION, ring_s
+from simulators.core.jit import Floats
 
-Floats = NDArray[np.float64]
 RingErrors = Callable[[float], Floats]
 
 FOLDER = CALIBRATION.parent

@@ -1,1 +1,1 @@
-"""TO DESCRIBE."""
+"""Peers' own definitions, where ours differ: what replays of their runs need, and nothing else."""

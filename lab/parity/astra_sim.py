@@ -15,6 +15,7 @@ from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.core.jit import Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
 BLOCKS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
@@ -112,7 +113,7 @@ def _algorithm_of(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def _request(row: dict[str, Any]) -> NDArray[np.int64]:
+def _request(row: dict[str, Any]) -> Ints:
     return request(
         row["collective"],
         row["size_bytes"],

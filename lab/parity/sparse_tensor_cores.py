@@ -1,4 +1,4 @@
-"""Sparse tensor cores: dense, two of four, flexible n of m, and both operands sparse.
+"""Cycles of sparse tensor cores: dense, two of four, flexible n of m, and both operands sparse.
 
 The case study of Wu et al., "Sparseloop" (MICRO 2022), figure 15: 1,024 multipliers of 8 bit in
 four subpartitions, a shared memory of 42 words per cycle (what two of four needs: 32 inputs, 8
@@ -9,14 +9,12 @@ al., "Dual-side sparse tensor core" (ISCA 2021): outer products of operands pack
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from simulators.core.errors import UnknownNameError, UserError
-from simulators.dataflow.sparse import Density, expected_groups
+from simulators.core.errors import UserError
+from simulators.dataflow.sparsity.densities import BANDED, UNIFORM, Density, hypergeometric
 
-DESIGNS = ("tc", "stc", "stc_flexible", "stc_flexible_dual", "dstc")
 MULTIPLIERS = 1024
-SUBPARTITIONS = 4
 LANES = 16  # rows of weights, or of an outer product, side by side in a subpartition
 SMEM_WORDS_PER_CYCLE = 42.0
 WEIGHT_ROWS = 64  # over all subpartitions
@@ -27,8 +25,7 @@ OUTER_TILES = ((128, 64), (64, 128))
 """Rows and columns of sums of an outer product over all subpartitions."""
 
 
-@dataclass(frozen=True)
-class SparseProduct:
+class SparseProduct(NamedTuple):
     """M x K weights of some density times K x N inputs of some density."""
 
     m: int
@@ -36,12 +33,6 @@ class SparseProduct:
     k: int
     weights: float = 1.0
     inputs: float = 1.0
-
-    def __post_init__(self) -> None:
-        if min(self.m, self.n, self.k) < 1:
-            raise UserError("sizes of a product must be positive")
-        if not (0.0 < self.weights <= 1.0 and 0.0 < self.inputs <= 1.0):
-            raise UserError("densities must be above 0 and at most 1")
 
 
 def tensor_core_cycles(design: str, product: SparseProduct, *, run_length: bool = False) -> float:
@@ -57,8 +48,6 @@ def tensor_core_cycles(design: str, product: SparseProduct, *, run_length: bool 
     >>> tensor_core_cycles("tc", SparseProduct(512, 1024, 128))
     65536.0
     """
-    if design not in DESIGNS:
-        raise UnknownNameError("tensor core", design, DESIGNS)
     dense = _rounds(product, DEPTH)
     if design == "tc":
         return dense
@@ -109,3 +98,37 @@ def _density(share: float) -> Density:
 def _power_of_two(bits: float) -> int:
     """Metadata words are 1, 2, 4 or 8 bits wide."""
     return 1 << math.ceil(math.log2(max(1.0, math.ceil(bits))))
+
+
+def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
+    """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
+
+    A uniform tensor's tile is a draw without replacement: hypergeometric.
+
+    >>> [round(chance, 9) for chance in nonzeros(Density("uniform", 0.5), 1, 2)]
+    [0.5, 0.5]
+    """
+    if not 0 < tile <= whole:
+        raise UserError(f"a tile of {tile} words does not fit a tensor of {whole}")
+    if density.kind == UNIFORM:
+        filled = round(density.share * whole)
+        return [hypergeometric(k, tile, filled, whole) for k in range(tile + 1)]
+    found = [0.0] * (tile + 1)
+    if density.kind == BANDED:
+        found[tile] += density.share
+        found[0] += 1.0 - density.share
+        return found
+    exact = tile * density.mean
+    low = math.floor(exact)
+    found[low] += 1.0 - (exact - low)
+    if exact > low:
+        found[low + 1] += exact - low
+    return found
+
+
+def expected_groups(density: Density, tile: int, whole: int, lanes: int) -> float:
+    """Return the expected rounds that a tile's non-zeros take through a number of lanes."""
+    return sum(
+        chance * max(1, math.ceil(k / lanes))
+        for k, chance in enumerate(nonzeros(density, tile, whole))
+    )

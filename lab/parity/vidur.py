@@ -11,8 +11,7 @@ import numpy as np
 
 from simulators.catalog.model import load_model
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.batch import DECODES, PREFILLS, PRICE, TOKENS
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine.replica import DECODES, PREFILLS, PRICE, TOKENS, kernel
 from simulators.serving.prices.operator_table import (
     CHUNKS,
     END,

@@ -28,7 +28,7 @@ import pyarrow.parquet
 from lab.profiler.compare import compare_file
 from lab.profiler.shapes import DTYPES, FAMILIES, Call, Design, calls
 from lab.profiler.torch_backend import Bench, Timed, open_bench
-from lab.tables.kernels.fp32_kernels import SIZES, catalog_name
+from lab.tables.kernels.fp32_kernels import SIZES, is_in_catalog
 from lab.tables.kernels.tensor_cores import FORMATS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
@@ -102,7 +102,9 @@ def write_measured(asked: argparse.Namespace, designs: tuple[Design, ...]) -> No
     pa.parquet.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), asked.write)
     counts = Counter(str(row["op"]) for row in rows)
     print(f"{name}: {', '.join(f'{count} {op}' for op, count in counts.items())}")
-    print(f"Written: {asked.write}\n{_next_step(name, asked.write)}")
+    whose = "" if is_in_catalog(name) else " --gpu NAME_OF_ITS_DATA_SHEET"
+    print(f"Written: {asked.write}")
+    print(f"How far off are we? python -m lab.profiler --compare {asked.write}{whose}")
 
 
 def measured_rows(
@@ -116,7 +118,7 @@ def measured_rows(
         if time.monotonic() >= end:
             break
         try:
-            rows.append(_row(call, bench.time(call), name, bench.version))
+            rows.append(_row(call, bench.time(call), name, str(bench.torch.__version__)))
         except RuntimeError as error:
             failed[f"{call.op} {call.dtype}: {str(error).splitlines()[0]}"] += 1
     return rows, failed
@@ -144,16 +146,6 @@ def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
         "power_w": timed.power_w,
         "clock_mhz": timed.clock_mhz,
     }
-
-
-def _next_step(name: str, written: Path) -> str:
-    """Say what can be done with the file."""
-    command = f"python -m lab.profiler --compare {written}"
-    try:
-        catalog_name(name)
-    except UnknownNameError:
-        return f"How far off are we? {command} --gpu NAME_OF_ITS_DATA_SHEET"
-    return f"How far off are we? {command}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.claims.kernels.fp32_kernels import by_family, compare
-from lab.claims.kernels.judged import Judged, detailed, judged
+from lab.claims.kernels.judged import detailed, judged
 from lab.claims.lines import was_fitted
 from lab.fits.kernels.fp32_kernels import is_full
 from lab.tables.kernels.fp32_kernels import CLASS_OF, NEEDS, catalog_name, rows_of_table
 from lab.tables.kernels.fused_kernels import measured_in
 from lab.tables.kernels.tensor_cores import own_products
-from lab.tables.rows import Rows, read_table
+from lab.tables.rows import read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.levels import profile_of
-from simulators.kernels.price import Priced, price
 
 ATTENTION = ("prefill", "decode")
 
@@ -50,8 +50,7 @@ def compare_file(measured: Path, device: str, framework: str) -> list[Check]:
     calls, products = (calibrations(kind).get(gpu.name, ()) for kind in ("fp32", "tensor"))
     lines = [
         *_calls(table, gpu, unseen_only=was_fitted(calls, [measured])),
-        *_products(table, gpu, framework, unseen_only=was_fitted(products, [measured])),
-        *_attention(table, gpu, framework),
+        *_loops(table, gpu, framework, unseen_only=was_fitted(products, [measured])),
     ]
     if not lines:
         ops = ", ".join(map(str, table["op"].unique().to_pylist()))
@@ -75,39 +74,23 @@ def _device_in(table: pa.Table, measured: Path) -> str:
 def _calls(table: pa.Table, gpu: Gpu, *, unseen_only: bool) -> Iterator[Check]:
     """Compare fp32 calls timed from the host."""
     known = table.filter(pc.is_in(table["op"], pa.array(list(CLASS_OF))))
-    if not known.num_rows:
-        return
     parts = [rows for found, _ in rows_of_table(known, gpu.name) for rows in found]
     profile = profile_of(gpu)
     for (_, family), mine in by_family(parts).items():
         some = [p.where(p.held_out) if unseen_only and is_full(p) else p for p in mine]
         seen = unseen_only and not all(map(is_full, mine))
         note = f"{profile.level}, fitted to these rows" if seen else profile.level
-        yield _line(gpu, family, compare(some, profile), note)
+        yield detailed(f"{gpu.name} {family} MAPE", compare(some, profile), note)
 
 
-def _products(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> Iterator[Check]:
-    """Compare tensor-core products timed in loops on the device."""
-    for part in own_products(table, gpu.name):
-        some = part.where(part.held_out) if unseen_only else part
-        if some.dtype in gpu.peak_flops and len(some):
-            yield _looped(gpu, f"{some.dtype} product", some, framework)
-
-
-def _attention(table: pa.Table, gpu: Gpu, framework: str) -> Iterator[Check]:
-    """Compare attention timed in loops on the device."""
+def _loops(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> Iterator[Check]:
+    """Compare tensor-core products and attention timed in loops on the device."""
+    products = own_products(table, gpu.name)
+    parts = [part.where(part.held_out) if unseen_only else part for part in products]
+    parts = [part for part in parts if part.dtype in gpu.peak_flops and len(part)]
     for kernel in ATTENTION:
-        mine = table.filter(pc.equal(table["op"], kernel))
-        for part in measured_in(mine, gpu.name, kernel, 1) if mine.num_rows else ():
-            yield _looped(gpu, kernel, part, framework)
-
-
-def _looped(gpu: Gpu, family: str, rows: Rows, framework: str) -> Check:
-    def answer(part: Rows) -> Priced:
-        return price(part.operator, gpu, framework=framework)
-
-    return _line(gpu, family, judged([rows], answer), f"{framework}'s kernels")
-
-
-def _line(gpu: Gpu, family: str, one: Judged, note: str) -> Check:
-    return detailed(f"{gpu.name} {family} MAPE", one, note)
+        parts += measured_in(table.filter(pc.equal(table["op"], kernel)), gpu.name, kernel, 1)
+    for part in parts:
+        family = f"{part.dtype} product" if part.kernel == "gemm" else part.kernel
+        one = judged([replace(part, framework=framework)])
+        yield detailed(f"{gpu.name} {family} MAPE", one, f"{framework}'s kernels")

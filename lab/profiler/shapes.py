@@ -33,10 +33,10 @@ class Span:
     most: int
     step: int = 1
 
-    def at(self, place: float, largest: int) -> int:
-        """Return the size at a place in [0, 1); none is above `largest`, if that leaves any."""
+    def at(self, fraction: float, largest: int) -> int:
+        """Return the size at a fraction of the range; none above `largest`, if that leaves any."""
         most = max(min(self.most, largest), self.least)
-        size = float(self.least * (most / self.least) ** place)
+        size = float(self.least * (most / self.least) ** fraction)
         return max(round(size / self.step), 1) * self.step
 
 
@@ -46,9 +46,9 @@ class Choice:
 
     values: tuple[int, ...]
 
-    def at(self, place: float, _largest: int) -> int:
-        """Return the value at a place in [0, 1)."""
-        return self.values[int(place * len(self.values))]
+    def at(self, fraction: float, _largest: int) -> int:
+        """Return the value at a fraction of the list."""
+        return self.values[int(fraction * len(self.values))]
 
 
 @dataclass(frozen=True)
@@ -71,65 +71,45 @@ class Call:
     looped: bool
 
 
+def _loop(op: str, dtype: str, /, **sizes: Span | Choice) -> Design:
+    return Design((op,), dtype, sizes, looped=True)
+
+
+def _call(*ops: str, **sizes: Span | Choice) -> Design:
+    return Design(ops, "fp32", sizes, looped=False)
+
+
 _WIDE = Span(64, 16384, 8)
 _CHANNELS = Span(16, 1024, 8)
 _HEADS = {
     "num_key_value_heads": Choice((1, 2, 4, 8)), "group": Choice((1, 4, 8)),
     "head_dim": Choice((64, 128)),
 }  # fmt: skip
-_WEIGHTS = {"m": Span(1, 16384), "n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
+_WEIGHTS = {"n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
 _VECTOR_OPS = ("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow",
                "addu", "ln", "mulu", "divu", "powu")  # fmt: skip
 
 FAMILIES: Mapping[str, tuple[Design, ...]] = {
     "gemm": (
-        Design(("gemm",), "bf16", _WEIGHTS, looped=True),
-        Design(("gemm",), "fp8", {**_WEIGHTS, "m": Span(16, 16384, 16)}, looped=True),
+        _loop("gemm", "bf16", m=Span(1, 16384), **_WEIGHTS),
+        _loop("gemm", "fp8", m=Span(16, 16384, 16), **_WEIGHTS),
     ),
     "attention": (
-        Design(
-            ("prefill",),
-            "bf16",
-            {"batch_size": Span(1, 64), "isl": Span(16, 16384), **_HEADS},
-            looped=True,
-        ),
-        Design(
-            ("decode",),
-            "bf16",
-            {"batch_size": Span(1, 256), "step": Span(15, 65535), **_HEADS},
-            looped=True,
-        ),
+        _loop("prefill", "bf16", batch_size=Span(1, 64), isl=Span(16, 16384), **_HEADS),
+        _loop("decode", "bf16", batch_size=Span(1, 256), step=Span(15, 65535), **_HEADS),
     ),
-    "linear": (
-        Design(("linear",), "fp32", {"m": Span(16, 16384), "n": _WIDE, "k": _WIDE}, looped=False),
-    ),
+    "linear": (_call("linear", m=Span(16, 16384), n=_WIDE, k=_WIDE),),
     "bmm": (
-        Design(
-            ("bmm",),
-            "fp32",
-            {"batch": Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))},
-            looped=False,
-        ),
+        _call("bmm", batch=Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))),
     ),
-    "vector": (
-        Design(_VECTOR_OPS, "fp32", {"rows": Span(16, 65536), "cols": _WIDE}, looped=False),
-    ),
+    "vector": (_call(*_VECTOR_OPS, rows=Span(16, 65536), cols=_WIDE),),
     "conv": (
-        Design(
-            ("conv",),
-            "fp32",
-            {
-                "batch": Span(1, 64),
-                "in_channels": _CHANNELS,
-                "out_channels": _CHANNELS,
-                "kernel_size": Choice((1, 3, 5, 7)),
-                "input_size": Span(7, 224),
-                "stride": Choice((1, 2)),
-            },
-            looped=False,
+        _call(
+            "conv", batch=Span(1, 64), in_channels=_CHANNELS, out_channels=_CHANNELS,
+            kernel_size=Choice((1, 3, 5, 7)), input_size=Span(7, 224), stride=Choice((1, 2)),
         ),
     ),
-}
+}  # fmt: skip
 """What can be timed, by the name `--ops` knows it under."""
 
 DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))
@@ -157,10 +137,10 @@ def _calls(design: Design, largest: int) -> Iterator[Call]:
     step = _steps(len(design.sizes))
     made, skipped = 0, 0
     for i in count(1):
-        places = np.modf(0.5 + i * step)[0]
+        point = np.modf(0.5 + i * step)[0].tolist()
         sizes = {
-            name: span.at(float(place), largest)
-            for (name, span), place in zip(design.sizes.items(), places, strict=True)
+            name: span.at(fraction, largest)
+            for (name, span), fraction in zip(design.sizes.items(), point, strict=True)
         }
         sizes = _completed(design.ops[0], sizes)
         numbers, flops = weight_of(design.ops[0], sizes)

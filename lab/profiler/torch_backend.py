@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from lab.profiler.shapes import Call
 from simulators.core.errors import UserError
@@ -64,36 +64,6 @@ class Timed:
     clock_mhz: float | None
 
 
-class Clock(Protocol):
-    """Seconds of each of several repeats."""
-
-    name: str
-
-    def alone_s(self, run: Run, repeats: int) -> list[float]:
-        """Time calls one by one."""
-
-    def cold_s(self, run: Run, repeats: int) -> list[float]:
-        """Time calls one by one, each after the caches were overwritten."""
-
-    def looped_s(self, run: Run, loop: int, repeats: int) -> list[float]:
-        """Time loops of calls; the result is per call."""
-
-
-def import_torch() -> Any:
-    """Return torch.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise UserError(
-            f"measuring needs PyTorch ({error})\n"
-            "Install it: pip install 'sweeper[measure]', or a build for your GPU from pytorch.org"
-        ) from error
-
-
 @dataclass(frozen=True)
 class Bench:
     """A device that calls can be timed on."""
@@ -112,18 +82,13 @@ class Bench:
             name = name.removeprefix(maker)
         return DATA_SHEETS.get(name, name)
 
-    @property
-    def version(self) -> str:
-        """PyTorch's version."""
-        return str(self.torch.__version__)
-
     def time(self, call: Call) -> Timed:
         """Return how long a call takes.
 
         Raises:
             RuntimeError: PyTorch cannot run it on this device, for want of memory or of a kernel.
         """
-        clock: Clock = (
+        clock = (
             _HostClock(self.evictor)
             if self.device == "cpu"
             else _CudaClock(self.torch, self.evictor, looped=call.looped)
@@ -148,23 +113,21 @@ class Bench:
             return self._attention(s, causal=call.op == "prefill")
         if call.op == "gemm" and call.dtype == "fp8":
             return self._scaled(s)
-        functional = self.torch.nn.functional
+        torch = self.torch
         if call.op in ("gemm", "linear"):
-            dtype = self.torch.bfloat16 if call.dtype == "bf16" else self.torch.float32
+            dtype = torch.bfloat16 if call.dtype == "bf16" else torch.float32
             x, w = self._random((s["m"], s["k"]), dtype), self._random((s["n"], s["k"]), dtype)
             bias = self._random((s["n"],), dtype) if call.op == "linear" else None
-            return functools.partial(functional.linear, x, w, bias)
+            return lambda: torch.nn.functional.linear(x, w, bias)
         if call.op == "bmm":
             x, w = (
                 self._random((s["batch"], *ends)) for ends in ((s["m"], s["k"]), (s["k"], s["n"]))
             )
-            return functools.partial(self.torch.bmm, x, w)
+            return lambda: torch.bmm(x, w)
         if call.op == "conv":
             x = self._random((s["batch"], s["in_channels"], s["input_size"], s["input_size"]))
             w = self._random((s["out_channels"], s["in_channels"], *[s["kernel_size"]] * 2))
-            return functools.partial(
-                functional.conv2d, x, w, stride=s["stride"], padding=s["padding"]
-            )
+            return lambda: torch.nn.functional.conv2d(x, w, None, s["stride"], s["padding"])
         return self._vector(call.op, (s["rows"], s["cols"]))
 
     def _vector(self, op: str, shape: tuple[int, int]) -> Run:
@@ -229,7 +192,13 @@ def open_bench(device: str) -> Bench:
     Raises:
         UserError: PyTorch is not installed, or sees no GPU.
     """
-    torch = import_torch()
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise UserError(
+            f"measuring needs PyTorch ({error})\n"
+            "Install it: pip install 'sweeper[measure]', or a build for your GPU from pytorch.org"
+        ) from error
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(
             f"PyTorch {torch.__version__} sees no GPU on this machine\n"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.accelerator import Accelerator
-from simulators.dataflow.energy import Evaluation, evaluated
-from simulators.dataflow.mapping import encode, read_mapping
-from simulators.dataflow.timeloop import accelerator_from_table, layer_from_table, read_yaml
+from simulators.catalog.accelerator import Accelerator, accelerator_of
+from simulators.dataflow.energy.evaluation import Evaluation, evaluated
+from simulators.dataflow.mapping.files import read_yaml
+from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.mapping.timeloop_files import layer_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6
@@ -26,18 +27,50 @@ class Tables:
 
     def layer(self, name: str) -> Layer:
         """Return a problem."""
-        return layer_from_table(name, self.problems)
+        problem = self.problems["problems"][name]
+        shape = self.problems["shapes"][problem["shape"]]
+        spaces, bounds = shape["dataspaces"], problem["bounds"]
+        return layer_of(name, shape["dims"], spaces, bounds, problem["coef"])
 
 
 def read_tables(reference: Path) -> Tables:
     """Return what the rows refer to."""
     path = reference / ARCHITECTURES
-    found = {name: accelerator_from_table(name, t, path) for name, t in read_yaml(path).items()}
+    found = {name: _accelerator(name, t, path) for name, t in read_yaml(path).items()}
     return Tables(found, read_yaml(reference / PROBLEMS))
 
 
 def evaluation_of(written: Any, layer: Layer, accelerator: Accelerator) -> Evaluation:
     """Return what a mapping as the peer writes it costs, by exact counts."""
-    result = evaluated(*encode(read_mapping(written), layer, accelerator), layer, accelerator)
+    result = evaluated(read_mapping(written), layer, accelerator)
     assert isinstance(result, Evaluation)
     return result
+
+
+def _accelerator(name: str, table: Mapping[str, Any], path: Path) -> Accelerator:
+    """Return an architecture of the reference folder: `levels`, outermost first, and `mac`."""
+    levels = []
+    for level in table["levels"]:
+        energy = dict(level["energy_pj"])
+        entry = {
+            "name": level["name"],
+            "mesh": list(level["mesh"]),
+            "kind": "dram" if level["dram"] else "sram",
+            "width_bits": level["width_bits"],
+            "word_bits": level["word_bits"],
+            "energy_pj": energy,
+            "may_keep": [list(keep) for keep in level["may_keep"]],
+        }
+        for ours, theirs in (
+            ("depth", "depth"),
+            ("read_words_per_cycle", "read_bandwidth"),
+            ("write_words_per_cycle", "write_bandwidth"),
+            ("shared_words_per_cycle", "shared_bandwidth"),
+        ):
+            if level[theirs] is not None:
+                entry[ours] = level[theirs]
+        levels.append(entry)
+    mac = {key: table["mac"][key] for key in ("mesh", "word_bits", "energy_pj")}
+    return accelerator_of(
+        {"name": name, "source": str(table["origin"]), "levels": levels, "mac": mac}, path
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import MXFP4, load_model
+from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.composition.replica import Replica
 from simulators.core.folder import GPUS as CATALOG
 
@@ -33,6 +33,7 @@ MODELS = {
     "Mistral 7B": "mistral_7b",
     "Mixtral 8x7B": "mixtral_8x7b",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3_235b",
+    "Qwen/Qwen3-32B": "qwen3_32b",
     "Qwen/Qwen3.5-397B-A17B": "qwen3_5_397b",
     "Qwen3-30B-A3B": "qwen3_30b",
     "Vicuna-13B": "llama2_13b",
@@ -76,10 +77,10 @@ def is_gpu(written: str) -> bool:
     return CATALOG.has(gpu_name(written))
 
 
-def replica_of(model: str, gpu: str, **more: Any) -> Replica:
+def replica_of(model: str | LanguageModel, gpu: str, **more: Any) -> Replica:
     """Return a replica of a model on GPUs in the nodes they are sold in, by the catalog's names."""
-    board = load_gpu(gpu)
-    return Replica(model=load_model(model), gpu=board, cluster=cluster_for("auto", board), **more)
+    known, board = load_model(model) if isinstance(model, str) else model, load_gpu(gpu)
+    return Replica(model=known, gpu=board, cluster=cluster_for("auto", board), **more)
 
 
 def four_bit_experts(model: str, gpu: str) -> str:

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.tables.rows import read_table
+from lab.tables.rows import Bools, read_table
+from simulators.core.jit import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = "collectives/nccl_measured.parquet"
@@ -27,7 +24,7 @@ CATALOG_NAMES = {"rtx_pro_6000_server": "rtx_pro_6000"}
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curves:
     """All medians of one GPU and library, sorted by curve and size."""
 

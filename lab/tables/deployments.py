@@ -14,19 +14,25 @@ from lab.tables.catalog_names import MODELS, four_bit_experts, is_gpu
 from lab.tables.known import known_rows
 from lab.tables.rows import read_table
 from simulators.catalog.model import load_model
-from simulators.serving.measured_deployments import FRAMEWORKS, SPREAD, Deployed
+from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, Client
+from simulators.serving.measured_deployments import FRAMEWORKS, Deployed
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
 PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"
+QWEN3_32B = "serving_measured/inferencex_aic_silicon_qwen3_32b.parquet"
+"""Rows that nothing was fitted to."""
+
+QWEN3_32B_PEER = "serving_measured/peer_aiconfigurator_on_silicon_qwen3_32b.parquet"
+ANNOTATIONS = "serving_measured/silicon_row_annotations.parquet"
+
+OF_NVIDIA = "source_file=data/"
+"""In the provenance of what NVIDIA measured itself. Other files named gap analyses repeat rows of
+InferenceX."""
 
 CROWDED = "trtllm/1.0.0rc3/meta-llama"
 """A source whose engines take no more requests than are stated, while one more is in flight: its
 first tokens wait for the time of a whole answer over the clients."""
-
-
-MEAN = 1.0 - SPREAD / 2.0
-"""Of lengths over the longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +51,24 @@ class PublicDeployment(Deployed):
         return f"{self.model}.{self.gpu}"
 
     @property
-    def mean_prompt(self) -> float:
-        """Tokens of a prompt, on average."""
-        return MEAN * self.prompt
-
-    @property
     def is_dense(self) -> bool:
         """Whether the model has no experts."""
         return load_model(self.model).experts == 0
 
 
-def silicon(reference: Path) -> list[PublicDeployment]:
-    """Return the aggregated deployments of the reference folder, without copies.
+def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[PublicDeployment]:
+    """Return the aggregated deployments of a table of the reference folder, without copies.
 
-    Without the table of the peer, it answers none.
+    Without the table of the peer, it answers none; without that of annotations, nothing is marked.
     """
-    answers = read_table(reference / PEER).to_pylist() if (reference / PEER).is_file() else []
-    peers = {row["id"]: row for row in answers}
+    peers, marks = _by_id(reference / peer), _by_id(reference / ANNOTATIONS)
     found: dict[tuple[object, ...], PublicDeployment] = {}
-    rows = read_table(reference / SILICON, mode="agg").to_pylist()
+    rows = read_table(reference / table, mode="agg").to_pylist()
+    names = {row["id"] for row in rows}
+    rows = [row | {"suspect_mtp": False} | marks.get(row["id"], {}) | row for row in rows]
     aggregated = known_rows(
-        [row for row in rows if row["concurrency"]], SILICON, model=MODELS.__contains__,
-        gpu=is_gpu, framework=FRAMEWORKS.__contains__,
+        [row for row in rows if row["concurrency"] and row.get("duplicate_of") not in names],
+        table, model=MODELS.__contains__, gpu=is_gpu, framework=FRAMEWORKS.__contains__,
     )  # fmt: skip
     for row in aggregated:
         one = _deployed(row, peers.get(row["id"], {}))
@@ -74,6 +76,17 @@ def silicon(reference: Path) -> list[PublicDeployment]:
         load = (one.cut, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
     return list(found.values())
+
+
+def _by_id(table: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a table that may not be there."""
+    return {row["id"]: row for row in read_table(table).to_pylist()} if table.is_file() else {}
+
+
+def client_of(provenance: str, framework: str) -> Client:
+    """Return whose program measured a row, or which other it resembles."""
+    is_nvidia = OF_NVIDIA in provenance and framework != "trtllm"
+    return NVIDIA if is_nvidia else INFERENCEX
 
 
 def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployment:
@@ -98,6 +111,7 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployme
         prompt=row["isl"],
         output=row["osl"],
         crowded=CROWDED in row["provenance"],
+        client=client_of(row["provenance"], framework),
         ttft_s=row["ttft_ms"] * 1e-3,
         tpot_s=row["tpot_ms"] * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if answered else None,
@@ -135,6 +149,7 @@ def excluded(row: Mapping[str, Any]) -> str:
     model, gpu, precision = MODELS[row["model"]], row["gpu"], row["precision"]
     framework, date = row["framework"], row["measured_date"] or ""
     rules = {
+        "speculation suspected": bool(row["suspect_mtp"]),
         "parallelism multiplied out": bool(row["suspect_parallelism"]),
         "speculation not stated": model == "deepseek_v3"
         and framework == "trtllm"

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
 from lab.tables.known import known_rows
+from lab.tables.rows import read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import PricedLaunches, price_graph
@@ -47,14 +46,12 @@ measurements alone, no prediction."""
 class Case:
     """One measured configuration."""
 
-    measured_gpu: str  # as the table calls it
     gpu: Gpu
     graph_name: str  # model, mode, length, batch: what is left out together
     model: str
     is_training: bool
     is_fused: bool
     parallelism: str  # none, DP4, TP4, PP4
-    microbatches: int
     gpus: int
     batch: int
     length: int
@@ -85,27 +82,20 @@ class Case:
 
 def read_cases(reference: Path) -> list[Case]:
     """Return every row of the table whose model and GPU are known."""
-    rows = known_rows(
-        pq.read_table(reference / TABLE).to_pylist(),
-        TABLE,
-        gpu=is_in_catalog,
-        model=CODES.__contains__,
-    )
+    table = read_table(reference / TABLE).to_pylist()
+    rows = known_rows(table, TABLE, gpu=is_in_catalog, model=CODES.__contains__)
     return [_case(row) for row in rows]
 
 
 def _case(row: Mapping[str, Any]) -> Case:
     found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
-    mode = row["mode"]
     return Case(
-        measured_gpu=row["gpu"],
         gpu=load_gpu(catalog_name(row["gpu"])),
-        graph_name=f"{row['model']} {mode} {row['seq_len']} x {row['batch']}",
+        graph_name=f"{row['model']} {row['mode']} {row['seq_len']} x {row['batch']}",
         model=row["model"],
-        is_training=mode == "training",
+        is_training=row["mode"] == "training",
         is_fused=bool(row["fused"]),
         parallelism=row["parallelism"],
-        microbatches=int(row["microbatches"] or 1),
         gpus=int(row["n_gpus"]),
         batch=int(row["batch"]),
         length=int(row["seq_len"]),
@@ -121,17 +111,9 @@ def _case(row: Mapping[str, Any]) -> Case:
 def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
     """Return the shape of one of the table's models."""
     shape = json.loads((reference / SHAPES).read_text(encoding="utf-8"))["models"][name]
+    sizes = {key: shape[key] for key in ("layers", "hidden", "heads", "ffn", "vocab")}
+    more = {key: shape.get(key, 0) for key in ("head_dim", "experts", "expert_capacity")}
     return Classic(
-        name=name,
-        code=CODES[name],
-        layers=shape["layers"],
-        hidden=shape["hidden"],
-        heads=shape["heads"],
-        ffn=shape["ffn"],
-        vocab=shape["vocab"],
-        head_dim=shape.get("head_dim", 0),
-        max_context=shape["seq_len_measured"],
-        experts=shape.get("experts", 0),
-        expert_capacity=shape.get("expert_capacity", 0),
-        has_language_head=language_head,
-    )
+        name=name, code=CODES[name], max_context=shape["seq_len_measured"],
+        has_language_head=language_head, **sizes, **more,
+    )  # fmt: skip

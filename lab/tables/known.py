@@ -1,10 +1,11 @@
-"""Tables of measurements may hold rows of devices and models that nobody described yet."""
+"""Rows of measured tables whose devices and models are described in the catalog."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 LOG = logging.getLogger("sweeper")
@@ -28,28 +29,21 @@ def known_rows(
     >>> known_rows(rows, "runs.parquet", gpu={"a", "b"}.__contains__) == rows
     True
     """
-    kept: list[Mapping[str, Any]] = []
-    unknown: dict[tuple[str, str], int] = {}
+    kept, unknown = [], Counter[str]()
     for row in rows:
-        foreign = [
-            (name, str(row[name])) for name, is_known in known.items() if not is_known(row[name])
-        ]
+        foreign = [name for name, is_known in known.items() if not is_known(row[name])]
         if foreign:
-            unknown[foreign[0]] = unknown.get(foreign[0], 0) + 1
+            unknown[f"the unknown {foreign[0]} '{row[foreign[0]]}'"] += 1
         else:
             kept.append(row)
     if unknown:
-        _warn(f"{table}: left out {_said(unknown)}")
+        names = sorted(unknown)
+        more = f" and {len(names) - NAMED} other names" if len(names) > NAMED else ""
+        said = ", ".join(f"{unknown[name]:,} of {name}" for name in names[:NAMED])
+        _warn(f"{table}: left out {said}{more}")
     return kept
 
 
 @functools.cache
 def _warn(said: str) -> None:
     LOG.warning(said)
-
-
-def _said(unknown: Mapping[tuple[str, str], int]) -> str:
-    names: Sequence[tuple[str, str]] = sorted(unknown)
-    said = [f"{unknown[key]:,} of the unknown {key[0]} '{key[1]}'" for key in names[:NAMED]]
-    more = len(names) - NAMED
-    return ", ".join(said) + (f" and {more} other names" if more > 0 else "")

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.tables.catalog_names import replica_of
 from lab.tables.rows import read_table
-from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Effects, Replica
 from simulators.composition.throttling import throttled_s
+from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import Parallelism, Stage
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.transformer import token_operators
@@ -46,9 +45,8 @@ TWICE = ("add",)
 ABSENT = ("cache_write",)
 """Of our operators what the tables have in attention."""
 
+KERNEL_BY_KERNEL = Effects(fusion=False, clocks=False)
 ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,11 @@ class LayerRows:
         for row in kept:
             assert not isinstance(row.operator, Collective)
             matrix_s = matrix_s + throttled_s(row.operator, replica.gpu, 1.0)
-        kernels_s = np.sum(
-            [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept], axis=0
-        )
-        return kernels_s, matrix_s
+        kernels = [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept]
+        return np.sum(kernels, axis=0), matrix_s
 
     def predicted_s(self, throttling: float) -> Floats:
-        """Return our sum, with a share of `clocks.slowdown`."""
+        """Return our sum, with a share of `throttling.slowdown`."""
         kernels_s, matrix_s = self.work_s
         return kernels_s + throttling * matrix_s
 
@@ -97,28 +93,13 @@ def layer_rows(reference: Path) -> list[LayerRows]:
     for (board, model, tp), rows in groups.items():
         timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
         sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
-        found.append(
-            LayerRows(
-                replica=_replica(load_gpu(BOARDS[board]), timed[0], tp),
-                model=model,
-                tokens=np.array([row["num_tokens"] for row in timed], np.float64),
-                measured_s=np.array(sums, np.float64) * 1e-3,
-            )
-        )
+        replica = replica_of(
+            _model(timed[0]), BOARDS[board], cut=Parallelism(tp=tp), framework="vllm",
+            effects=KERNEL_BY_KERNEL,
+        )  # fmt: skip
+        tokens = np.array([row["num_tokens"] for row in timed], np.float64)
+        found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found
-
-
-def _replica(gpu: Gpu, row: dict[str, Any], tp: int) -> Replica:
-    """Return one rank of a model of these widths, run kernel by kernel as the table's."""
-    effects = Effects(fusion=False, clocks=False)
-    return Replica(
-        _model(row),
-        gpu,
-        cluster_for("auto", gpu),
-        Parallelism(tp=tp),
-        framework="vllm",
-        effects=effects,
-    )
 
 
 def _model(row: dict[str, Any]) -> LanguageModel:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import GPUS
-from lab.tables.offline import MEMORY_FRACTION, MOST_SEQUENCES, MOST_TOKENS
+from lab.tables.offline import ENGINE, MOST_TOKENS
 from lab.tables.rows import read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.serving.engine.frontend import NONE
 from simulators.serving.point import ServingPoint
 from simulators.workload.precision import precision
 
@@ -26,8 +24,7 @@ ROOM = 1.25
 """Memory over weights from which on a replica needs no further GPU."""
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """One measured system, as a point of one replica."""
 
     name: str
@@ -64,10 +61,9 @@ def _submission(row: Mapping[str, Any]) -> Submission:
     while tp * gpu.hbm_bytes < ROOM * model.parameters * precision(dtype).weight_bytes:
         tp *= 2
     point = ServingPoint(
-        model=model.name, gpu=gpu.name, tp=tp, scheduler="trtllm", runtime="trtllm", frontend=NONE,
-        max_batch=MOST_SEQUENCES, chunk_size=MOST_TOKENS, memory_fraction=MEMORY_FRACTION,
-        watermark=0.0, dtype=dtype, kv_dtype="fp8", arrivals="closed", clients=REQUESTS,
-        requests=REQUESTS, prompt_tokens=PROMPT, output_tokens=OUTPUT,
+        model=model.name, gpu=gpu.name, tp=tp, runtime="trtllm", chunk_size=MOST_TOKENS,
+        dtype=dtype, kv_dtype="fp8", arrivals="closed", clients=REQUESTS, requests=REQUESTS,
+        prompt_tokens=PROMPT, output_tokens=OUTPUT, **ENGINE,
     )  # fmt: skip
     name = f"{row['submitter']} {row['system']}"
     return Submission(name, row["scenario"], point, int(row["num_gpus"]), row["tokens_per_s"])

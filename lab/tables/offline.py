@@ -19,8 +19,8 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.engine.frontend import NONE, is_left_out
-from simulators.serving.point import ServingPoint
+from simulators.serving.engine.frontend import is_left_out
+from simulators.serving.point import NONE, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 
@@ -39,8 +39,12 @@ RUNTIME = "trtllm_cutlass"
 """The pages name CUTLASS for experts, or nothing, which is the same. On Hopper they name Triton for
 gpt-oss; which kernel TensorRT-LLM's table timed there, it does not say."""
 
-MOST_TOKENS, MOST_SEQUENCES = 8192, 2048
-MEMORY_FRACTION = 0.9
+MOST_TOKENS = 8192
+ENGINE: dict[str, Any] = {
+    "scheduler": "trtllm", "frontend": NONE, "max_batch": 2048, "memory_fraction": 0.9,
+    "watermark": 0.0,
+}  # fmt: skip
+"""TensorRT-LLM as its benchmarks ask it, in process: no server is between."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,11 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
     model, gpu = MODELS[row["model"]], gpu_name(row["gpu"])
     stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
-    has_narrow_experts = stored == "fp4" and load_model(model).experts > 0
     group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1
-    if row["attention_dp"] or _is_attention_parallel(row):
+    # Each GPU attends to requests of its own: mixtures since release 1.0, later called DEP.
+    has_experts = load_model(model).experts > 0
+    if row["attention_dp"] or (has_experts and row["framework_version"].startswith("1.")):
         tp, dp = 1, tp
     requests = min(REQUESTS.get((row["isl"], row["osl"]), OTHERWISE), ENOUGH)
     return ServingPoint(
@@ -88,30 +93,17 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         pp=int(row["pp_size"]),
         attention_dp=dp,
         ep=dp if dp > 1 else int(row["ep_size"] or 1),
-        scheduler="trtllm",
-        max_batch=MOST_SEQUENCES,
         chunk_size=max(MOST_TOKENS, row["isl"]),
         clients=requests,
         requests=requests,
         runtime=f"{RUNTIME}@{group}" if is_left_out("trtllm", group) else RUNTIME,
-        frontend=NONE,
-        memory_fraction=MEMORY_FRACTION,
-        watermark=0.0,
-        dtype=four_bit_experts(model, gpu) if has_narrow_experts else stored,
+        dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
         kv_dtype=_kv_dtype(model, gpu, stored),
         arrivals="closed",
         prompt_tokens=row["isl"],
         output_tokens=row["osl"],
+        **ENGINE,
     )
-
-
-def _is_attention_parallel(row: Mapping[str, Any]) -> bool:
-    """Return whether each GPU attends to requests of its own: mixtures since release 1.0.
-
-    Later releases of the page call the same runs DEP.
-    """
-    has_experts = load_model(MODELS[row["model"]]).experts > 0
-    return has_experts and row["framework_version"].startswith("1.")
 
 
 def _kv_dtype(model: str, gpu: str, stored: str) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 
 from lab.tables.catalog_names import MODELS, is_gpu
 from lab.tables.known import known_rows
-from lab.tables.offline import MEMORY_FRACTION, MOST_SEQUENCES, MOST_TOKENS
+from lab.tables.offline import ENGINE, MOST_TOKENS
 from lab.tables.rows import read_table
-from simulators.serving.engine.frontend import NONE
 from simulators.serving.point import ServingPoint
 
 ONLINE = "serving_measured/trtllm_online_qps.parquet"
@@ -67,13 +66,8 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         model=MODELS[row["model"]],
         gpu=row["gpu"],
         tp=int(row["tp_size"]),
-        scheduler="trtllm",
         runtime="trtllm",
-        frontend=NONE,
-        max_batch=MOST_SEQUENCES,
         chunk_size=MOST_TOKENS,
-        memory_fraction=MEMORY_FRACTION,
-        watermark=0.0,
         dtype=row["precision"],
         kv_dtype=row["precision"],
         arrivals="poisson" if rate else "closed",
@@ -83,4 +77,5 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         prompt_tokens=longest * int(row["isl_mean"]),
         output_tokens=longest * int(row["osl_mean"]),
         length_spread=EVENLY if drawn else 0.0,
+        **ENGINE,
     )

@@ -53,10 +53,10 @@ class Rows:
     seconds: Floats
     watts: Floats  # not a number where none were metered
     group: Groups  # a number of each row's shape
-    place: Floats  # where its group falls in [0, 1); looks drawn
+    bucket: Floats  # where its group falls in [0, 1); looks drawn
     held_out: Bools  # rows no fit may see
     from_layers: Bools  # shapes of layers of real models; the others are spread over a range
-    make: Callable[[Sizes], Any] = _no_operator  # the operator that was timed
+    operator_of: Callable[[Sizes], Any] = _no_operator  # the operator that was timed
 
     def __len__(self) -> int:
         return self.seconds.size
@@ -64,7 +64,7 @@ class Rows:
     @property
     def operator(self) -> Any:
         """The rows as one operator whose sizes are columns."""
-        return self.make(self.sizes)
+        return self.operator_of(self.sizes)
 
     @property
     def name(self) -> str:
@@ -85,10 +85,14 @@ class Rows:
         }
         return dataclasses.replace(self, sizes=sizes, **arrays)
 
+    @property
+    def layers(self) -> Rows:
+        """The rows with shapes of real models, where there are any; else all."""
+        return self.where(self.from_layers) if self.from_layers.any() else self
+
     def thinned(self, count: int) -> Rows:
         """Return at most so many rows, evenly spaced."""
-        last, kept = len(self) - 1, min(len(self), count)
-        return self.where(np.unique(np.linspace(0, last, kept).astype(np.int64)))
+        return self.where(evenly(len(self), count))
 
     def drawn(self, count: int) -> Rows:
         """Return at most so many rows, drawn at random, the same ones each time."""
@@ -98,7 +102,16 @@ class Rows:
         return self.where(np.sort(draw.choice(len(self), count, replace=False)))
 
 
-ARRAYS = ("seconds", "watts", "group", "place", "held_out", "from_layers")
+def evenly(size: int, count: int) -> NDArray[np.int64]:
+    """Return at most so many positions among `size` rows, evenly spaced.
+
+    >>> evenly(9, 3).tolist(), evenly(2, 3).tolist()
+    ([0, 4, 8], [0, 1])
+    """
+    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))
+
+
+ARRAYS = ("seconds", "watts", "group", "bucket", "held_out", "from_layers")
 """Columns of `Rows` besides its sizes."""
 
 
@@ -108,7 +121,7 @@ def tidy(
     group: Groups,
     held_out: Range = UPPER_HALF,
     *,
-    place: Floats | None = None,
+    bucket: Floats | None = None,
     watts: Floats | None = None,
     from_layers: Bools | None = None,
     **labels: Any,
@@ -119,29 +132,27 @@ def tidy(
         sizes: columns.
         seconds: measured.
         group: a number of each row's shape, as by `group_of`.
-        held_out: the part of [0, 1) in which a group's place keeps it from every fit.
-        place: of each row, where it is not a hash of the group.
+        held_out: the part of [0, 1) in which a group's bucket keeps it from every fit.
+        bucket: of each row, where it is not a hash of the group.
         watts: measured, if they were.
         from_layers: rows with shapes of real models; where there are any, no others are held out.
         labels: other fields of `Rows`.
 
     >>> rows = tidy({"m": np.arange(4.0)}, np.ones(4), np.arange(4, dtype=np.uint64), gpu="t4")
-    >>> rows.held_out.tolist(), rows.place.round(2).tolist()
+    >>> rows.held_out.tolist(), rows.bucket.round(2).tolist()
     ([True, True, True, False], [0.88, 0.57, 0.59, 0.11])
     """
-    place = fraction(group) if place is None else place
-    if from_layers is None or not from_layers.any():
-        candidates = np.ones(seconds.size, bool)
-    else:
-        candidates = from_layers
+    bucket = fraction(group) if bucket is None else bucket
+    layers = np.ones(seconds.size, bool) if from_layers is None else from_layers
+    aside = (held_out[0] <= bucket) & (bucket < held_out[1])
     return Rows(
         sizes=sizes,
         seconds=seconds,
         watts=np.full(seconds.size, np.nan) if watts is None else watts,
         group=group,
-        place=place,
-        held_out=candidates & (held_out[0] <= place) & (place < held_out[1]),
-        from_layers=np.ones(seconds.size, bool) if from_layers is None else from_layers,
+        bucket=bucket,
+        held_out=aside & layers if layers.any() else aside,
+        from_layers=layers,
         **labels,
     )
 

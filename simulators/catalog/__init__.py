@@ -1,1 +1,1 @@
-"""Facts with sources: data sheets of GPUs, shapes of models, links of clusters, dated prices."""
+"""Facts with sources: data sheets of GPUs, shapes of models, links of clusters, prices, engines."""

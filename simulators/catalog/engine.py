@@ -24,6 +24,7 @@ class ServingEngine:
     port: int
     schedulers: tuple[str, ...]  # that form batches as it does, its own first
     optional_schedulers: tuple[str, ...] = ()  # others that it can be told to follow
+    runtime: str = ""  # whose times it has; unless said, the one of its name
     max_sequences: int  # that run at a time unless it is told otherwise
     block_sizes: tuple[int, ...]  # tokens of a KV block
     options: tuple[str, ...]  # all that it documents
@@ -47,6 +48,23 @@ def load_engine(name: str) -> ServingEngine:
     'vllm_v1'
     """
     return ENGINES.load(name, _engine)
+
+
+REFERENCE = "vllm"
+"""Whose host and kernels a scheduler has that no engine ships: research ones were published as
+changes of it."""
+
+
+def runtime_of(scheduler: str) -> str:
+    """Return the runtime of the engine that forms batches by a scheduler.
+
+    >>> runtime_of("sglang"), runtime_of("vllm_v1"), runtime_of("orca")
+    ('sglang', 'vllm', 'vllm')
+    """
+    engines = map(load_engine, ENGINES.names())
+    found = (engine for engine in engines if scheduler in engine.schedulers)
+    engine = next(found, None)
+    return REFERENCE if engine is None else engine.runtime or engine.name
 
 
 def _engine(path: Path) -> ServingEngine:

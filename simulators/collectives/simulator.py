@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.batch import EVENTFUL, ORDERS, Rows
+from simulators.collectives.algorithms import COLLECTIVES, IMPOSSIBLE
+from simulators.collectives.batch import Rows
 from simulators.collectives.closed.hierarchy import measured_s
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import BASELINE, OP
@@ -41,18 +42,24 @@ from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Ints
 from simulators.core.levels import EXTRAPOLATED, MEASURED, UNMODELLED, shares_of
+from simulators.core.rules import check_batch
 
 Columns = dict[str, NDArray[Any]]
+EVENTFUL = ("event", "flow")
+"""Fidelities of the event loop: links that serve in turn, links that are shared."""
+FIDELITIES = ("analytic", *EVENTFUL, "measured")
+ORDERS = ("bandwidth_aware", "baseline")
 UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
+
+
+_chunks = partial(choice, at_least=1, at_most=1 << 16)
 
 
 @dataclass(frozen=True)
 class CollectivePoint:
     """One collective, its algorithm, and the network it runs on."""
 
-    collective: str = choice(
-        "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send_recv"
-    )
+    collective: str = choice(f"{', '.join(COLLECTIVES[:-1])} or send_recv", known=COLLECTIVES)
     size_bytes: int = choice(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end", unit="B"
     )
@@ -66,10 +73,12 @@ class CollectivePoint:
         "one, or one per dimension with commas",
         default="halving_doubling",
     )
-    splits: int = choice("chunks the buffer is cut into", default=4)
-    active_chunks: int = choice("chunks a dimension works on at once", default=2)
-    queues: int = choice("queues per dimension", default=1)
-    order: str = choice("phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0])
+    splits: int = _chunks("chunks the buffer is cut into", default=4)
+    active_chunks: int = _chunks("chunks a dimension works on at once", default=2)
+    queues: int = _chunks("queues per dimension", default=1)
+    order: str = choice(
+        "phases of an all_reduce: bandwidth_aware or baseline", default=ORDERS[0], known=ORDERS
+    )
     link_bytes_per_s: float | None = choice(
         "bandwidth of every link per direction; null: the topology's", unit="B/s", default=None
     )
@@ -77,45 +86,47 @@ class CollectivePoint:
         "latency of every link; null: the topology's", unit="s", default=None
     )
     endpoint_delay_s: float = choice(
-        "before a first message and after every receive", unit="s", default=10e-9
+        "before a first message and after every receive", unit="s", default=10e-9, at_least=0
     )
     local_memory_bytes_per_s: float = choice(
-        "memory that reductions use", unit="B/s", default=3.35e12
+        "memory that reductions use", unit="B/s", default=3.35e12, above=0
     )
     fidelity: str = choice(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
         "flow (messages share links fairly)",
         default="measured",
+        known=FIDELITIES,
     )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
     dtype: str = choice("precision of the numbers, when measured", default="fp16")
 
 
+_time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")
+_rate = partial(metric, unit="B/s", page="collectives.md#time-and-bandwidth")
+_links = partial(metric, page="collectives.md#links")
+
+
 @dataclass(frozen=True)
 class CollectiveMetrics:
     """What nccl-tests would print, and what a network engineer would ask next."""
 
-    time_s: float = metric(
-        "from the first rank's start to the last one's end", unit="s", better="min"
-    )
-    time_s_lo: float = metric("lower end of its 90 % interval", unit="s")
-    time_s_hi: float = metric("upper end of its 90 % interval", unit="s")
-    algbw_bytes_per_s: float = metric("size over time", unit="B/s")
-    busbw_bytes_per_s: float = metric(
-        "the same by the link's share of the data", unit="B/s", better="max"
-    )
-    busbw_bytes_per_s_lo: float = metric("lower end of its 90 % interval", unit="B/s")
-    busbw_bytes_per_s_hi: float = metric("upper end of its 90 % interval", unit="B/s")
-    utilisation: float = metric("share of the time the busiest link is in use")
-    utilisation_1: float = metric("the same of the innermost dimension's links")
-    utilisation_2: float = metric("of the second dimension's, null if there is none")
-    utilisation_3: float = metric("of the third dimension's, null if there is none")
-    utilisation_4: float = metric("of the fourth dimension's, null if there is none")
-    messages: float = metric("messages of all ranks together")
-    wire_bytes: float = metric("bytes each rank sends, on average", unit="B")
-    energy_j: float = metric("of all links, null unless the topology states it", unit="J")
-    ranks: int = metric("ranks that take part")
+    time_s: float = _time("from the first rank's start to the last one's end", better="min")
+    time_s_lo: float = _time("lower end of its 90 % interval")
+    time_s_hi: float = _time("upper end of its 90 % interval")
+    algbw_bytes_per_s: float = _rate("size over time")
+    busbw_bytes_per_s: float = _rate("the same by the link's share of the data", better="max")
+    busbw_bytes_per_s_lo: float = _rate("lower end of its 90 % interval")
+    busbw_bytes_per_s_hi: float = _rate("upper end of its 90 % interval")
+    utilisation: float = _links("share of the time the busiest link is in use")
+    utilisation_1: float = _links("the same of the innermost dimension's links")
+    utilisation_2: float = _links("of the second dimension's, null if there is none")
+    utilisation_3: float = _links("of the third dimension's, null if there is none")
+    utilisation_4: float = _links("of the fourth dimension's, null if there is none")
+    messages: float = _links("messages of all ranks together")
+    wire_bytes: float = _links("bytes each rank sends, on average", unit="B")
+    energy_j: float = _links("of all links, null unless the topology states it", unit="J")
+    ranks: int = _links("ranks that take part")
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ class Collectives:
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time every row: the formulas in one call, events and measured curves by group."""
+        check_batch(CollectivePoint, batch)
         rows = Rows.of(batch)
         reasons, whole = rows.reasons(), rows.stacked("whole")
         out: Columns = {f.name: np.full(batch.num_rows, np.nan) for f in fields(CollectiveMetrics)}

@@ -22,7 +22,7 @@ from simulators.collectives.price import collective_time
 from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.levels import UNMODELLED
-from simulators.dataflow import device
+from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import (
     is_timed_as_layer,
@@ -255,5 +255,5 @@ def _mapped(
     whole: dict[str, Any] = {
         name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
     }
-    [cost] = device.price((replace(operator, repeat=1, **whole),), accelerator)
+    [cost] = dataflow.price((replace(operator, repeat=1, **whole),), accelerator)
     return cost.latency_s, cost.energy_j

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,6 @@ from simulators.core.folder import read_toml
 
 SEAL = "# sha256 of all above: "
 REQUIRED = ("measured", "sha256", "rows", "split", "held_out_mape")
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Which measurements a calibration rests on."""
-
-    measured: tuple[str, ...]  # tables, relative to the reference folder
-    sha256: tuple[str, ...]  # of each
-    rows: int
-    split: str
-    held_out_mape: float
-    versions: Mapping[str, str]
 
 
 def reference_folder() -> Path | None:
@@ -61,7 +48,8 @@ def read_calibration(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: the line '{SEAL.strip()}' is missing. {again}")
     if hashlib.sha256(body.encode()).hexdigest() != seal.strip():
         raise UserError(f"{path}: its content does not match its hash. {again}")
-    provenance_of(content, path)
+    if missing := [name for name in REQUIRED if name not in content.get("provenance", {})]:
+        raise UserError(f"{path}: [provenance] lacks {', '.join(missing)}")
     return content
 
 
@@ -76,23 +64,15 @@ def read_choice(path: Path) -> dict[str, Any]:
     return read_calibration(path) if is_fitted else content
 
 
-def provenance_of(content: Mapping[str, Any], path: Path) -> Provenance:
-    """Return the provenance of a calibration that was read from `path`.
+def fitted_tables(files: Iterable[Path]) -> set[tuple[str, str]]:
+    """Return name and hash of every table that some calibrations were fitted to.
 
     Raises:
-        UserError: the block or one of its entries is missing.
+        UserError: a calibration is unreadable or was changed by hand.
     """
-    block = content.get("provenance", {})
-    if missing := [name for name in REQUIRED if name not in block]:
-        raise UserError(f"{path}: [provenance] lacks {', '.join(missing)}")
-    return Provenance(
-        measured=_listed(block["measured"]),
-        sha256=_listed(block["sha256"]),
-        rows=int(block["rows"]),
-        split=str(block["split"]),
-        held_out_mape=float(block["held_out_mape"]),
-        versions=dict(block.get("versions", {})),
-    )
+    blocks = (read_calibration(file)["provenance"] for file in files)
+    pairs = (zip(_listed(b["measured"]), _listed(b["sha256"]), strict=True) for b in blocks)
+    return {pair for found in pairs for pair in found}
 
 
 def write_calibration(path: Path, body: str) -> None:
@@ -103,36 +83,6 @@ def write_calibration(path: Path, body: str) -> None:
     draft = path.with_suffix(".partial")
     draft.write_text(f"{body}{SEAL}{seal}\n", encoding="utf-8")
     draft.replace(path)
-
-
-def verify_measured(provenance: Provenance, reference: Path) -> bool:
-    """Say whether the measured tables beside us are those that were fitted to.
-
-    Raises:
-        UserError: a table is there, but with other content.
-    """
-    found = True
-    for name, digest in zip(provenance.measured, provenance.sha256, strict=True):
-        table = reference / name
-        if not table.is_file():
-            found = False
-        elif sha256_of(table) != digest:
-            raise UserError(
-                f"{table} is not the table the calibration was fitted to: its sha256 is not "
-                f"{digest[:12]}…. Fit again, or fetch the table that belongs to it"
-            )
-    return found
-
-
-def fitted_digests(files: Iterable[Path]) -> set[str]:
-    """Return the hashes of all tables that some calibrations were fitted to.
-
-    Raises:
-        UserError: a calibration is unreadable or was changed by hand.
-    """
-    return {
-        digest for file in files for digest in provenance_of(read_calibration(file), file).sha256
-    }
 
 
 def sha256_of(path: Path) -> str:

@@ -288,9 +288,10 @@ def deploys(simulator: Simulator) -> Deploys | None:
     """
     if isinstance(simulator, Deploys):
         return simulator
-    if importlib.util.find_spec(f"deploy.{simulator.name}") is None:
+    name = f"deploy.{simulator.name}"
+    if not simulator.name.isidentifier() or importlib.util.find_spec(name) is None:
         return None
-    return getattr(importlib.import_module(f"deploy.{simulator.name}"), "DEPLOYMENTS", None)
+    return getattr(importlib.import_module(name), "DEPLOYMENTS", None)
 
 
 def default_of(f: dataclasses.Field[Any]) -> Any:

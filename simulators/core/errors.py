@@ -56,6 +56,17 @@ class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
+def unknown(message: str, name: str, known: Iterable[str], listing: str = "Known") -> UserError:
+    """Return a mistake about a name: the message, the nearest name that is known, and all of them.
+
+    >>> print(unknown("there is no axis 'tq'", "tq", ["tp", "model"]))
+    there is no axis 'tq'; did you mean 'tp'?
+    Known: tp, model
+    """
+    names = list(known)
+    return UserError(f"{message}{suggestion(name, names)}\n{listing}: {', '.join(names)}")
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or nothing.
 

@@ -70,17 +70,8 @@ class Folder:
 
     def names(self) -> tuple[str, ...]:
         """Return every name that resolves, sorted."""
-        return tuple(
-            sorted(
-                {
-                    file.stem
-                    for place in self.places
-                    if place.is_dir()
-                    for file in place.glob(f"*{self.suffix}")
-                    if not file.stem.startswith("_")
-                }
-            )
-        )
+        names = {file.stem for file in self._files()}
+        return tuple(sorted(name for name in names if not name.startswith("_")))
 
     def find(self, name: str) -> Path:
         """Return the file behind a name, an alias or a path.
@@ -116,12 +107,12 @@ class Folder:
         """Say whether a name or an alias resolves here."""
         return name in self.names() or name in self._aliases()
 
+    def _files(self) -> list[Path]:
+        """Every file, those that hide others of their name last."""
+        return [f for place in reversed(self.places) for f in place.glob(f"*{self.suffix}")]
+
     def _aliases(self) -> dict[str, Path]:
-        if self.suffix != ".toml":
-            return {}
-        files = [
-            f for place in reversed(self.places) if place.is_dir() for f in place.glob("*.toml")
-        ]
+        files = self._files() if self.suffix == ".toml" else []
         return {alias: file for file in files for alias in read_toml(file).get("aliases", ())}
 
 

@@ -59,8 +59,7 @@ def load_module(folder: Folder, name: str) -> ModuleType:
         UserError: the file cannot be imported.
     """
     if not is_dotted(name):
-        file = folder.find(name)
-        return _imported(folder.shipped, file, file.stat().st_mtime_ns)
+        return import_file(folder.find(name))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -69,17 +68,23 @@ def load_module(folder: Folder, name: str) -> ModuleType:
         raise UnknownNameError(folder.kind, name, folder.names()) from error
 
 
+def import_file(file: Path) -> ModuleType:
+    """Return the module of a file; another one once the file has changed."""
+    return _imported(file, file.stat().st_mtime_ns)
+
+
 @functools.lru_cache(maxsize=64)
-def _imported(shipped: Path, file: Path, _mtime_ns: int) -> ModuleType:
-    """Import a file; those of the package under their own names.
+def _imported(file: Path, _mtime_ns: int) -> ModuleType:
+    """Import a file; those of a package under their own names.
 
     Others are known by their path, so that another process finds the module of what it loads
     compiled.
     """
     home = file.resolve()
-    if home.is_relative_to(shipped):
+    if home.is_relative_to(PACKAGES):
         parts = home.relative_to(PACKAGES).with_suffix("").parts
-        return importlib.import_module(".".join(parts))
+        if (PACKAGES / parts[0] / "__init__.py").is_file():
+            return importlib.import_module(".".join(parts))
     name = f"file_{hashlib.sha256(str(home).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, home)
     if spec is None or spec.loader is None:

@@ -40,21 +40,22 @@ class Rule:
             return value in self.known
         return bool(self.at_least <= value <= self.at_most and self.above < value < self.below)
 
-    def broken_by(self, name: str, value: Any) -> str:
+    def broken_by(self, name: str, value: Any) -> UserError | None:
         """Return what is wrong with a value of the field `name`, or nothing.
 
         >>> Rule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
-        'watermark is 1.5; it must be at least 0 and below 1'
+        UserError('watermark is 1.5; it must be at least 0 and below 1')
         """
         if self.allows(value):
-            return ""
+            return None
         if self.known:
-            return str(UnknownNameError(name, str(value), self.known))
+            return UnknownNameError(name, str(value), self.known)
         ends = {"at least": self.at_least, "above": self.above}
         ends |= {"at most": self.at_most, "below": self.below}
         wanted = " and ".join(f"{word} {end:g}" for word, end in ends.items() if isfinite(end))
         wanted = "positive" if wanted == "above 0" else wanted
-        return f"{name} is {value:g}; it must be {wanted if isfinite(value) else 'finite'}"
+        wanted = wanted if isfinite(value) else "finite"
+        return UserError(f"{name} is {value:g}; it must be {wanted}")
 
 
 def check_point(point: Any) -> None:
@@ -88,6 +89,9 @@ def _telling(column: pa.Array) -> list[Any]:
     return distinct
 
 
-def _tell(lines: Iterable[str]) -> None:
-    if broken := [line for line in lines if line]:
-        raise UserError("\n".join(broken))
+def _tell(found: Iterable[UserError | None]) -> None:
+    broken = [error for error in found if error is not None]
+    if len(broken) > 1:
+        raise UserError("\n".join(map(str, broken)))
+    if broken:
+        raise broken[0]

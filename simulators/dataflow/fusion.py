@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible
-from simulators.dataflow.energy import Evaluation, machine_of, scaled, totalled
-from simulators.dataflow.search import Found, bounds
+from simulators.dataflow.energy.evaluation import Evaluation, scaled, totalled
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.search.mapper import Found, bounds
 from simulators.workload.loop_nest import Layer
 
 Mapper = Callable[[Layer, Accelerator], Found]

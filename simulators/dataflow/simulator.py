@@ -6,8 +6,10 @@ unless neighbours are fused.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +18,31 @@ import pyarrow as pa
 from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
 from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.core.levels import UNMODELLED
-from simulators.dataflow.energy import TECHNOLOGY, area_mm2
+from simulators.core.rules import check_point
+from simulators.dataflow.energy.extrapolated import extrapolated
+from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
-from simulators.dataflow.extrapolated import COUNTINGS, recounted
-from simulators.dataflow.files import accelerator_named, is_file, layers_named, mapping_named
 from simulators.dataflow.fusion import in_pairs
-from simulators.dataflow.networks import chains, layers_of, network_names
-from simulators.dataflow.objective import NAMED, QUANTITIES
-from simulators.dataflow.search import Constraints, Found, find, given
-from simulators.dataflow.sparse import FORMATS, density_named
-from simulators.dataflow.templates import (
-    constraints_of,
-    dataflows,
-    hints_for,
-    read_constraints,
+from simulators.dataflow.mapping.files import (
+    accelerator_named,
+    is_file,
+    layers_named,
+    mapping_named,
+    read_yaml,
 )
-from simulators.dataflow.timeloop import read_yaml
-from simulators.dataflow.zeros import ACTIONS, Sparsity, sparse_of
+from simulators.dataflow.mapping.networks import chains, layers_of, network_names
+from simulators.dataflow.search.constraints import read_constraints
+from simulators.dataflow.search.mapper import Found, find, given
+from simulators.dataflow.search.named_dataflows import constraints_of, dataflows, hints_for
+from simulators.dataflow.search.objective import NAMED, QUANTITIES
+from simulators.dataflow.sparsity.densities import FORMATS, density_named
+from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_J = 1e12
-MOST_EVALUATIONS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -73,30 +76,39 @@ class DataflowPoint:
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     counting: str = choice(
-        "exact, or extrapolated from a few iterations, as Timeloop counts", default="exact"
+        "exact, or extrapolated from a few iterations, as Timeloop counts",
+        default="exact",
+        known=("exact", "extrapolated"),
     )
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
-    evaluations: int = choice("mappings tried per distinct layer", default=40_000)
-    seed: int = choice("of the mapper", default=0)
+    evaluations: int = choice(
+        "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
+    )
+    seed: int = choice("of the mapper", default=0, at_least=0)
+
+
+_total = partial(metric, page="dataflow.md#energy-time-and-area")
+_share = partial(metric, page="dataflow.md#where-energy-goes")
+_bound = partial(metric, page="dataflow.md#bounds")
 
 
 @dataclass(frozen=True)
 class DataflowMetrics:
     """What the architect of an accelerator would tabulate."""
 
-    energy_j: float = metric("energy of one inference", unit="J", better="min")
-    latency_s: float = metric("time of one inference", unit="s", better="min")
-    area_mm2: float = metric("buffers, registers, multipliers", unit="mm2", better="min")
-    edp_js: float = metric("energy times time", unit="J s")
-    cycles: int = metric("clock cycles")
-    macs: int = metric("multiply-accumulates")
-    utilization: float = metric("multiplies per cycle over multipliers")
-    dram_bytes: float = metric("bytes moved to and from the outermost level", unit="B")
-    dram_energy_share: float = metric("share of the outermost level in energy")
-    array_energy_share: float = metric("share of multipliers and of storage inside the array")
-    energy_bound_j: float = metric("energy no mapping can beat", unit="J")
-    latency_bound_s: float = metric("time no mapping can beat", unit="s")
-    gap: float = metric("how much of the energy-delay product a better mapping could at most save")
+    energy_j: float = _total("energy of one inference", unit="J", better="min")
+    latency_s: float = _total("time of one inference", unit="s", better="min")
+    area_mm2: float = _total("buffers, registers, multipliers", unit="mm2", better="min")
+    edp_js: float = _total("energy times time", unit="J s")
+    cycles: int = _total("clock cycles")
+    macs: int = _share("multiply-accumulates")
+    utilization: float = _share("multiplies per cycle over multipliers")
+    dram_bytes: float = _share("bytes moved to and from the outermost level", unit="B")
+    dram_energy_share: float = _share("share of the outermost level in energy")
+    array_energy_share: float = _share("share of multipliers and of storage inside the array")
+    energy_bound_j: float = _bound("energy no mapping can beat", unit="J")
+    latency_bound_s: float = _bound("time no mapping can beat", unit="s")
+    gap: float = _bound("how much of the energy-delay product a better mapping could at most save")
 
 
 @dataclass(frozen=True)
@@ -151,12 +163,7 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
         Infeasible: a buffer holds fewer words than the tensors it must keep.
         UserError: a name or a number that means nothing.
     """
-    if not 1 <= point.evaluations <= MOST_EVALUATIONS:
-        raise UserError(
-            f"evaluations is {point.evaluations}; 1 to {MOST_EVALUATIONS:,} are possible"
-        )
-    if point.seed < 0:
-        raise UserError(f"seed is {point.seed}; it must not be negative")
+    check_point(point)
     accelerator = machine_for(point)
     return _totals([(n, f) for _, n, f in _found(point, accelerator)], accelerator)
 
@@ -176,18 +183,20 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
     """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
-    if point.counting not in COUNTINGS:
-        raise UnknownNameError("counting", point.counting, COUNTINGS)
-    if point.counting == "exact":
-        if point.links:
-            raise UserError("links are counted only with counting: extrapolated")
-        return _mappings(point, accelerator)
-    if point.fused or _zeros(point) is not None:
+    is_exact = point.counting == "exact"
+    if is_exact and point.links:
+        raise UserError("links are counted only with counting: extrapolated")
+    if not is_exact and (point.fused or _zeros(point) is not None):
         raise UserError("counting: extrapolated is of dense layers that are not fused")
+    mappings = _mappings(point, accelerator)
+    if is_exact:
+        return mappings
     return [
-        (layer, times, recounted(found, layer, accelerator, links=point.links))
-        for layer, times, found in _mappings(point, accelerator)
-    ]
+        (layer, times, dataclasses.replace(found, evaluation=extrapolated(
+            found.mapping, layer, accelerator, found.evaluation, links=point.links
+        )))
+        for layer, times, found in mappings
+    ]  # fmt: skip
 
 
 def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
@@ -207,10 +216,18 @@ def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Laye
         left = tuple((level.reserved_words, level.may_keep) for level in machine.levels)
         key = (layer.dims, layer.bounds, layer.tensors, left)
         if key not in known:
-            found = _mapped(layer, machine, point, rules)
+            known[key] = find(
+                layer,
+                machine,
+                goal=point.goal,
+                evaluations=point.evaluations,
+                seed=point.seed,
+                constraints=constraints_of(point.dataflow, layer, machine, rules),
+                remainders=point.remainders,
+                hints=hints_for(point.dataflow, layer, machine, rules),
+            )
             if zeros is not None:
-                found = sparse_of(found, layer, machine, zeros)
-            known[key] = found
+                known[key] = sparse_of(known[key], layer, machine, zeros)
         return known[key]
 
     if not point.fused:
@@ -239,21 +256,6 @@ def _zeros(point: DataflowPoint) -> Sparsity | None:
     )
 
 
-def _mapped(
-    layer: Layer, accelerator: Accelerator, point: DataflowPoint, rules: Constraints | None
-) -> Found:
-    return find(
-        layer,
-        accelerator,
-        goal=point.goal,
-        evaluations=point.evaluations,
-        seed=point.seed,
-        constraints=constraints_of(point.dataflow, layer, accelerator, rules),
-        remainders=point.remainders,
-        hints=hints_for(point.dataflow, layer, accelerator, rules),
-    )
-
-
 def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> DataflowMetrics:
     clock_hz, dram = accelerator.clock_hz, accelerator.levels[0]
     shared = {level.name for level in accelerator.levels if level.instances == 1}
@@ -263,15 +265,16 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
     bound_pj = sum(times * f.energy_bound_pj for times, f in found)
     bound_cycles = sum(times * f.cycles_bound for times, f in found)
     by_level: dict[str, float] = {}
-    dram_words = 0
     for times, f in found:
         for level, spent_pj in f.evaluation.level_energy_pj().items():
             by_level[level] = by_level.get(level, 0.0) + times * spent_pj
-        for line in f.evaluation.traffic:
-            if line.level == dram.name:
-                dram_words += times * (line.reads + line.fills + line.updates)
+    dram_words = sum(
+        times * (line.reads + line.fills + line.updates)
+        for times, f in found
+        for line in f.evaluation.traffic
+        if line.level == dram.name
+    )
     energy_j, latency_s = energy_pj / PJ_PER_J, cycles / clock_hz
-    best = bound_pj * bound_cycles
     return DataflowMetrics(
         energy_j=energy_j,
         latency_s=latency_s,
@@ -285,5 +288,5 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
         array_energy_share=sum(v for k, v in by_level.items() if k not in shared) / energy_pj,
         energy_bound_j=bound_pj / PJ_PER_J,
         latency_bound_s=bound_cycles / clock_hz,
-        gap=1.0 - best / (energy_pj * cycles),
+        gap=1.0 - bound_pj * bound_cycles / (energy_pj * cycles),
     )

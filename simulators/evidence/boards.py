@@ -20,7 +20,7 @@ from simulators.core.calibration import read_calibration
 from simulators.evidence.intervals import LEAST_KNOWN, Band, band_from, stretched, widest_of
 from simulators.evidence.lookup import LEVELS, SUMMARY, Stamp, calibration_file, stamp
 
-STRANGENESS = 3.0
+SIGMAS = 3.0
 """Three sigmas' worth of one board: ranges of few boards are stretched more than those of many."""
 
 LINE_BOARDS = 3
@@ -119,7 +119,7 @@ def bands_of_others(level: str, others: Sequence[Board]) -> dict[str, Band]:
     """Return the bands of a device none of these boards is: as wide as theirs together, and more.
 
     The next board falls outside the range of `n` seen ones more often than one row in ten, so the
-    range is stretched by `1 + STRANGENESS / n`.
+    range is stretched by `1 + SIGMAS / n`.
     """
     found: dict[str, list[Band]] = {}
     for board in others:
@@ -127,6 +127,6 @@ def bands_of_others(level: str, others: Sequence[Board]) -> dict[str, Band]:
             found.setdefault(label, []).append(band)
     least = LEAST_KNOWN if level == "zero_shot" else 1.0
     return {
-        label: stretched(widest_of(bands), 1.0 + STRANGENESS / len(bands), least)
+        label: stretched(widest_of(bands), 1.0 + SIGMAS / len(bands), least)
         for label, bands in found.items()
     }

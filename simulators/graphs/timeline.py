@@ -1,9 +1,9 @@
 """The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
 
 The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
-to read a result before it can go on, the GPU waits. The host's times are fitted to whole models
-(`lab.fits.graphs`), and so is what tells products of a backward pass from forward ones: they read
-their factors in orders that libraries like better.
+to read a result before it can go on, the GPU waits. Its times are fitted to whole models
+(`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they
+read their factors in orders that libraries like better.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.core.jit import Floats
 from simulators.workload.operators import Attention
-
-Floats = NDArray[np.float64]
 
 PACKINGS = (1.0, 8.0, 16.0, 32.0)
 """Query heads per key head that kernels are made for; above the last each head is on its own."""

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
 
-Columns = NDArray[np.float64]
-
 REFERENCE_TILE = 128.0
 """The tile whose count is a feature: the largest square one that all libraries have."""
 
@@ -42,8 +40,8 @@ class Correction:
     log_t_hi: float
     depth: int
     features: NDArray[np.int64]
-    thresholds: NDArray[np.float64]
-    values: NDArray[np.float64]
+    thresholds: Floats
+    values: Floats
 
 
 def correction_from(table: Mapping[str, Any]) -> Correction:
@@ -69,24 +67,20 @@ def _numbers(written: Any, kind: type) -> NDArray[Any]:
     return np.array(written.split() if isinstance(written, str) else written, kind)
 
 
-def corrected(correction: Correction, features: Columns, seconds: Columns) -> Columns:
+def corrected(correction: Correction, features: Floats, seconds: Floats) -> Floats:
     """Return corrected seconds, given a matrix with one row per feature."""
     rows = np.concatenate([features, seconds.reshape(1, -1)])
     return _corrected(correction, rows).reshape(seconds.shape)
 
 
-def corrected_seconds(
-    correction: Correction, sizes: tuple[Columns, ...], seconds: Columns
-) -> Columns:
+def corrected_seconds(correction: Correction, sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
     """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
     flat = tuple(np.broadcast_to(size, seconds.shape).reshape(-1) for size in sizes)
     columns = _features(flat, seconds.reshape(-1))
     return _corrected(correction, np.stack(columns)).reshape(seconds.shape)
 
 
-def features_of(
-    sizes: tuple[NDArray[np.float64], ...], seconds: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def features_of(sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
     """Return one row of features per product, none of which ever falls when a size grows.
 
     They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
@@ -94,13 +88,13 @@ def features_of(
     return np.stack(_features(sizes, seconds), axis=1)
 
 
-def _features(sizes: tuple[Columns, ...], seconds: Columns) -> list[Columns]:
+def _features(sizes: tuple[Floats, ...], seconds: Floats) -> list[Floats]:
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
     return [m, n, k, batch, m * k, n * k, m * n, tiles, seconds]
 
 
-def _corrected(correction: Correction, rows: Columns) -> Columns:
+def _corrected(correction: Correction, rows: Floats) -> Floats:
     """Return corrected seconds, given features row by row and the seconds as the last row."""
     numbers = (correction.alpha, correction.offset, correction.log_t_lo, correction.log_t_hi)
     trees = (correction.depth, correction.features, correction.thresholds, correction.values)

@@ -37,7 +37,10 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the tile model asks of a GPU, for one precision, already scaled to what is sustained."""
+    """What the tile model asks of a GPU, for one precision, already scaled to what is sustained.
+
+    Its numbers go to the compiled loop in the order of the fields.
+    """
 
     sm_count: int
     flops_per_s_per_sm: float
@@ -69,32 +72,14 @@ def tile_seconds(
     """
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
     table = np.array([(t.m, t.n, t.efficiency, t.splits) for t in tiles], np.float64)
-    numbers = np.array(
-        [
-            machine.sm_count,
-            machine.flops_per_s_per_sm,
-            machine.load_bytes_per_s_per_sm,
-            machine.hbm_bytes_per_s,
-            machine.l2_bytes,
-            machine.a_bytes,
-            machine.b_bytes,
-            machine.c_bytes,
-            machine.tail,
-            machine.prologue,
-            machine.k_step,
-            machine.step_s,
-            machine.split_s,
-        ]
+    numbers = np.array([*vars(machine).values()], np.float64)
+    m, n, k, batch = (
+        np.array(np.broadcast_to(size, shape), np.float64, order="C").reshape(-1)
+        for size in (m, n, k, batch)
     )
-    m, n, k, batch = (flat(size, shape) for size in (m, n, k, batch))
     out = np.empty(m.size)
     _price_tiles(m, n, k, batch, table, numbers, out)
     return out.reshape(shape)
-
-
-def flat(size: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return a copy of a column, broadcast and flattened, as kernels take it."""
-    return np.array(np.broadcast_to(size, shape), np.float64, order="C").reshape(-1)
 
 
 def four_norm(*terms: NDArray[np.float64] | float) -> NDArray[np.float64]:

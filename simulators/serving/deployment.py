@@ -1,4 +1,4 @@
-"""A deployment is a model on GPUs, looked up once and described so that equal ones share tables."""
+"""What a design point deploys: a model on GPUs, its cost, and what is known before any request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import Hardware
+from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A replica, known by its description: equal descriptions share their tables."""
+
+    description: str
+    replica: Replica = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,6 @@ class _Known(Generic[K]):
 
     description: str
     value: K = field(compare=False, repr=False)
-
-
-DEPLOYED = (
-    "model", "gpu", "cluster", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "kv_dtype",
-    "runtime", "without", "prices", "usd_per_gpu_hour", "sm_scale", "clock_scale",
-    "bandwidth_scale", "l2_scale",
-)  # fmt: skip
-"""The fields of a point that say what stands in the rack, and what it costs."""
 
 
 def deployment_of(point: ServingPoint) -> Deployment:
@@ -151,12 +151,9 @@ def _known(value: K) -> _Known[K]:
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
     names = ("model", "dtype", "kv_dtype", *CUT)
-    columns = [categories(batch, name) for name in names]
-    code = np.zeros(batch.num_rows, np.int64)
-    for codes, values in columns:
-        code = code * len(values) + codes
-    _, first, row = np.unique(code, return_index=True, return_inverse=True)
-    known = [_facts(*(values[codes[i]] for codes, values in columns)) for i in first]
+    row = kinds_of(batch, names)
+    first = np.unique(row, return_index=True)[1].tolist()
+    known = [_facts(*(batch.column(name)[i].as_py() for name in names)) for i in first]
     weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
     gpus, gpu_names = categories(batch, "gpu")
     memory = np.array([load_gpu(str(name)).hbm_bytes for name in gpu_names], np.float64)

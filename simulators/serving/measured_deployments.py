@@ -1,8 +1,7 @@
 """A measured deployment and the point that simulates it: an engine under a number of clients.
 
-The public benchmarks (InferenceX, NVIDIA's gap analyses) draw lengths evenly between 0.8 and 1 of
-the stated ones. Each client asks ten times, all of the first wave at once, and again when it is
-answered. Limits of engines are the frameworks' defaults on data-centre GPUs.
+Lengths and the number of requests are those of the benchmark's client (`benchmark_clients.py`).
+Limits of engines are the frameworks' defaults on data-centre GPUs.
 
 SGLang is started with options that decide when a prompt is run, and with whom. InferenceX
 (github.com/SemiAnalysisAI/InferenceX, `benchmarks/single_node/*.sh`, read 2026-11) asks it for
@@ -20,16 +19,11 @@ from typing import Any
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.serving.benchmark_clients import INFERENCEX, Client
 from simulators.serving.point import ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
 
 FRAMEWORKS = ("vllm", "trtllm", "sglang")
-PER_CLIENT = 10
-"""Requests that each client asks for in a run."""
-
-SPREAD = 0.2
-"""Lengths are drawn evenly from this share below the stated ones."""
-
 MEMORY_FRACTION = 0.9
 
 BUDGETS = {"vllm": 8192, "trtllm": 8192}
@@ -85,14 +79,25 @@ class Deployed:
     ttft_s: float
     tpot_s: float
     crowded: bool = False  # one client more than seats
+    client: Client = INFERENCEX
+
+    @property
+    def mean_prompt(self) -> float:
+        """Tokens of a prompt, on average."""
+        return self.client.mean_length * self.prompt
+
+    @property
+    def mean_output(self) -> float:
+        """Tokens of an answer, on average."""
+        return self.client.mean_length * self.output
 
     @property
     def budget(self) -> int:
         """Tokens of an iteration."""
         if self.framework == "sglang":
-            return self._sglang.budget
+            return self.client.budgets.get("sglang", self._sglang.budget)
         beyond = self.prompt + BEYOND_PROMPT if self.framework == "trtllm" else 0
-        return max(BUDGETS[self.framework], beyond)
+        return max(self.client.budgets.get(self.framework, BUDGETS[self.framework]), beyond)
 
     @property
     def poll_interval(self) -> int:
@@ -130,10 +135,11 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         kv_dtype=deployed.kv_dtype,
         arrivals="closed",
         clients=deployed.clients + deployed.crowded,
-        requests=PER_CLIENT * deployed.clients,
+        requests=deployed.client.requests * deployed.clients,
         prompt_tokens=deployed.prompt,
         output_tokens=deployed.output,
-        length_spread=SPREAD,
+        frontend=deployed.client.frontend,
+        length_spread=deployed.client.length_spread,
     )
 
 

@@ -16,37 +16,36 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by
 from simulators.composition.explain import explained
+from simulators.composition.replica import runtime_file
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.columns import evaluate_pointwise, numbers
+from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
-from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.folder import ENGINES, PRICES, ROUTERS, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
+from simulators.core.questions import Question
+from simulators.core.rules import check_point
+from simulators.serving import benchmark_logs
+from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
-from simulators.serving.answer.user_measurements import corrected_by_own, has_own_rows
-from simulators.serving.demand.requests import beyond_analytic, event_rows
+from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.demand.traces import is_trace
-from simulators.serving.deployment import DEPLOYED, Facts, deployment_of, describe
-from simulators.serving.engine.frontend import banded
+from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.grouping import evaluate_together
-from simulators.serving.point import ANALYTIC, EVENT, ServingPoint
+from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
+from simulators.serving.questions import Flags, question_of
+from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, run_of
-from simulators.serving.steady.steady_state import (
-    analytic_rows,
-    evaluate_analytic,
-    evaluate_apart,
-    simulate_analytic,
-)
+from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 
 
 @dataclass(frozen=True)
@@ -58,22 +57,15 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
+    flags: type = Flags
+    load: str = "qps"
+    throughput: str = "tokens_per_s"
+    deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
-        fidelities = analytic_rows(batch) & ~event_rows(batch)
-        if fidelities.all():
-            return evaluate_analytic(batch)
-        if fidelities.any():
-            return evaluate_apart(self.evaluate, batch, fidelities)
-        shelf = Shelf()
-
-        def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
-            return evaluate_pointwise(
-                ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), rows
-            )
-
-        return evaluate_together(one_by_one, batch, DEPLOYED)
+        batch = with_runtimes(batch)
+        return evaluate_apart(is_analytic(batch), evaluate_analytic, evaluate_events, batch)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -91,6 +83,10 @@ class Serving:
             return (Path(text),) if text else ()
         if name == "prices":
             return (PRICES.find(text),)
+        if (name, value) == ("runtime", AUTO):
+            return tuple(
+                runtime_file(load_engine(engine).runtime or engine) for engine in ENGINES.names()
+            )
         return COMPOSITION.reads(name, value)
 
     def report(self, point: Mapping[str, Any]) -> str:
@@ -98,15 +94,13 @@ class Serving:
         design = ServingPoint(**point)
         if design.fidelity != EVENT:
             return ""
-        logged = logged_run(design)
-        title = f"{design.model} on {logged.bill.gpus} {design.gpu}, {design.scheduler}"
-        text = report_of(title, logged.metrics(), logged.world)
+        text = report_of(logged_run(design))
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
-        world = logged_run(ServingPoint(**point)).world
-        return {"requests": request_table(world), "iterations": batch_table(world)}
+        state = logged_run(ServingPoint(**point)).state
+        return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
         """Compile the loop, the price of an iteration and the policies most points name.
@@ -125,7 +119,19 @@ class Serving:
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
-        return explained_request(ServingPoint(**point))
+        return explained_request(logged_run(ServingPoint(**point)))
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put."""
+        return question_of(flags)
+
+    def read_log(self, text: str, source: str) -> Mapping[str, float]:
+        """Return what a serving benchmark measured."""
+        return benchmark_logs.measured(text, source)
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return what the errors of predictions teach."""
+        return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted."""
@@ -139,7 +145,7 @@ class Serving:
         event_s = (
             PER_REQUEST_S * numbers(batch, "seeds") * np.where(counts > 0.0, counts, TYPICAL_TRACE)
         )
-        return np.where(analytic_rows(batch), STEADY_STATE_S, event_s)
+        return np.where(is_analytic(batch), STEADY_STATE_S, event_s)
 
 
 USUAL_SCHEDULERS, USUAL_ROUTER = ("vllm", "vllm_v1", "sarathi"), "round_robin"
@@ -160,12 +166,45 @@ TYPICAL_TRACE = 20_000.0
 SIMULATOR = Serving()
 
 
-def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
-    """Return the metrics of one deployment under one load.
+def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows ask for the steady state."""
+    codes, names = categories(batch, "fidelity")
+    return np.array([name == ANALYTIC for name in names], bool)[codes]
 
-    Args:
-        point: the deployment and the load.
-        shelf: what other points have looked up already.
+
+def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with the runtime of each scheduler's engine where none is chosen."""
+    if "runtime" not in batch.schema.names:
+        return batch
+    codes, names = categories(batch, "runtime")
+    if AUTO not in names:
+        return batch
+    schedulers, known = categories(batch, "scheduler")
+    chosen = np.array(names, object)[codes]
+    chosen = np.where(
+        chosen == AUTO, np.array([runtime_of(n) for n in known], object)[schedulers], chosen
+    )
+    column = pa.array(chosen, pa.string()).dictionary_encode()
+    return batch.set_column(batch.schema.get_field_index("runtime"), "runtime", column)
+
+
+def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Simulate every row on its own, those of one deployment after each other.
+
+    So its tables are built once.
+    """
+    shelf = Shelf()
+
+    def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return evaluate_pointwise(
+            ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), rows
+        )
+
+    return evaluate_together(one_by_one, batch, DEPLOYED)
+
+
+def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
+    """Return the metrics of one deployment under one load, by what others have looked up already.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.
@@ -174,16 +213,13 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
     """
+    check_point(point)
     if point.fidelity == ANALYTIC:
-        if name := beyond_analytic(point):
-            raise Infeasible(f"{name}_needs_fidelity_event")
         return simulate_analytic(point)
-    if point.seeds < 1:
-        raise UserError(f"seeds is {point.seeds}; it must be at least 1")
-    shelf = shelf or Shelf()
-    found = _simulated(point, shelf)
-    found = corrected_by_own(found, point, lambda row: _simulated(row, shelf), shelf)
-    return banded(found, shelf.bands(point.runtime))
+    known = shelf or Shelf()
+    found = _simulated(point, known)
+    found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
+    return banded(found, known.bands(point.runtime))
 
 
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
@@ -191,5 +227,4 @@ def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
     if point.seeds == 1:
         return run_of(point, shelf=shelf).metrics()
     seeds = range(point.seed, point.seed + point.seeds)
-    runs = [run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds]
-    return averaged(runs)
+    return averaged([run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds])

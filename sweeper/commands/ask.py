@@ -1,104 +1,97 @@
-"""A question by flags: model, GPUs, load and deadlines in, a deployment out. No YAML needed.
+"""A question by flags, which a simulator declares, answered by the cheapest design that meets it.
 
-The question is written down as a space like any other, swept, and answered by the cheapest design
-that meets the deadlines; the sweep stays, so that every other command can go on from it.
+The question is written down as a space like any other, swept, and answered; the sweep stays, so
+that every other command can go on from it.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import dataclasses
 import json
-import math
-import statistics
+import types
+import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import deploys, load_simulator
+from simulators.core.contract import default_of, deploys, load_simulator
 from simulators.core.errors import UserError
-from sweeper.commands import run
-from sweeper.commands.designs import point_of
+from simulators.core.questions import Asks, Question, askable
 from sweeper.commands.flags import at_least, flags
-from sweeper.commands.record import Answered, latest
-from sweeper.commands.summary import notes_of, units_of
-from sweeper.commands.written import write_text
-from sweeper.evidence import evidence
-from sweeper.keys import SHOWN, keys
-from sweeper.planning import cheapest
-from sweeper.query import qualifying
-from sweeper.uncertainty import Z90
+from sweeper.commands.run import asked_by, sweep
+from sweeper.query.pareto import qualifying
+from sweeper.query.planning import cheapest
+from sweeper.query.uncertainty import chance_within
+from sweeper.report.answers import Answers, point_of
+from sweeper.report.evidence import evidence
+from sweeper.report.tables import write_text
+from sweeper.store.keys import SHOWN
 from sweeper.units import human
 
-_ENGINES = {"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"}
-"""The engines that can be asked for, and the scheduler of each; runtimes bear the same names."""
-_SHOWN = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "tokens_per_s", "mean_batch")
-_COST = "cost_usd_per_mtok"
 _CANDIDATES = 1000
 """Designs that meet the deadlines among which a sure one is looked for, the cheapest first."""
+
+Row = Mapping[str, Any]
 
 
 def main(words: list[str]) -> int:
     """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
-    asked = _parsed(words)
-    name, space = _space(asked)
-    file = Path(asked.outputs) / "spaces" / f"{name}.yaml"
-    write_text(file, _yaml(space))
-    from sweeper.__main__ import compose
-
-    question = run.question(
-        compose([f"+space={file}", f"outputs={asked.outputs}", f"engine={asked.engine_}"])
-    )
-    if sum(question.space.removed().values()) == question.space.size:
-        raise UserError(
-            f"{asked.model} in {asked.dtype} does not fit on {asked.gpus} {asked.gpu}; take more "
-            "(--gpus), larger ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
-        )
-    run.sweep(question)
-    last = latest(name, asked.outputs)
+    named = bool(words) and not words[0].startswith("-")
+    simulator = load_simulator(words[0] if named else askable()[0])
+    if not isinstance(simulator, Asks):
+        able = ", ".join(askable())
+        raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
+    chosen, question = _parsed(simulator, words[1:] if named else words)
+    file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
+    said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
+    write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
+    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
+    if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
+        raise UserError(question.too_large)
+    last = sweep(asked).answers
+    cost = question.cost if question.cost in last.objectives else question.without_cost
     try:
-        best = cheapest(last.store.scan(), _COST, str(last.where), count=_CANDIDATES)
+        best = cheapest(last.results, cost, str(last.where), count=_CANDIDATES)
     except UserError:
-        return _nothing(asked, last)
-    best = best.insert_column(0, keys(last.store.definition, best))
-    rows = [row | {"chance": _sure(asked, row)[0]} for row in best.iter_rows(named=True)]
-    sure = [row for row in rows if row["chance"] >= asked.sure]
+        return _nothing(question, last)
+    rows = []
+    for row in last.named(best).iter_rows(named=True):
+        chance, stated = _chance(question, row, chosen.band)
+        rows.append(row | {"chance": chance, "stated": stated})
+    if cost != question.cost:  # which many designs share: the surest of them
+        rows.sort(key=lambda row: (row[cost], -row["chance"]))
+    sure = [row for row in rows if row["chance"] >= chosen.sure]
     first = sure[0] if sure else max(rows, key=lambda row: row["chance"])
-    if asked.json:
-        print(json.dumps(_as_json(asked, last, first, rows, name), indent=1, default=str))
+    answer = _Answer(question, last, first, rows, cost, chosen)
+    if chosen.json:
+        print(json.dumps(answer.to_dict(), indent=1, default=str))
     else:
-        _print(asked, last, first, rows, name)
+        answer.print()
     return 0
 
 
-def _parsed(words: list[str]) -> argparse.Namespace:
+def _parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
+    """Return the flags, and the question that the simulator makes of its own."""
     parser = flags("ask", "the cheapest deployment that carries a load within its deadlines")
-    parser.add_argument("--model", required=True, help="a model of the catalog, or a config.json")
-    parser.add_argument("--gpu", required=True, help="GPUs to choose from, as in h100_sxm,l40s")
-    parser.add_argument(
-        "--gpus", type=at_least(1), default=8, help="how many there are (default 8)"
-    )
-    parser.add_argument("--workload", default="chat", help="chat, code, or the path of a trace")
-    parser.add_argument("--qps", type=float, default=1.0, help="requests per second (default 1)")
-    parser.add_argument(
-        "--ttft", type=float, default=1.0, help="deadline of the first token (default 1 s)"
-    )
-    parser.add_argument(
-        "--tpot", type=float, default=0.05, help="deadline of later tokens (default 0.05 s)"
-    )
-    parser.add_argument(
-        "--percentile",
-        type=int,
-        default=99,
-        choices=(50, 90, 95, 99),
-        help="of requests that meet the deadlines (default 99)",
-    )
-    parser.add_argument("--budget", type=float, help="$ per hour that may be spent")
-    parser.add_argument("--dtype", default="bf16", help="precisions to choose from (default bf16)")
-    parser.add_argument("--engine", default="vllm", help=f"of {', '.join(_ENGINES)}")
-    parser.add_argument("--requests", type=at_least(1), default=1000, help="simulated per design")
+    fields = dataclasses.fields(simulator.flags)
+    hints = typing.get_type_hints(simulator.flags)
+    for f in fields:
+        kind, default, least = hints[f.name], default_of(f), f.metadata["least"]
+        if isinstance(kind, types.UnionType):
+            kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        required = default is dataclasses.MISSING
+        parser.add_argument(
+            f"--{f.name}",
+            type=kind if least is None else at_least(least),
+            help=f.metadata["doc"],
+            choices=f.metadata["choices"] or None,
+            required=required,
+            default=None if required else default,
+        )
     parser.add_argument(
         "--sure", type=float, default=0.8, help="how likely the deadlines are to be met (0.8)"
     )
@@ -110,178 +103,115 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         "--run-with", dest="engine_", metavar="HOW", default="auto", help="inline, ray or auto"
     )
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(words)
-    for what in ("qps", "ttft", "tpot"):
-        if not getattr(asked, what) > 0:
-            raise UserError(f"--{what} {getattr(asked, what):g}: write a number above zero")
-    for engine in asked.engine.split(","):
-        if engine not in _ENGINES:
-            raise UserError(f"--engine {engine}: choose from {', '.join(_ENGINES)}")
-    return asked
+    chosen = parser.parse_args(words)
+    asked = simulator.flags(**{f.name: getattr(chosen, f.name) for f in fields})
+    return chosen, simulator.question(asked)
 
 
-def _space(asked: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the space that the question describes, and a name for it."""
-    share = asked.percentile
-    slo = f"ttft_p{share}_s <= {asked.ttft:g} AND tpot_p{share}_s <= {asked.tpot:g}"
-    where = f"{slo} AND NOT saturated"
-    if asked.budget is not None:
-        where += f" AND {_COST} * tokens_per_s * 0.0036 <= {asked.budget:g}"
-    powers = [2**i for i in range(int(math.log2(asked.gpus)) + 1)]
-    space = {
-        "simulator": "serving",
-        "axes": {
-            "model": asked.model,
-            "gpu": asked.gpu.split(","),
-            "workload": asked.workload,
-            "tp": [n for n in powers if n <= 8],
-            "pp": [n for n in powers if n <= 4],
-            "replicas": sorted({*powers, asked.gpus, max(1, asked.gpus * 3 // 4)}),
-            "chunk_size": [512, 2048, 8192],
-            "max_batch": [64, 256],
-            "dtype": asked.dtype.split(","),
-            "qps": asked.qps,
-            "requests": asked.requests,
-            "slo_ttft_s": asked.ttft,
-            "slo_tpot_s": asked.tpot,
-        },
-        "union": [{"scheduler": _ENGINES[e], "runtime": e} for e in asked.engine.split(",")],
-        "constraints": [f"gpus <= {asked.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes"],
-        "where": where,
-        "objectives": {_COST: "min", f"ttft_p{share}_s": "min", f"tpot_p{share}_s": "min"},
-    }
-    mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
-    return f"ask_{Path(asked.model).stem}_{mark}", space
+def _chance(question: Question, row: Row, band: float) -> tuple[float, bool]:
+    """Return the chance that a design meets all deadlines, and whether intervals were stated."""
+    chance, stated = 1.0, True
+    for d in question.deadlines:
+        one, known = chance_within(row, d.metric, d.limit, interval=d.interval, band=band)
+        chance, stated = chance * one, stated and known
+    return chance, stated
 
 
-def _yaml(space: Mapping[str, Any]) -> str:
-    """Return a space as a file: JSON is YAML."""
-    axes = space["axes"]
-    question = f"# How is {axes['model']} best served at {axes['qps']:g} requests per second?\n"
-    return (
-        question + "\n".join(f"{key}: {json.dumps(value)}" for key, value in space.items()) + "\n"
-    )
+@dataclass(frozen=True)
+class _Answer:
+    """The design that answers a question, among those that meet its deadlines."""
+
+    question: Question
+    last: Answers
+    row: Row
+    rows: Sequence[Row]
+    cost: str  # the metric that is kept lowest
+    chosen: argparse.Namespace
+
+    def print(self) -> None:
+        """Print the design, how sure it is, the next best and the command that deploys it."""
+        question, last, row, name = self.question, self.last, self.row, self.last.name
+        print(f"\n{_described(question, last, row)}")
+        costs = [f"{human(usd, '$')} {words}" for words, usd in question.costs(row).items()]
+        shown = [f"{n} {last.human(n, row[n])}" for n in question.shown if row.get(n)]
+        limits = [f"{d.metric} <= {last.human(d.metric, d.limit)}" for d in question.deadlines]
+        print(f"  {', '.join(costs) or 'no price'}\n  {', '.join(shown)}")
+        print(f"Deadlines: {', '.join(limits)}.")
+        print(f"How sure: meets both deadlines with {row['chance']:.0%} ({self.rests_on}).")
+        print(f"  {evidence(last.space.simulator).in_short()}")
+        if (second := self.next_best) is not None:
+            change = second[self.cost] / row[self.cost] - 1
+            word = "Cheaper" if change < 0 else "Next best"
+            of = "cost" if self.cost == question.cost else self.cost
+            said = f"{word}, {change:+.0%} in {of}, {second['chance']:.0%} sure"
+            print(f"{said}: {_described(question, last, second)}")
+        for note in last.notes:
+            print(note)
+        print(f"\n{self.command}")
+        where = self.chosen.outputs
+        at = "" if where == "outputs" else f" --outputs {where}"
+        key = row["key"][:SHOWN]
+        print(f"Next   python -m sweeper report {name}{at}")
+        print(f"       python -m sweeper export {name} {key} --target {question.target}{at}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        return {
+            "space": self.last.name,
+            "design": self.row,
+            "chance": self.row["chance"],
+            "chance_rests_on": self.rests_on,
+            "next_best": self.next_best,
+            "command": self.command,
+            "notes": list(self.last.notes),
+        }
+
+    @property
+    def rests_on(self) -> str:
+        """What the chance rests on."""
+        if _chance(self.question, self.row, self.chosen.band)[1]:
+            return "by the intervals the simulator states"
+        return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
+
+    @property
+    def next_best(self) -> Row | None:
+        """The cheapest design on other hardware, or cut or replicated otherwise."""
+        names = self.question.alternatives
+        return next((r for r in self.rows if any(r[n] != self.row[n] for n in names)), None)
+
+    @property
+    def command(self) -> str:
+        """What deploys the design, or why nothing does."""
+        simulator, name = self.last.simulator, f"{self.last.name} {self.row['key'][:SHOWN]}"
+        writer = deploys(simulator)
+        assert writer is not None
+        try:
+            return writer.deployment(point_of(simulator, self.row), "", name)
+        except UserError as refusal:
+            return f"No command: {refusal}\n"
 
 
-def _print(
-    asked: argparse.Namespace,
-    last: Answered,
-    row: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    name: str,
-) -> None:
-    units = units_of(last.space)
-    hourly = row[_COST] * row["tokens_per_s"] * 0.0036
-    print(f"\n{_design(row, last)}")
-    print(f"  {human(row[_COST], '$')} per million tokens, {human(hourly, '$')} an hour")
-    print(f"  {', '.join(f'{n} {human(row[n], units[n])}' for n in _SHOWN if row.get(n))}")
-    chance, source = _sure(asked, row)
-    share = asked.percentile
-    ttft, tpot = human(asked.ttft, "s"), human(asked.tpot, "s")
-    print(f"Deadlines: ttft_p{share}_s <= {ttft}, tpot_p{share}_s <= {tpot}.")
-    print(f"How sure: meets both deadlines with {chance:.0%} ({source}).")
-    print(f"  {evidence(last.space.simulator).in_short()}")
-    if (second := _next_best(row, rows)) is not None:
-        change = second[_COST] / row[_COST] - 1
-        word = "Cheaper" if change < 0 else "Next best"
-        said = f"{word}, {change:+.0%} in cost, {second['chance']:.0%} sure"
-        print(f"{said}: {_design(second, last)}")
-    for note in notes_of(last.space):
-        print(note)
-    print(f"\n{_deployment(last, row, name)}")
-    key = row["key"][:SHOWN]
-    print(f"Next   python -m sweeper report {name}{_outputs(asked)}")
-    print(f"       python -m sweeper export {name} {key} --target kubernetes{_outputs(asked)}")
+def _described(question: Question, last: Answers, row: Row) -> str:
+    details = (n for n in question.details if n in last.space.varied)
+    return ", ".join([question.described(row), *(f"{n} {human(row[n])}" for n in details)])
 
 
-def _outputs(asked: argparse.Namespace) -> str:
-    return "" if asked.outputs == "outputs" else f" --outputs {asked.outputs}"
-
-
-def _design(row: Mapping[str, Any], last: Answered) -> str:
-    copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
-    cut = f"tp {row['tp']}" + (f", pp {row['pp']}" if row["pp"] > 1 else "")
-    gpus = row["tp"] * row["pp"]
-    engine = next((e for e, s in _ENGINES.items() if s == row["scheduler"]), row["scheduler"])
-    varied = [n for n in ("dtype", "max_batch", "chunk_size") if n in last.space.varied]
-    rest = ", ".join(f"{n} {human(row[n])}" for n in varied)
-    return f"{copies}{gpus} {row['gpu']} ({cut}), {engine}{f', {rest}' if rest else ''}"
-
-
-def _sure(asked: argparse.Namespace, row: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the chance that a design meets both deadlines, and what that rests on."""
-    normal, chance, stated = statistics.NormalDist(), 1.0, True
-    for kind, limit in (("ttft", asked.ttft), ("tpot", asked.tpot)):
-        metric = f"{kind}_p{asked.percentile}_s"
-        # An interval is a share of its value, alike for a mean and a percentile.
-        low, high = row.get(f"{kind}_mean_s_lo"), row.get(f"{kind}_mean_s_hi")
-        middle = 0.0
-        if low and high:
-            sigma = math.log(high / low) / (2 * Z90)
-            middle = math.log(low * high) / 2 - math.log(row[f"{kind}_mean_s"])
-        else:
-            sigma, stated = math.log1p(asked.band) / Z90, False
-        if row[metric] and sigma:
-            chance *= normal.cdf((math.log(limit / row[metric]) - middle) / sigma)
-    assumed = f"if predictions err by up to {asked.band:.0%}, nine times in ten"
-    return chance, "by the intervals the simulator states" if stated else assumed
-
-
-def _next_best(
-    first: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    """Return the cheapest design on other hardware, or cut or replicated otherwise."""
-    hardware = ("gpu", "tp", "pp", "replicas", "dtype")
-    return next((row for row in rows if any(row[n] != first[n] for n in hardware)), None)
-
-
-def _deployment(last: Answered, row: Mapping[str, Any], name: str) -> str:
-    simulator = load_simulator(last.space.simulator)
-    writer = deploys(simulator)
-    assert writer is not None
-    try:
-        return writer.deployment(point_of(simulator, row), "", f"{name} {row['key'][:SHOWN]}")
-    except UserError as refusal:
-        return f"No command: {refusal}\n"
-
-
-def _as_json(
-    asked: argparse.Namespace,
-    last: Answered,
-    row: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    name: str,
-) -> dict[str, Any]:
-    return {
-        "space": name,
-        "design": row,
-        "chance": row["chance"],
-        "chance_rests_on": _sure(asked, row)[1],
-        "next_best": _next_best(row, rows),
-        "command": _deployment(last, row, name),
-        "notes": list(notes_of(last.space)),
-    }
-
-
-def _nothing(asked: argparse.Namespace, last: Answered) -> int:
+def _nothing(question: Question, last: Answers) -> int:
     """Say that nothing meets the deadlines, and which design comes nearest."""
-    share, results = asked.percentile, qualifying(last.store.scan())
-    print(f"\nNo design on at most {asked.gpus} of {asked.gpu} meets {last.where}.")
-    ttft, tpot = pl.col(f"ttft_p{share}_s") / asked.ttft, pl.col(f"tpot_p{share}_s") / asked.tpot
-    near = results.with_columns(miss=pl.max_horizontal(ttft, tpot)).bottom_k(1, by="miss").collect()
+    print(f"\nNo design {question.among} meets {last.where}.")
+    ratios = [pl.col(d.metric) / d.limit for d in question.deadlines]
+    good = qualifying(last.results).with_columns(__miss=pl.max_horizontal(ratios))
+    near = good.bottom_k(1, by="__miss").collect()
     if len(near):
         row = near.row(0, named=True)
         said = ", ".join(
-            f"{n} {human(row[n], 's')}" for n in (f"ttft_p{share}_s", f"tpot_p{share}_s")
+            f"{d.metric} {last.human(d.metric, row[d.metric])}" for d in question.deadlines
         )
-        full = "; its backlog grows" if row["saturated"] else ""
-        print(f"Nearest: {_design(row, last)}: {said}{full}.")
-        print("More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision")
-        print("(--dtype fp8) would help.")
+        warned = "".join(f"; {words}" for name, words in question.warnings.items() if row[name])
+        print(f"Nearest: {_described(question, last, row)}: {said}{warned}.")
+        print("\n".join((*question.advice, *last.notes)))
     else:
-        word = pl.col("reason").cast(pl.String).str.split(":").list.first()
-        counted = last.store.scan().group_by(word).len().sort("len", descending=True).collect()
         print("None of them is feasible:")
-        for reason, count in counted.rows():
+        for reason, count in last.reasons.items():
             print(f"  {count:,} {reason}")
     return 1

@@ -20,13 +20,11 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.levels import LEVELS
-from sweeper.chrome import trace_events
-from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
-from sweeper.commands.record import Answered, latest
-from sweeper.commands.summary import print_table, units_of
-from sweeper.commands.written import write_text
-from sweeper.keys import SHOWN
+from sweeper.report.answers import Answers, latest, point_of
+from sweeper.report.tables import print_table, write_text
+from sweeper.report.timeline import trace_events
+from sweeper.store.keys import SHOWN
 from sweeper.units import human
 
 _FASTER = 1.25
@@ -46,7 +44,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--trace", metavar="FILE", help="write a timeline that Perfetto opens")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
-    key, row = design(last, chosen.key)
+    key, row = last.design(chosen.key)
     found = contributions(last.space.simulator, row)
     if chosen.trace:
         events = trace_events(found, f"{chosen.name} {key[:SHOWN]}")
@@ -54,7 +52,7 @@ def main(words: list[str]) -> int:
     if chosen.json:
         print(json.dumps([dataclasses.asdict(c) for c in found], indent=1))
         return 0
-    print(f"{chosen.name} {key[:SHOWN]}: {_named(last, row)}\n")
+    print(f"{chosen.name} {key[:SHOWN]}: {' '.join(last.choices(row))}\n")
     for phase in dict.fromkeys(c.phase for c in found):
         rows = [c for c in found if c.phase == phase]
         if any(c.time_s or c.energy_j or c.memory_bytes for c in rows):
@@ -70,11 +68,7 @@ def main(words: list[str]) -> int:
 
 
 def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
-    """Return what the simulator says of one design.
-
-    Raises:
-        UserError: the simulator explains nothing, or the design cannot exist.
-    """
+    """Return what the simulator says of one design."""
     simulator = load_simulator(name)
     if not isinstance(simulator, Explains):
         raise UserError(f"the simulator '{name}' cannot say where a design's time goes")
@@ -82,11 +76,6 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
         return list(simulator.explain(point_of(simulator, row)))
     except Infeasible as verdict:
         raise UserError(f"this design cannot exist: {verdict}") from verdict
-
-
-def _named(last: Answered, row: Mapping[str, Any]) -> str:
-    units = units_of(last.space)
-    return " ".join(f"{a}={human(row[a], units.get(a, ''))}" for a in last.space.varied)
 
 
 def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
@@ -171,22 +160,20 @@ def _evidence(found: Sequence[Contribution]) -> str:
     return f"Evidence behind the time: {said}"
 
 
-def _what_if(last: Answered, row: Mapping[str, Any]) -> list[str]:
+def _what_if(last: Answers, row: Mapping[str, Any]) -> list[str]:
     """Return what the objectives gain from each part of the device made faster."""
-    simulator = load_simulator(last.space.simulator)
-    points = schema_of(simulator.point)
-    scales = [n for n in points.names if n.endswith("_scale") and row.get(n) is not None]
+    simulator = last.simulator
+    scales = [n for n in last.space.schema.names if n.endswith("_scale") and row.get(n) is not None]
     metrics = schema_of(simulator.metrics).names
     wanted = [n for n in last.objectives if n in metrics]
     if not scales or not wanted:
         return []
-    units = units_of(last.space)
     before = evaluated(simulator, row)
     lines = [f"A part {_FASTER - 1:.0%} faster or larger would give:"]
     for scale in scales:
         after = evaluated(simulator, {**row, scale: row[scale] * _FASTER})
         said = [
-            f"{n} {human(after[n], units.get(n, ''))} ({after[n] / before[n] - 1:+.1%})"
+            f"{n} {last.human(n, after[n])} ({after[n] / before[n] - 1:+.1%})"
             for n in wanted
             if after[n] is not None and before[n]
         ]

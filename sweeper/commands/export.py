@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.core.contract import deploys, load_simulator
+from simulators.core.contract import deploys
 from simulators.core.errors import Infeasible, UserError
-from sweeper.commands.designs import design, point_of
 from sweeper.commands.flags import flags
-from sweeper.commands.record import latest
-from sweeper.commands.written import write_text
-from sweeper.keys import SHOWN
+from sweeper.report.answers import latest, point_of
+from sweeper.report.tables import write_text
+from sweeper.store.keys import SHOWN
 
 
 def main(words: list[str]) -> int:
@@ -23,8 +22,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
-    key, row = design(last, chosen.key)
-    simulator = load_simulator(last.space.simulator)
+    key, row = last.design(chosen.key)
+    simulator = last.simulator
     writer = deploys(simulator)
     if writer is None:
         raise UserError(f"designs of the simulator '{simulator.name}' are not deployments")

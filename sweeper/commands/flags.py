@@ -1,4 +1,4 @@
-"""Commands other than a sweep have flags; a mistyped one gets the nearest."""
+"""The flags of commands: an argument parser that names the nearest flag to a mistyped one."""
 
 from __future__ import annotations
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.commands.flags import at_least, flags
-from sweeper.commands.record import latest
-from sweeper.commands.summary import print_front
-from sweeper.keys import keys
-from sweeper.query import knee, pareto_front, unstated
-from sweeper.tables import as_json, write_table
+from sweeper.query.pareto import knee, pareto_front, unstated
+from sweeper.report.answers import latest
+from sweeper.report.summary import print_front
+from sweeper.report.tables import as_json, write_table
+from sweeper.space.sql import joined
+from sweeper.store.keys import SHOWN
 
 
 def main(words: list[str]) -> int:
@@ -35,13 +36,10 @@ def main(words: list[str]) -> int:
         chosen.max, "max"
     )
     objectives = asked or last.objectives
-    conditions = [c for c in (None if chosen.every else last.where, chosen.where) if c]
-    where = (
-        " AND ".join(f"({c})" for c in conditions) if len(conditions) > 1 else "".join(conditions)
-    )
-    front = pareto_front(last.store.scan(), objectives, where=where or None, per=chosen.per)
+    where = joined(None if chosen.every else last.where, chosen.where)
+    front = pareto_front(last.results, objectives, where=where, per=chosen.per)
     if front.is_empty():
-        if silent := unstated(last.store.scan(), objectives, where=where or None):
+        if silent := unstated(last.results, objectives, where=where):
             raise UserError(
                 f"no feasible design of '{chosen.name}' states {', '.join(silent)}; "
                 "choose other objectives by --min and --max"
@@ -49,7 +47,7 @@ def main(words: list[str]) -> int:
         raise UserError(
             f"no feasible design of '{chosen.name}'" + (f" meets {where}" if where else "")
         )
-    front = front.insert_column(0, keys(last.store.definition, front))
+    front = last.named(front)
     for file in filter(None, (chosen.csv, chosen.write)):
         write_table(front, Path(file))
         print(f"{len(front)} designs written to {file}", file=sys.stderr)
@@ -60,6 +58,6 @@ def main(words: list[str]) -> int:
     for group in groups:
         if chosen.per:
             print(", ".join(f"{c}={group[c][0]}" for c in chosen.per))
-        print_front(group, last.space, objectives, where=where, rows=chosen.rows)
-        print(f"Knee {group['key'][knee(group, objectives)][:10]}\n")
+        print_front(group, last, objectives, where=where, rows=chosen.rows)
+        print(f"Knee {group['key'][knee(group, objectives)][:SHOWN]}\n")
     return 0

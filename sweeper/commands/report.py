@@ -1,21 +1,20 @@
-"""One HTML page of a sweep that opens anywhere: the answer, the front, and what lies behind it."""
+"""A sweep as one HTML page that opens anywhere, or as a picture."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from simulators.core.errors import UserError
-from sweeper import places
+from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import at_least, flags
-from sweeper.commands.record import Answered, latest
-from sweeper.commands.spaces import about
-from sweeper.commands.written import write_text
-from sweeper.evidence import evidence
-from sweeper.keys import keys
-from sweeper.query import pareto_front
-from sweeper.report import MOST, page
+from sweeper.report.answers import Answers, latest
 from sweeper.report.content import Content
+from sweeper.report.evidence import evidence
+from sweeper.report.page import MOST, page
+from sweeper.report.tables import write_text
+from sweeper.space.shipped_files import spaces
+from sweeper.space.space_file import about
+
+_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def main(words: list[str]) -> int:
@@ -34,42 +33,58 @@ def main(words: list[str]) -> int:
         help="half the 90 %% interval of an objective whose simulator states none (0.1: 10 %%)",
     )
     chosen = parser.parse_args(words)
-    last = latest(chosen.name, chosen.outputs)
-    text = page(content_of(chosen.name, last, band=chosen.band), rows=chosen.rows)
-    file = Path(chosen.file) if chosen.file else last.folder / "report.html"
+    content = content_of(latest(chosen.name, chosen.outputs), band=chosen.band)
+    text = page(content, rows=chosen.rows)
+    file = Path(chosen.file) if chosen.file else content.answers.folder / "report.html"
     write_text(file, text)
     print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
     return 0
 
 
-def content_of(name: str, last: Answered, *, band: float) -> Content:
-    """Return what a report says of the last run of a space.
-
-    Raises:
-        UserError: no design is on a front.
-    """
-    results = last.store.scan()
-    front = pareto_front(results, last.objectives, where=last.where)
-    if front.is_empty():
-        raise UserError(f"no feasible design of '{name}' qualifies, so there is nothing to report")
-    asked = last.folder.parents[2] / "spaces" / f"{name}.yaml"  # what `ask` wrote
-    file = places.spaces().get(name) or (asked if asked.is_file() else None)
+def content_of(last: Answers, *, band: float) -> Content:
+    """Return what a report says of the last run of a space."""
+    _check_front(last)
+    asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # what `ask` wrote
+    file = spaces().get(last.name) or (asked if asked.is_file() else None)
+    text = about(file) if file else ""
+    question = text[: text.index("?") + 1] if "?" in text else text
     return Content(
-        name=name,
-        question=_question(file) or f"Which design of {name}?",
-        space=last.space,
-        objectives=last.objectives,
-        where=last.where,
-        results=results,
-        front=front.insert_column(0, keys(last.store.definition, front)),
-        evidence=evidence(last.space.simulator),
-        band=band,
-        versions=json.loads((last.folder / "versions.json").read_text(encoding="utf-8")),
-        files=f"{last.store.results}/*.parquet",
+        last, question or f"Which design of {last.name}?", evidence(last.space.simulator), band
     )
 
 
-def _question(file: Path | None) -> str:
-    """Return the question that a space's file opens with, if it does."""
-    text = about(file) if file else ""
-    return text[: text.index("?") + 1] if "?" in text else text
+def plot(words: list[str]) -> int:
+    """Draw one picture."""
+    parser = flags("plot", "a picture of a sweep's results")
+    parser.add_argument("name", help="a space that has been run")
+    parser.add_argument("kind", help="front, parallel, heat, curves, sensitivity or waterfall")
+    parser.add_argument("file", help="where to; .png, .svg or .pdf")
+    parser.add_argument("--x", metavar="COLUMN", help="across: an axis or a metric")
+    parser.add_argument("--y", metavar="COLUMN", help="up: an axis or a metric")
+    parser.add_argument("--of", metavar="METRIC", help="of heat: whose best value")
+    parser.add_argument("--outputs", default="outputs")
+    chosen = parser.parse_args(words)
+    try:
+        from sweeper.report import plots  # matplotlib is an extra
+    except ModuleNotFoundError as error:
+        raise UserError('pictures need matplotlib: pip install "sweeper[viz]"') from error
+    if chosen.kind not in plots.KINDS:
+        raise unknown(f"there is no picture '{chosen.kind}'", chosen.kind, plots.KINDS)
+    file = Path(chosen.file)
+    if file.suffix not in _SUFFIXES:
+        raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
+    last = latest(chosen.name, chosen.outputs)
+    _check_front(last)
+    try:
+        plots.draw(chosen.kind, last, file, plots.Columns(chosen.x, chosen.y, chosen.of))
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+    print(file)
+    return 0
+
+
+def _check_front(last: Answers) -> None:
+    if last.front.is_empty():
+        raise UserError(
+            f"no feasible design of '{last.name}' qualifies, so there is nothing to report"
+        )

@@ -1,74 +1,73 @@
-"""Run a sweep, or go on with it: resuming is running again."""
+"""Run a sweep, go on with it, or plan it: resuming is running again."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import polars as pl
-
-from simulators.core.contract import Direction
+from simulators.core.columns import schema_of
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from sweeper import config
-from sweeper.commands import record, summary
-from sweeper.engines import Engine, load_engine
-from sweeper.keys import define
-from sweeper.progress import Progress, shown
+from sweeper.commands.overrides import compose
+from sweeper.engines import load_engine
+from sweeper.engines.auto import hinted, probe
+from sweeper.report.answers import Answers, begin
+from sweeper.report.progress import Progress, shown
+from sweeper.report.summary import Ended, print_ended
 from sweeper.samplers import Sampler, load_sampler
-from sweeper.space import DesignSpace
-from sweeper.store import FAILURES, Part, Store
+from sweeper.samplers._capacity import capacity_search
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.objectives import objectives, where
+from sweeper.space.spans import Batch, split
+from sweeper.store.keys import define
+from sweeper.store.parquet import check_writable
+from sweeper.store.reuse import answered_elsewhere
+from sweeper.store.store import FAILURES, Part, Store
 from sweeper.sweep import Sweep
+from sweeper.units import duration, human
+
+_PATIENCE_S = 0.2
+_AT_ONCE = 1 << 20
+_BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
+"""Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """A composed configuration, as objects."""
+class Asked(NamedTuple):
+    """A composed configuration, and the sweep it asks for."""
 
     name: str
-    space: DesignSpace
-    objectives: Mapping[str, Direction]
-    where: str | None
-    sampler: Sampler
-    engine: Engine
-    store: Store
+    sweep: Sweep
     written: Mapping[str, Any]
 
 
-def question(composed: Mapping[str, Any]) -> Question:
-    """Return what a composed configuration asks.
-
-    Raises:
-        UserError: something in it cannot be run.
-    """
-    space = config.space_of(composed["space"])
-    objectives = config.objectives(composed["space"], space)
-    sampler, engine = dict(composed["sampler"]), dict(composed["engine"])
-    store = Store(
-        f"{composed['outputs']}/{composed['name']}",
-        define(space),
-        metadata={"space": composed["name"], "objectives": json.dumps(objectives)},
-    )
-    return Question(
-        name=composed["name"],
+def asked_by(words: list[str]) -> Asked:
+    """Return what some overrides ask."""
+    composed = compose(words)
+    written, name = composed["space"], composed["name"]
+    space = space_of(written)
+    wanted = objectives(written, space)
+    engine = dict(composed["engine"])
+    meta = {"space": name, "objectives": json.dumps(wanted)}
+    sweep = Sweep(
         space=space,
-        objectives=objectives,
-        where=config.where(composed["space"], space),
-        sampler=_sampler(composed["space"], space, sampler.pop("name"), sampler),
+        objectives=wanted,
+        where=where(written, space),
+        sampler=_sampler(written, space, **composed["sampler"]),
         engine=load_engine(engine.pop("name"), **engine),
-        store=store,
-        written=composed,
+        store=Store(f"{composed['outputs']}/{name}", define(space), meta),
     )
+    return Asked(name, sweep, composed)
 
 
-def _sampler(
-    written: Mapping[str, Any], space: DesignSpace, name: str, options: Mapping[str, Any]
-) -> Sampler:
+def _sampler(written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any) -> Sampler:
     """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
-    bisection = config.search(written, space)
+    bisection = capacity_search(written, space)
     if bisection is None:
         return load_sampler(name, **options)
     if name != "grid":
@@ -76,58 +75,54 @@ def _sampler(
     return bisection
 
 
-def main(composed: Mapping[str, Any]) -> int:
+def main(words: list[str]) -> int:
     """Run the sweep and print its front; exit code 3 when points failed."""
-    if composed["output"] not in ("text", "json"):
-        raise UserError(f"output={composed['output']}: write output=text or output=json")
-    answers, folder = sweep(question(composed))
+    asked = asked_by(words)
+    as_json = asked.written["output"] == "json"
+    if not as_json and asked.written["output"] != "text":
+        raise UserError(f"output={asked.written['output']}: write output=text or output=json")
+    ended = sweep(asked)
     failure: UserError | None = None
     try:
-        record.finish(folder, answers, plot=bool(composed["plot"]))
+        _write(ended, plot=asked.written["plot"])
     except UserError as error:  # a full disk, say: the answer is shown all the same
         failure = error
-    if composed["output"] == "json":
-        print(json.dumps({**answers.to_dict(), "run": str(folder)}, indent=1, default=str))
+    if as_json:
+        found = {**ended.to_dict(), "run": str(ended.answers.folder)}
+        print(json.dumps(found, indent=1, default=str))
     else:
-        summary.print_answers(answers, folder)
+        print_ended(ended)
     if failure is not None:
         raise failure
-    return 3 if any(answers.rows.get(s) for s in FAILURES) else 0
+    return 3 if ended.failed else 0
 
 
-def sweep(asked: Question) -> tuple[summary.Answers, Path]:
-    """Answer a question under a live display, and return the answers and the folder of the run.
-
-    Raises:
-        UserError: the space is empty, runs already, or its folder cannot be written.
-    """
-    _check_not_empty(asked.space)
-    with _alone(asked.store):
-        folder = record.begin(asked.store, asked.written)
-        try:
-            return _answer(asked, asked.written["failures"]), folder
-        except UserError:
-            if not asked.store.finished() and not len(asked.store.answered(asked.space)):
-                record.forget(folder)  # without rows it would only hide an earlier run
-            raise
-
-
-def _check_not_empty(space: DesignSpace) -> None:
+def sweep(asked: Asked) -> Ended:
+    """Answer what is asked under a live display."""
+    space, store = asked.sweep.space, asked.sweep.store
     removed = space.removed()
     if sum(removed.values()) == space.size:
         listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
         raise UserError(
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
+    with _alone(store):
+        folder = begin(store, asked.written)
+        try:
+            return _answered(asked, folder)
+        except UserError:
+            if not store.finished() and not len(store.answered(space)):
+                # Without rows it would only hide an earlier run.
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
-def _answer(asked: Question, failures: Mapping[str, Any]) -> summary.Answers:
+def _answered(asked: Asked, folder: Path) -> Ended:
     """Run the sweep under a live display."""
-    space, said = asked.space, list[str]()
-    progress = Progress(
-        total=asked.sampler.size(space) - _settled(asked.store), objectives=asked.objectives
-    )
-    removed = space.removed()
+    sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
+    space, store = sweep.space, sweep.store
+    settled = sum(len(span) for span in store.finished())
+    progress = Progress(total=sweep.sampler.size(space) - settled, objectives=sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -138,26 +133,16 @@ def _answer(asked: Question, failures: Mapping[str, Any]) -> summary.Answers:
             display.watch(part)
             _check_failures(progress, failures["max"])
 
-        if failures["retry"] and (dropped := asked.store.forget_failures()):
+        if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
-        for text, count in removed.items():
+        for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        sweep = Sweep(
-            space, asked.sampler, asked.engine, asked.store, asked.objectives, asked.where
-        )
-        results = sweep.run(watch, say)
-    return summary.Answers(
-        name=asked.name,
-        space=space,
-        definition=asked.store.definition,
-        objectives=asked.objectives,
-        where=asked.where,
-        results=results,
-        folder=asked.store.results,
-        removed=removed,
+        sweep.run(watch, say)
+    return Ended(
+        answers=Answers(asked.name, space, store, sweep.objectives, sweep.where, folder),
         evaluated=sum(progress.rows.values()),
-        rows=progress.rows,
+        failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
         said=tuple(said),
     )
@@ -172,20 +157,28 @@ def _check_failures(progress: Progress, most: int | None) -> None:
         )
 
 
-def _settled(store: Store) -> int:
-    return sum(len(span) for span in store.finished())
+def _write(ended: Ended, *, plot: bool) -> None:
+    """Write the summary, the front and its picture into the folder of the run."""
+    answers, folder = ended.answers, ended.answers.folder
+    try:
+        (folder / "summary.json").write_text(json.dumps(ended.to_dict(), indent=1, default=str))
+        if len(answers.front):
+            answers.front.write_parquet(folder / "front.parquet")
+            if plot and len(answers.objectives) >= 2:
+                with contextlib.suppress(ModuleNotFoundError):  # matplotlib is an extra
+                    from sweeper.report import plots
+
+                    plots.draw("front", answers, folder / "front.png")
+    except OSError as error:
+        raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
 
 
 @contextlib.contextmanager
 def _alone(store: Store) -> Iterator[None]:
     """Refuse to run one definition of a space twice at the same time on this machine."""
-    from sweeper.store import check_writable
-
     if "://" in store.folder:
         yield
         return
-    import fcntl
-
     check_writable(store.folder)
     with (Path(store.folder) / f".{store.definition.id}.lock").open("w") as lock:
         try:
@@ -197,6 +190,70 @@ def _alone(store: Store) -> Iterator[None]:
         yield
 
 
-def scan(name: str, outputs: str = "outputs") -> pl.LazyFrame:
-    """Return all answers of the last run of a space, lazily."""
-    return record.latest(name, outputs).store.scan()
+def plan(words: list[str]) -> int:
+    """Print what a sweep would do: points, what removes them, what is answered, time and bytes."""
+    asked = asked_by(words)
+    sweep, space = asked.sweep, asked.sweep.space
+    removed = space.removed()
+    allowed = space.size - sum(removed.values())
+    picked = min(sweep.sampler.size(space), allowed)
+    todo = _to_do(sweep, picked)
+    elsewhere = min(answered_elsewhere(sweep.store, space), todo)
+    answered, todo = picked - todo, todo - elsewhere
+    # A dear simulator guesses: trying it would cost more than a plan should.
+    estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
+    work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
+    work_s *= todo / max(picked, 1)
+    width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
+    cores = os.cpu_count() or 1
+    axes = {name: len(set(space.axes[name])) for name in space.varied}
+    if asked.written["output"] == "json":
+        found = {
+            "space": asked.name,
+            "points": space.size,
+            "axes": axes,
+            "removed": removed,
+            "picked": picked,
+            "answered": answered,
+            "answered_elsewhere": elsewhere,
+            "to_do": todo,
+            "probes": estimate.probes if estimate else 0,
+            "cpu_s": work_s,
+            "wall_s": work_s / cores,
+            "bytes": todo * width,
+        }
+        print(json.dumps(found, indent=1))
+        return 0
+    print(f"space {asked.name}: {space.size:,} points of the simulator '{space.simulator}'")
+    for name, size in axes.items():
+        print(f"  {name} × {size}")
+    for text, count in removed.items():
+        print(f"  {count:,} removed by {text}")
+    by_others = f", {elsewhere:,} by sweeps of other spaces" if elsewhere else ""
+    print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
+    if estimate:
+        how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
+        print(
+            f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), "
+            f"{duration(work_s / cores)} on {cores} cores, "
+            f"at most {human(float(todo * width), 'bytes')} of results"
+        )
+    return 0
+
+
+def _to_do(sweep: Sweep, picked: int) -> int:
+    """Return how many of the points picked are not answered in this space's store."""
+    space, store = sweep.space, sweep.store
+    if not store.parts():
+        return picked
+    first = list(next(iter(sweep.sampler.rounds(space, store.scan)), ()))
+    if sum(len(batch) for batch in first) < picked:  # a search: what it asks next is not known yet
+        settled = sum(_allowed(space, span) for span in store.finished())
+        return max(picked - settled - len(store.answered(space)), 0)
+    return sum(_allowed(space, batch) for batch in store.missing(space, first))
+
+
+def _allowed(space: DesignSpace, batch: Batch) -> int:
+    """Return how many points of a batch the constraints allow, looking at a few at a time."""
+    pieces = split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else []
+    return sum(space.count(piece) for piece in pieces)

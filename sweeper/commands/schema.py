@@ -14,8 +14,8 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import default_of, load_simulator, objectives_of
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper.commands.flags import flags
-from sweeper.commands.written import write_text
-from sweeper.config import KEYS
+from sweeper.report.tables import write_text
+from sweeper.space.design_space import KEYS
 
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
 _SQL = "polars SQL over axes, derived columns and facts"

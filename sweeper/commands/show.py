@@ -1,28 +1,78 @@
-"""What a name stands for: a space, a fact, a simulator; or one design of a sweep."""
+"""What there is by name: names of a kind, what one of them stands for, one design of a sweep."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from simulators.core.columns import schema_of
 from simulators.core.contract import Describes, Records, default_of, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
-from sweeper import config, places
+from sweeper import engines, samplers
 from sweeper.commands.flags import flags
-from sweeper.commands.spaces import about, read_space
-from sweeper.space import DesignSpace
+from sweeper.report.answers import latest, point_of
+from sweeper.space.design_space import space_of
+from sweeper.space.objectives import objectives, where
+from sweeper.space.shipped_files import spaces
+from sweeper.space.space_file import about, read_space
 from sweeper.units import human
 
 
+def list_names(words: list[str]) -> int:
+    """Print the names of one kind, or of all."""
+    everything = kinds()
+    parser = flags("list", "what there is")
+    parser.add_argument("kind", nargs="?", help=", ".join(sorted(everything)))
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    if chosen.kind is not None and chosen.kind not in everything:
+        plural = FOLDERS[chosen.kind].plural if chosen.kind in FOLDERS else f"{chosen.kind}s"
+        if plural not in everything:
+            raise UnknownNameError("kind", chosen.kind, everything)
+        chosen.kind = plural
+    wanted = {chosen.kind: everything[chosen.kind]} if chosen.kind else everything
+    if chosen.json:
+        print(json.dumps(wanted, indent=1))
+        return 0
+    for kind, names in wanted.items():
+        print(kind)
+        if kind == "spaces":
+            for name in names:
+                print(f"  {name:24} {_question(spaces()[name])}")
+        else:
+            print(f"  {' '.join(names) or 'none'}")
+    return 0
+
+
+def kinds() -> dict[str, list[str]]:
+    """Return the names of everything, by kind in the plural."""
+    found = {"spaces": list(spaces())}
+    found |= {folder.plural: list(folder.names()) for folder in FOLDERS.values()}
+    return {k: v for k, v in found.items() if v} | {
+        "samplers": list(samplers.names()),
+        "engines": list(engines.ENGINES),
+    }
+
+
+def _question(file: Path) -> str:
+    """Return the first sentence of what a space is about; `show` prints all of it.
+
+    A stop within a word, as in Llama-3.1, ends no sentence.
+    """
+    whole = about(file)
+    match = re.match(r".*?[.?](?=\s|$)", whole)
+    return match[0] if match else whole
+
+
 def main(words: list[str]) -> int:
-    """Print it."""
+    """Print what a name stands for."""
     parser = flags("show", "what a name stands for, or one design of a sweep")
     parser.add_argument("name")
     parser.add_argument("key", nargs="?", help="the first digits of a design's key")
@@ -33,29 +83,28 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.key:
         return _design(chosen.name, chosen.key, chosen.outputs, chosen.records)
-    found = [
-        *([_space] if chosen.name in places.spaces() else []),
-        *([_simulator] if chosen.name in SIMULATORS.names() else []),
-    ]
-    for show in found:
-        show(chosen.name)
-    for kind, folder in FOLDERS.items():
-        if kind != "simulator" and chosen.name in folder.names():
-            _file(kind, folder.find(chosen.name))
-            found.append(_space)
-    if not found:
-        aliases = [_alias(kind, chosen.name) for kind in FOLDERS if _alias(kind, chosen.name)]
-        for kind, file in filter(None, aliases):
-            _file(kind, file)
-        if not aliases:
-            known = [n for folder in FOLDERS.values() for n in folder.names()]
-            raise UnknownNameError("name", chosen.name, [*places.spaces(), *known])
+    name, found = chosen.name, False
+    if name in spaces():
+        _space(name)
+        found = True
+    if name in SIMULATORS.names():
+        _simulator(name)
+        found = True
+    facts = {kind: folder for kind, folder in FOLDERS.items() if kind != "simulator"}
+    files = {kind: folder.find(name) for kind, folder in facts.items() if name in folder.names()}
+    if not files and not found:
+        files = {kind: file for kind in FOLDERS if (file := _alias(kind, name)) is not None}
+    for kind, file in files.items():
+        _file(kind, file)
+    if not files and not found:
+        known = [n for folder in FOLDERS.values() for n in folder.names()]
+        raise UnknownNameError("name", name, [*spaces(), *known])
     return 0
 
 
-def _alias(kind: str, name: str) -> tuple[str, Path] | None:
+def _alias(kind: str, name: str) -> Path | None:
     try:
-        return kind, FOLDERS[kind].find(name)
+        return FOLDERS[kind].find(name)
     except UserError:
         return None
 
@@ -63,24 +112,20 @@ def _alias(kind: str, name: str) -> tuple[str, Path] | None:
 def _file(kind: str, file: Path) -> None:
     print(f"{kind} {file.stem}  ({file})")
     text = file.read_text(encoding="utf-8").rstrip()
-    if file.suffix == ".py":  # what a scheduler or router does, not how
+    if file.suffix == ".py":  # what a policy does, not how
         text = ast.get_docstring(ast.parse(text)) or text
-    if kind == "runtime":  # the same again follows, fitted without each group in turn
-        text = text.partition("\n[without.")[0]
-    print(text)
+    # The same again may follow, fitted without each group in turn.
+    print(text.partition("\n[without.")[0])
 
 
 def _space(name: str) -> None:
-    file = places.spaces()[name]
+    file = spaces()[name]
     written = read_space(file)
-    space = config.space_of(written)
+    space = space_of(written)
     print(f"space {name}  ({file})")
     print(about(file))
     print(f"{space.size:,} points for the simulator '{space.simulator}'")
-    units = {
-        f.name: f.metadata[b"unit"].decode()
-        for f in schema_of(load_simulator(space.simulator).point)
-    }
+    units = {f.name: f.metadata[b"unit"].decode() for f in space.schema}
     for axis in space.varied:
         values = tuple(dict.fromkeys(space.axes[axis]))
         listed = [human(v, units[axis]) for v in values[:12]]
@@ -94,12 +139,12 @@ def _space(name: str) -> None:
     ]
     if fixed:
         print(f"  fixed: {', '.join(fixed)}")
-    for name_, sql in space.derived.items():
-        print(f"  {name_} = {sql}")
+    for column, sql in space.derived.items():
+        print(f"  {column} = {sql}")
     for text, count in space.removed().items():
         print(f"  {count:,} removed by {text}")
-    wanted = config.objectives(written, space)
-    if condition := config.where(written, space):
+    wanted = objectives(written, space)
+    if condition := where(written, space):
         print(f"  where {condition}")
     print(f"  wanted: {', '.join(f'{n} {d}' for n, d in wanted.items())}")
 
@@ -121,33 +166,40 @@ def _fields(kind: type) -> None:
         notes = [f.metadata.get("unit", ""), f.metadata.get("better") or ""]
         if default is not dataclasses.MISSING:
             notes.append(f"default {default}")
+        if page := f.metadata.get("page"):
+            notes.append(f"docs/{page}")
         note = ", ".join(n for n in notes if n)
         print(f"  {f.name:24} {f.metadata.get('doc', '')}{f' [{note}]' if note else ''}")
 
 
 def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
-    from sweeper.commands.designs import design
-    from sweeper.commands.record import latest
-
     last = latest(name, outputs)
-    _, row = design(last, prefix)
-    _print_design(row, last.space, last.objectives)
-    simulator = load_simulator(last.space.simulator)
+    _, row = last.design(prefix)
+    space = last.space
+    for title, names in (
+        ("design", [*space.varied, *space.derived]),
+        ("fixed", [n for n in space.axes if n not in space.varied]),
+        ("outcome", [n for n in row if n not in space.axes and n not in space.derived]),
+    ):
+        print(title)
+        for column in names:
+            if row.get(column) is not None:
+                mark = " *" if column in last.objectives else ""
+                print(f"  {column:24} {last.human(column, row[column])}{mark}")
+    simulator = last.simulator
     if isinstance(simulator, Records):
-        point = {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
+        point = point_of(simulator, row)
         if row["status"] == "ok" and (text := simulator.report(point)):
             print(f"\n{text}")
         if folder is not None:
             _write(simulator.records(point), Path(folder))
     elif folder is not None:
-        raise UserError(f"the simulator '{last.space.simulator}' keeps no records of events")
+        raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
     return 0
 
 
 def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:
     """Write each table to a file of its name."""
-    import pyarrow.parquet as pq
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
@@ -155,19 +207,3 @@ def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:
             print(f"{folder / name}.parquet: {table.num_rows:,} rows")
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror}") from error
-
-
-def _print_design(row: dict[str, Any], space: DesignSpace, objectives: object) -> None:
-    from sweeper.commands.summary import units_of
-
-    units = units_of(space)
-    for title, names in (
-        ("design", [*space.varied, *space.derived]),
-        ("fixed", [n for n in space.axes if n not in space.varied]),
-        ("outcome", [n for n in row if n not in space.axes and n not in space.derived]),
-    ):
-        print(title)
-        for name in names:
-            if row.get(name) is not None:
-                mark = " *" if isinstance(objectives, dict) and name in objectives else ""
-                print(f"  {name:24} {human(row[name], units.get(name, ''))}{mark}")

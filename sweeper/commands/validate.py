@@ -8,10 +8,6 @@ versions apart has `by_version` with the same arguments. Tables it cannot do wit
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +15,12 @@ from types import ModuleType
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import Folder
+from simulators.core.modules import load_module
 from simulators.core.report import as_markdown, print_checks
-from sweeper import evidence
 from sweeper.commands.flags import flags
-from sweeper.commands.written import write_text
+from sweeper.report import evidence
+from sweeper.report.tables import write_text
 
 
 def main(words: list[str]) -> int:
@@ -60,7 +57,7 @@ def main(words: list[str]) -> int:
     return 1 if any(check.ok is False for check in checks) else 0
 
 
-SHIPPED = PACKAGE.parent / "lab" / "claims"
+CLAIMS = Folder("claim", "claims", ".py", package="lab")
 
 
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
@@ -82,7 +79,11 @@ def rooms_by(word: str) -> list[str]:
 
 def claims(room: str, function: str = "checks") -> list[ModuleType]:
     """Return the claims of a room that have that function, in the order of their files."""
-    return [module for file in _files(room) if hasattr(module := _module(file), function)]
+    return [
+        module
+        for file in _files(room)
+        if hasattr(module := load_module(CLAIMS, str(file)), function)
+    ]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
@@ -109,26 +110,12 @@ def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterabl
     """Return the lines of one claim, or which of its tables are not there."""
     absent = [name for name in getattr(claim, "NEEDS", ()) if not (folder / name).is_file()]
     if absent:
-        return [Check(claim.__name__.rpartition(".")[2], None, note=f"absent: {', '.join(absent)}")]
+        return [Check(Path(str(claim.__file__)).stem, None, note=f"absent: {', '.join(absent)}")]
     found: Iterable[Check] = getattr(claim, function)(folder, rows)
     return found
 
 
 def _files(room: str) -> list[Path]:
     """Return the files of a room's claims, the package's first."""
-    home = os.environ.get("SWEEPER_HOME")
-    places = [SHIPPED, Path("catalog") / "claims", *([Path(home) / "claims"] if home else [])]
+    places = reversed(CLAIMS.places)
     return [file for place in places for file in sorted(place.glob(f"{room}/[!_]*.py"))]
-
-
-@functools.cache
-def _module(file: Path) -> ModuleType:
-    """Return a claim's module: one of the package, or one loaded from a user's file."""
-    if file.is_relative_to(SHIPPED):
-        return importlib.import_module(f"lab.claims.{file.parent.name}.{file.stem}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,19 +1,27 @@
-"""Simulate a sample of a sweep's rows again and compare them bit by bit."""
+"""Checks that all is in order: stored rows are simulated again, facts and simulators are loaded."""
 
 from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import load_simulator
+from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
+from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper.commands.flags import at_least, flags
-from sweeper.commands.record import latest
-from sweeper.keys import SHOWN, define, keys
-from sweeper.work import evaluate
-
-_ASKED_AGAIN = ("error", "timeout", "crash")
+from sweeper.engines.task import evaluate
+from sweeper.report.answers import latest
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.shipped_files import spaces
+from sweeper.space.space_file import read_space
+from sweeper.space.spans import Span
+from sweeper.store.keys import SHOWN, define, keys
+from sweeper.store.store import FAILURES
 
 
 def main(words: list[str]) -> int:
@@ -25,24 +33,22 @@ def main(words: list[str]) -> int:
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
-    simulator = load_simulator(last.space.simulator)
     now = define(last.space)
-    if now.contents != last.store.definition.contents or now.version != simulator.version:
+    if now.contents != last.store.definition.contents or now.version != last.simulator.version:
         raise UserError(
             "files that these results were made with have changed since, so they would differ; "
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
-    rows = last.store.scan().filter(~pl.col("status").cast(pl.String).is_in(_ASKED_AGAIN)).collect()
+    rows = last.results.filter(~pl.col("status").cast(pl.String).is_in(FAILURES)).collect()
     if rows.is_empty():
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
     picked = np.random.default_rng(chosen.seed).permutation(len(rows))[: chosen.rows]
     sample = rows[np.sort(picked)]
     index = last.space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
-    again = pl.DataFrame(pl.from_arrow(evaluate(simulator, last.space.batch(index))))
-    columns = [*schema_of(simulator.metrics).names, "status", "reason"]
+    again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, last.space.batch(index))))
     wrong = pl.Series(np.zeros(len(sample), bool))
-    for name in columns:
+    for name in [*schema_of(last.simulator.metrics).names, "status", "reason"]:
         mine, stored = (
             x[name].cast(pl.String) if name in ("status", "reason") else x[name]
             for x in (again, sample)
@@ -54,3 +60,66 @@ def main(words: list[str]) -> int:
     named = keys(last.store.definition, sample.filter(wrong)).str.head(SHOWN)
     print(f"{int(wrong.sum()):,} of {len(sample):,} rows differ: {', '.join(named[:10])}")
     return 1
+
+
+def doctor(words: list[str]) -> int:
+    """Print one line per thing; exit code 1 when one is out of order."""
+    flags("doctor", "load every fact and calibration, run one point per simulator").parse_args(
+        words
+    )
+    failed = 0
+    for what, check in _examinations():
+        try:
+            print(f"ok      {what}: {check()}")
+        except UserError as error:
+            failed += 1
+            print(f"FAILED  {what}: {error}")
+    print(
+        f"python {sys.version.split()[0]}; "
+        + ("all in order" if not failed else f"{failed} out of order")
+    )
+    return 1 if failed else 0
+
+
+def _examinations() -> list[tuple[str, Callable[[], str]]]:
+    found: list[tuple[str, Callable[[], str]]] = [
+        (folder.plural, functools.partial(_facts, folder))
+        for folder in FOLDERS.values()
+        if folder.suffix == ".toml" and folder.names()
+    ]
+    found += [(f"space {name}", functools.partial(_space, name)) for name in spaces()]
+    found += [(f"simulator {n}", functools.partial(_one_point, n)) for n in SIMULATORS.names()]
+    return found
+
+
+def _facts(folder: Folder) -> str:
+    for name in folder.names():
+        read_toml(folder.find(name))
+    return f"{len(folder.names())} files"
+
+
+def _space(name: str) -> str:
+    return f"{_shipped(name).size:,} points"
+
+
+def _one_point(name: str) -> str:
+    simulator = load_simulator(name)
+    if isinstance(simulator, WarmsUp):
+        simulator.warm_up()
+    for space_name in spaces():
+        space = _shipped(space_name)
+        if space.simulator == name:
+            for lo in range(min(64, len(space))):
+                where = Span(lo, lo + 1)
+                kept = space.kept(where)
+                if kept is None or kept.all():
+                    row = evaluate(simulator, space.batch(where)).slice(0, 1).to_pylist()[0]
+                    if row["status"] == "error":
+                        raise UserError(f"the first point of {space_name}: {row['reason']}")
+                    return f"the first point of {space_name} is {row['status']}"
+    return "no space asks it"
+
+
+@functools.cache
+def _shipped(name: str) -> DesignSpace:
+    return space_of(read_space(spaces()[name]))

@@ -1,6 +1,8 @@
-"""An engine decides where the work is done; what is done is the same everywhere, bit for bit.
+"""Engines: where the work of a sweep is done; what is done is the same everywhere, bit for bit.
 
-An engine's name is the name of its file, and its fields are its options on the command line.
+An engine's name is the name of its file, and its fields are its options on the command line:
+`inline`, `ray` (whose actors are in `_actors`) and `auto`, which chooses. All cut the work into
+`chunks` and answer each by a `task`.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from simulators.core.errors import UnknownNameError
-from sweeper.store import Batch, Part
-from sweeper.work import Task
+from sweeper.engines.task import Task
+from sweeper.space.spans import Batch
+from sweeper.store.store import Part
 
 Say = Callable[[str], None]
 """Tells the user one line about what the engine does and why."""
@@ -45,11 +48,7 @@ ENGINES = ("auto", "inline", "ray")
 
 
 def options_of(name: str) -> type:
-    """Return the dataclass of an engine's options.
-
-    Raises:
-        UnknownNameError: there is no such engine.
-    """
+    """Return the dataclass of an engine's options."""
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     kind: type = importlib.import_module(f"sweeper.engines.{name}").ENGINE

@@ -1,4 +1,4 @@
-"""Ray actors do the work, on this machine's cores or on a cluster's.
+"""Workers that are Ray actors: how they are hired, given work, watched and replaced.
 
 An actor gets ranges of point numbers, two at a time (one runs, one waits), writes its rows itself
 and sends back counts. It is never restarted but replaced: with restarts on, a dying actor also
@@ -21,11 +21,12 @@ from typing import Any
 import ray
 
 from simulators.core.errors import UserError
-from sweeper import skyline
-from sweeper.chunks import Chunks, split
 from sweeper.engines import Say
-from sweeper.store import Batch, Part
-from sweeper.work import Task
+from sweeper.engines.chunks import Chunks
+from sweeper.engines.task import Task
+from sweeper.query import pareto_kernel
+from sweeper.space.spans import Batch, split
+from sweeper.store.store import Part
 
 _IN_FLIGHT = 2
 _POLL_S = 0.25
@@ -70,15 +71,14 @@ class _Worker:
 class _Actor:
     """What runs in the worker process."""
 
-    def __init__(self, name: str, folder: str) -> None:
+    def __init__(self, folder: str) -> None:
         os.chdir(folder)
-        self.name = name
         self.task: Task | None = None
 
     def take(self, task: Task) -> None:
         self.task = task
         task.warm_up()
-        skyline.warm_up()
+        pareto_kernel.warm_up()
 
     def pid(self) -> int:
         """Return the worker's process id; answers once the worker is ready."""
@@ -87,7 +87,7 @@ class _Actor:
     def answer(self, batch: Batch) -> list[Part] | UserError:
         assert self.task
         try:
-            return list(self.task.answer_in_parts(batch, self.name))
+            return list(self.task.answer_in_parts(batch))
         except UserError as error:  # travels back as a value: Ray would wrap it in its own
             return error
 
@@ -142,7 +142,7 @@ class _Actors:
 
     def _hire(self, task: Task) -> None:
         task.warm_up()
-        skyline.warm_up()  # compiled here once, the loops come from the cache everywhere else
+        pareto_kernel.warm_up()  # compiled here once, the loops come from the cache everywhere else
         if not ray.is_initialized():
             _start(self.address, self.wanted)
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -157,7 +157,7 @@ class _Actors:
     def _recruit(self, task: Task) -> _Worker:
         name = f"actor-{next(self.names)}"
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        handle = ray.remote(_Actor).options(**options).remote(name, str(Path.cwd()))
+        handle = ray.remote(_Actor).options(**options).remote(str(Path.cwd()))
         return _Worker(name, handle, ready=handle.take.remote(task))
 
     def _give(self, chunks: Chunks, again: deque[_Job]) -> None:

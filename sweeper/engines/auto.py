@@ -1,4 +1,4 @@
-"""Small work is done in place; Ray actors are hired when the work is worth their wages.
+"""The engine that chooses: small work is done in this process, large work by Ray actors.
 
 Starting Ray and hiring actors costs about ten seconds. A few points spread over the space are
 evaluated first (and not kept) to estimate the whole.
@@ -13,13 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.contract import Hints, load_simulator
 from sweeper.engines import Crew, Engine, Say, load_engine
-from sweeper.space import DesignSpace
-from sweeper.store import Batch, Part
-from sweeper.work import Task, evaluate
+from sweeper.engines.task import Task, evaluate
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Index
+from sweeper.store.store import Part
+from sweeper.units import human
 
 PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer will do."""
@@ -39,8 +40,7 @@ def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
     if not isinstance(simulator, Hints):
         return None
     where = _spread(space, samples)
-    kept = space.kept(where)
-    batch = space.batch(where, kept)
+    batch = space.batch(where, space.kept(where))
     guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
     return Estimate(0, float(guesses) / len(where))
 
@@ -49,23 +49,21 @@ def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE
     """Evaluate points spread evenly over the space, keeping nothing, until patience ends."""
     simulator = load_simulator(space.simulator)
     order = np.random.default_rng(0).permutation(_spread(space, probes))
-    count = len(order)
     allowed = space.kept(order)
     first = order[:1] if allowed is None else order[allowed][:1]
     spent, done, rows = 0.0, 0, 1
     evaluate(simulator, space.batch(first))  # loads and fills what later points find ready
-    while done < count and spent < patience_s:
+    while done < len(order) and spent < patience_s:
         where = np.sort(order[done : done + rows])
         started = time.perf_counter()
-        kept = space.kept(where)
-        evaluate(simulator, space.batch(where, kept))
+        evaluate(simulator, space.batch(where, space.kept(where)))
         spent += time.perf_counter() - started
         done += len(where)
         rows *= 2
     return Estimate(done, spent / max(done, 1))
 
 
-def _spread(space: DesignSpace, count: int) -> NDArray[np.int64]:
+def _spread(space: DesignSpace, count: int) -> Index:
     """Return point numbers, one somewhere in each of `count` equal stretches of the space.
 
     Always in the middle, they could all share one value of the fastest axis.
@@ -126,7 +124,8 @@ class _Choice:
 
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
         options, work_s = self.options, estimate.point_s * self.asked
-        figures = f"{self.asked:,} points × {_short(estimate.point_s)} = {_short(work_s)} of work"
+        point, work = human(estimate.point_s, "s"), human(work_s, "s")
+        figures = f"{self.asked:,} points × {point} = {work} of work"
         self.hired = self._is_worth_it(estimate)
         if not self.hired:
             why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"
@@ -134,13 +133,6 @@ class _Choice:
             return load_engine("inline")
         say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
         return load_engine("ray", actors=self._workers, point_timeout_s=options.point_timeout_s)
-
-
-def _short(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 ENGINE = Auto

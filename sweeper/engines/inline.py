@@ -1,4 +1,4 @@
-"""This process does all the work: for tests, debuggers and small sweeps."""
+"""The engine that does all the work in this process: for tests, debuggers and small sweeps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sweeper.chunks import Chunks
 from sweeper.engines import Say
-from sweeper.store import Batch, Part
-from sweeper.work import Task
+from sweeper.engines.chunks import Chunks
+from sweeper.engines.task import Task
+from sweeper.space.spans import Batch
+from sweeper.store.store import Part
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ray actors do the work, on this machine's cores or on a cluster's.
+"""The engine of Ray actors, on this machine's cores or on a cluster's.
 
 The options only; who does the work is in `_actors`, so that a command line that merely offers this
 engine need not import Ray.

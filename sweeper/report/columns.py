@@ -1,4 +1,4 @@
-"""A table travels inside a page as codes: one or two bytes a value, deflated, as base64.
+"""The columns of a table as codes that a page carries: two bytes a value, deflated, as base64.
 
 Few values are listed and referred to by number, exactly; many are rounded to 65,000 steps of a
 linear or logarithmic scale, which no screen can show apart. The two bytes of a column are kept as

@@ -1,4 +1,4 @@
-"""What a page says of a sweep in words, tables and bars."""
+"""What the HTML report says of a sweep in words, tables and bars."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import functools
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import Direction, load_simulator
 from simulators.core.errors import UserError
-from sweeper import effects
-from sweeper.commands.summary import notes_of, units_of
-from sweeper.evidence import Evidence
-from sweeper.query import knee
-from sweeper.space import DesignSpace
-from sweeper.uncertainty import probable_front
-from sweeper.units import human
+from sweeper.query.pareto import alike, qualifying
+from sweeper.query.sensitivity import sensitivity
+from sweeper.query.uncertainty import probable_front
+from sweeper.report.answers import Answers
+from sweeper.report.evidence import Evidence
+from sweeper.store.keys import SHOWN
 
 _TABLE = 100
 """Designs of the front that stand in the table; all of them are in the picture."""
@@ -30,102 +28,70 @@ _DRAWS = 400
 
 @dataclass(frozen=True)
 class Content:
-    """A sweep that has a front, and what is known of how it came about.
+    """A sweep that has a front, and what is known of how it came about."""
 
-    Args:
-        name: of the space.
-        question: what the space asks, in words.
-        space: the space.
-        objectives: column to direction.
-        where: the condition designs must meet, if there is one.
-        results: all rows.
-        front: the front with the designs' keys.
-        evidence: accuracy of the simulators behind the results.
-        band: half the width of the 90 % interval that every objective is assumed to have, where
-            the simulator states none.
-        versions: what the results were made with.
-        files: where the results are.
-    """
-
-    name: str
-    question: str
-    space: DesignSpace
-    objectives: Mapping[str, Direction]
-    where: str | None
-    results: pl.LazyFrame
-    front: pl.DataFrame
-    evidence: Evidence
-    band: float
-    versions: Mapping[str, str]
-    files: str
-
-    @functools.cached_property
-    def chosen(self) -> int:
-        """The row of the front that the page recommends: its knee."""
-        return knee(self.front, self.objectives)
+    answers: Answers
+    question: str  # what the space asks, in words
+    evidence: Evidence  # accuracy of the simulators behind the results
+    band: float  # half the 90 % interval of objectives for which the simulator states none
 
     @functools.cached_property
     def columns(self) -> dict[str, tuple[str, str, str]]:
         """The columns a page may draw: name to role, unit and one sentence."""
-        simulator = load_simulator(self.space.simulator)
-        units = units_of(self.space)
-        doc = {
-            f.name: str(f.metadata.get("doc", ""))
-            for kind in (simulator.point, simulator.metrics)
-            for f in dataclasses.fields(kind)
-        }
-        metrics = [f.name for f in dataclasses.fields(simulator.metrics)]
-        named = [(n, "axis") for n in self.space.varied]
-        named += [(n, "derived") for n in self.space.derived]
-        named += [(n, "metric") for n in metrics]
-        return {n: (role, units.get(n, ""), doc.get(n, "")) for n, role in named}
+        found, simulator = self.answers, self.answers.simulator
+        metrics = dataclasses.fields(simulator.metrics)
+        fields = (*dataclasses.fields(simulator.point), *metrics)
+        doc = {f.name: str(f.metadata.get("doc", "")) for f in fields}
+        named = [(n, "axis") for n in found.space.varied]
+        named += [(n, "derived") for n in found.space.derived]
+        named += [(f.name, "metric") for f in metrics]
+        return {n: (role, found.units.get(n, ""), doc.get(n, "")) for n, role in named}
 
     def answer(self) -> str:
         """Return the answer: which design, how much, how sure."""
-        row = self.front.row(self.chosen, named=True)
-        design = ", ".join(f"<b>{_e(a)} {self._human(a, row[a])}</b>" for a in self.space.varied)
+        found, row = self.answers, self.answers.best
+        design = ", ".join(f"<b>{_e(a)} {self._human(a, row[a])}</b>" for a in found.space.varied)
         tiles = "".join(
             f'<div class="tile"><b>{self._human(n, row[n])}</b><span>{_e(n)}</span></div>'
-            for n in self.objectives
+            for n in found.objectives
         )
-        sure, why = self._sure
+        sure, why = self._sure()
         tiles += f'<div class="tile"><b>{sure}</b><span>likely to be on the front</span></div>'
         return (
             f'<p class="says">Take {design}.</p><div class="tiles">{tiles}</div>'
             f"<p>{self._why()} {_e(why)} {self.evidence.in_short()}</p>"
             f"<p>{self._best_of_each()}</p>"
-            f'<p class="note">{" ".join(map(_e, notes_of(self.space)))}</p>'
-            f"<p><code>python -m sweeper show {_e(self.name)} {row['key'][:10]}</code></p>"
+            f'<p class="note">{" ".join(map(_e, found.notes))}</p>'
+            f"<p><code>python -m sweeper show {_e(found.name)} {row['key'][:SHOWN]}</code></p>"
         )
 
     def _why(self) -> str:
-        equal = int(self.front["equivalents"][self.chosen])
+        found = self.answers
+        equal = found.best["equivalents"]
         others = f" {equal - 1:,} further designs measure exactly the same." if equal > 1 else ""
-        met = f" among those with <code>{_e(self.where)}</code>" if self.where else ""
+        met = f" among those with <code>{_e(found.where)}</code>" if found.where else ""
         return (
-            f"It is the knee of the Pareto front: of {len(self.front):,} designs that nothing "
-            f"beats in {_listed(list(self.objectives))} together{met}, it is nearest to the best "
+            f"It is the knee of the Pareto front: of {len(found.front):,} designs that nothing "
+            f"beats in {_listed(list(found.objectives))} together{met}, it is nearest to the best "
             f"of each.{others}"
         )
 
-    @functools.cached_property
     def _sure(self) -> tuple[str, str]:
-        """The probability that the chosen design is on the front, and what it rests on."""
+        """Return the probability that the chosen design is on the front, and what it rests on."""
+        found = self.answers
         stated = [
             n
-            for n in self.objectives
-            if f"{n}_lo" in self.front.columns and not self.front[f"{n}_lo"].has_nulls()
+            for n in found.objectives
+            if f"{n}_lo" in found.front.columns and not found.front[f"{n}_lo"].has_nulls()
         ]
-        bands = {n: self.band for n in self.objectives if n not in stated}
+        bands = {n: self.band for n in found.objectives if n not in stated}
         try:
             likely = probable_front(
-                self.results, self.objectives, bands, where=self.where, draws=_DRAWS, limit=5_000
+                found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
             )
         except UserError:  # an objective that no logarithm describes
             return "-", ""
-        row = self.front.row(self.chosen, named=True)
-        names = [*self.space.axes]
-        match = likely.filter(pl.all_horizontal(pl.col(n).eq_missing(row[n]) for n in names))
+        match = likely.filter(alike(found.best, found.space.axes))
         share = float(match["p_front"][0]) if len(match) else 0.0
         source = (
             "by the intervals the simulator states"
@@ -136,14 +102,14 @@ class Content:
         return f"{share:.0%}", f"That share of draws keeps it on the front {source}."
 
     def _best_of_each(self) -> str:
-        said = []
-        for name, direction in self.objectives.items():
-            value = self.front[name].min() if direction == "min" else self.front[name].max()
-            row = self.front.filter(pl.col(name) == value).row(0, named=True)
+        said, front, best = [], self.answers.front, self.answers.best
+        for name, direction in self.answers.objectives.items():
+            value = front[name].min() if direction == "min" else front[name].max()
+            row = front.filter(pl.col(name) == value).row(0, named=True)
             differs = [
                 f"{_e(a)} {self._human(a, row[a])}"
-                for a in self.space.varied
-                if row[a] != self.front[a][self.chosen]
+                for a in self.answers.space.varied
+                if row[a] != best[a]
             ]
             how = " with " + ", ".join(differs) if differs else ", the same design"
             word = "Lowest" if direction == "min" else "Highest"
@@ -152,12 +118,10 @@ class Content:
 
     def sensitivity(self) -> str:
         """Return, for each objective, the share of its variance that each axis explains alone."""
-        blocks = []
-        for name in self.objectives:
+        blocks, axes = [], list(self.answers.space.varied)
+        for name in self.answers.objectives:
             try:
-                found = effects.sensitivity(
-                    self.results, name, list(self.space.varied), where=self.where
-                )
+                found = sensitivity(self.answers.results, name, axes, where=self.answers.where)
             except UserError:
                 continue
             bars = [
@@ -175,51 +139,43 @@ class Content:
 
     def waterfall(self) -> str:
         """Return what became of the points, from the whole space to the front."""
-        bars: list[tuple[str, float, str]] = [("points of the space", self.space.size, "")]
-        bars += [(f"− {text}", count, "lost") for text, count in self.space.removed().items()]
-        counted = self.results.group_by(pl.col("status").cast(pl.String)).len().collect()
-        status = dict(counted.rows())
-        word = pl.col("reason").cast(pl.String).str.split(":").list.first().alias("word")
-        bad = self.results.filter(pl.col("status").cast(pl.String) != "ok")
-        reasons = bad.group_by(word).len().sort("len", descending=True).collect().rows()
-        bars += [(f"− {reason or 'no reason given'}", count, "lost") for reason, count in reasons]
-        bars.append(("feasible", status.get("ok", 0), ""))
-        if self.where:
-            met = self.results.filter(pl.col("status").cast(pl.String) == "ok")
-            count = int(met.filter(pl.sql_expr(self.where)).select(pl.len()).collect().item())
-            bars.append((f"with {self.where}", count, ""))
-        bars.append(("on the front", len(self.front), ""))
-        asked = sum(status.values())
-        left = self.space.size - sum(self.space.removed().values()) - asked
+        found, space = self.answers, self.answers.space
+        removed = space.removed()
+        bars: list[tuple[str, float, str]] = [("points of the space", space.size, "")]
+        left = space.size - sum(removed.values()) - sum(found.status.values())
         if left > 0:
-            bars.insert(1, ("− not sampled", left, "lost"))
+            bars.append(("− not sampled", left, "lost"))
+        bars += [(f"− {text}", count, "lost") for text, count in removed.items()]
+        bars += [(f"− {reason}", count, "lost") for reason, count in found.reasons.items()]
+        bars.append(("feasible", found.status.get("ok", 0), ""))
+        if found.where:
+            met = qualifying(found.results, where=found.where).select(pl.len()).collect().item()
+            bars.append((f"with {found.where}", met, ""))
+        bars.append(("on the front", len(found.front), ""))
         return _bars(
             [(label, count, f"{int(count):,}") for label, count, _ in bars],
-            float(self.space.size),
+            float(space.size),
             lost={label for label, _, kind in bars if kind},
         )
 
     def table(self) -> str:
         """Return the front, the chosen design marked; rows refer to the picture by number."""
-        chosen = [a for a in self.space.varied if self.front[a].n_unique() > 1]
-        names = ["key", *chosen, *self.objectives, "equivalents"]
-        head = "".join(f"<th>{_e(n)}</th>" for n in names)
-        step = max(1, -(-len(self.front) // _TABLE))
-        kept = sorted({*range(0, len(self.front), step), self.chosen})
+        found, front = self.answers, self.answers.front
+        chosen = [a for a in found.space.varied if front[a].n_unique() > 1]
+        names = [*chosen, *found.objectives, "equivalents"]
+        head = "".join(f"<th>{_e(n)}</th>" for n in ("key", *names))
+        step = max(1, -(-len(front) // _TABLE))
+        kept = sorted({*range(0, len(front), step), found.knee})
         lines = []
         for i in kept:
-            row = self.front.row(i, named=True)
-            cells = f"<td><code>{row['key'][:10]}</code></td>" + "".join(
-                f"<td>{self._human(n, row[n])}</td>" for n in names[1:]
+            row = front.row(i, named=True)
+            cells = f"<td><code>{row['key'][:SHOWN]}</code></td>" + "".join(
+                f"<td>{self._human(n, row[n])}</td>" for n in names
             )
-            mark = ' class="chosen"' if i == self.chosen else ""
+            mark = ' class="chosen"' if i == found.knee else ""
             lines.append(f'<tr data-row="{i}" tabindex="0"{mark}>{cells}</tr>')
-        more = (
-            f'<p class="note">{len(kept)} of {len(self.front)} designs of the front.</p>'
-            if step > 1
-            else ""
-        )
-        return _scrolled(head, lines) + more
+        more = f'<p class="note">{len(kept)} of {len(front)} designs of the front.</p>'
+        return _scrolled(head, lines) + (more if step > 1 else "")
 
     def accuracy(self) -> str:
         """Return the checks of the simulators that were used, on rows outside their fits."""
@@ -240,12 +196,13 @@ class Content:
 
     def provenance(self) -> str:
         """Return what the results were made with and where they are."""
-        simulator = load_simulator(self.space.simulator)
-        fixed = {n: v[0] for n, v in self.space.axes.items() if n not in self.space.varied and v[0]}
+        found, space = self.answers, self.answers.space
+        fixed = {n: v[0] for n, v in space.axes.items() if n not in space.varied and v[0]}
+        versions = json.loads((found.folder / "versions.json").read_text(encoding="utf-8"))
         said = {
-            "simulator": f"{self.space.simulator}, version {simulator.version}",
-            "results": self.files,
-            **self.versions,
+            "simulator": f"{space.simulator}, version {found.simulator.version}",
+            "results": f"{found.store.results}/*.parquet",
+            **versions,
             "fixed": json.dumps(fixed, default=str),
         }
         lines = "".join(f"<dt>{_e(k)}</dt><dd>{_e(str(v))}</dd>" for k, v in said.items())
@@ -261,10 +218,7 @@ class Content:
         return {stem: sorted(points) for stem, points in found.items() if len(points) >= 3}
 
     def _human(self, name: str, value: Any) -> str:
-        unit = self.columns.get(name, ("", "", ""))[1]
-        if isinstance(value, int) and not isinstance(value, bool) and name in self.objectives:
-            value = float(value)
-        return _e(human(value, unit))
+        return _e(self.answers.scaled(name, value))
 
 
 def _e(text: object) -> str:

@@ -613,9 +613,10 @@ function fill() {
   offer("front-x", all, objectives[0]);
   offer("front-y", all, objectives[1] || objectives[0]);
   offer("front-c", [...all, ...axes.filter((n) => !all.includes(n))], objectives[2], "none");
-  const load = ordered.includes("qps") ? "qps" : ordered[ordered.length - 1] || axes[0];
+  const [asked, carried] = meta.load || [];
+  const load = ordered.includes(asked) ? asked : ordered[ordered.length - 1] || axes[0];
   offer("curve-axis", axes, load);
-  offer("curve-x", all, columns.has("tokens_per_s") && load === "qps" ? "tokens_per_s" : load);
+  offer("curve-x", all, columns.has(carried) && load === asked ? carried : load);
   offer("curve-y", all, objectives[0]);
   const long = [...axes].sort((a, b) => cells(columns.get(b)).count - cells(columns.get(a)).count);
   offer("heat-x", axes, long[0]);

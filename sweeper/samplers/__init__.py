@@ -1,7 +1,8 @@
-"""A sampler picks points in rounds. It reads results from the store, which is the only memory.
+"""Samplers pick points in rounds; they read results from the store, which is the only memory.
 
 A grid is one endless lazy round; a search is one round per generation. A sampler's name is the name
-of its file, and its fields are its options on the command line.
+of its file, and its fields are its options on the command line: `grid`, `random`, `sobol`. The
+bisection in `_capacity` is not chosen by name but by an axis that asks for a capacity.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import polars as pl
 
 from simulators.core.folder import Folder
 from simulators.core.modules import load_from
-from sweeper.space import DesignSpace
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch
 
 SAMPLERS = Folder("sampler", "samplers", ".py", package="sweeper")
 

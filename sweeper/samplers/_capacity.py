@@ -1,4 +1,4 @@
-"""The largest value of one axis that still meets a condition, for every combination of the others.
+"""Bisection for the largest value of one axis that still meets a condition, whatever the others.
 
 What meets a service-level objective at some load meets it at a lower one, up to noise, so the
 limit is found by bisection over a ladder of values 2.5 % apart. Each round probes every combination
@@ -8,29 +8,31 @@ that is still open; probes are ordinary points, and land in the store with their
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from simulators.core.contract import load_simulator
+from simulators.core.errors import UserError
+from simulators.core.questions import CarriesLoad
 from sweeper.samplers import Results
 from sweeper.samplers.random import allowed, in_blocks
-from sweeper.space import DesignSpace, Index
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.factors import mapping
+from sweeper.space.notation import is_capacity
+from sweeper.space.objectives import condition_of
+from sweeper.space.spans import Batch, Index, Mask
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bisects one axis of a space.
+    """Bisects one axis of a space."""
 
-    Args:
-        axis: the load; its values ascend.
-        slo: an SQL condition over results, true where the load is still borne.
-    """
-
-    axis: str
-    slo: str
+    axis: str  # the load; its values ascend
+    slo: str  # an SQL condition over results, true where the load is still borne
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield one round of probes per halving; none that is decided already."""
@@ -64,20 +66,41 @@ class Capacity:
 
     def _verdicts(
         self, space: DesignSpace, results: pl.LazyFrame, probes: Index
-    ) -> tuple[
-        np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]
-    ]:
+    ) -> tuple[Mask, Mask]:
         """Return for each probe whether it met the condition, and whether it could be built."""
         ok = pl.col("status").cast(pl.String)
-        names = [name for factor in space.factors for name in factor.columns]
         rows = results.select(
-            *names,
+            *space.axes,
             __met=(pl.sql_expr(self.slo) & (ok == "ok")).fill_null(value=False),
             __possible=ok != "infeasible",
         ).collect()
-        index = space.index_of(rows.select(names))
+        index = space.index_of(rows)
         order = np.argsort(index)
         place = order[np.clip(np.searchsorted(index[order], probes), 0, len(order) - 1)]
         known = index[place] == probes
         met = rows["__met"].to_numpy()[place] & known
         return met, rows["__possible"].to_numpy()[place] & known
+
+
+def capacity_search(written: Mapping[str, Any], space: DesignSpace) -> Capacity | None:
+    """Return the bisection of the axis that asks for a capacity, if one does."""
+    asked = [name for name, values in mapping(written, "axes").items() if is_capacity(values)]
+    slo = condition_of(written, "slo", space)
+    if len(asked) > 1:
+        raise UserError(f"only one axis can ask for a capacity, not {' and '.join(asked)}")
+    if not asked:
+        if slo is not None:
+            raise UserError(
+                "`slo` is met by bisection: write an axis as capacity 0.1..64, or use `where`"
+            )
+        return None
+    axis = asked[0]
+    if slo is None:
+        simulator = load_simulator(space.simulator)
+        example = ""
+        if isinstance(simulator, CarriesLoad):
+            example = f", such as slo: {simulator.deadlines}"
+        raise UserError(f"axis '{axis}' asks for a capacity, so the space needs an `slo:`{example}")
+    if any(axis in f.columns and len(f.columns) > 1 for f in space.factors):
+        raise UserError(f"axis '{axis}' asks for a capacity and cannot be zipped with others")
+    return Capacity(axis, slo)

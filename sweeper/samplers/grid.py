@@ -1,4 +1,4 @@
-"""Every point, in order: neighbours share what is dear to set up."""
+"""The grid sampler: every point, in order, so that neighbours share what is dear to set up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sweeper.samplers import Results
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Span
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""Points picked uniformly, without repeats, among those the constraints allow."""
+"""The random sampler: points drawn uniformly, without repeats, that the constraints allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulators.core.errors import UserError
 from sweeper.samplers import Results
-from sweeper.space import DesignSpace, Index
-from sweeper.store import Batch
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Index
 
 BLOCK = 4096
 """Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""
@@ -29,29 +29,25 @@ class Random:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_options(self.points, self.seed)
+        if self.points < 1:
+            raise UserError(f"sampler.points={self.points}: a sample has at least one point")
+        if self.seed < 0:
+            raise UserError(f"sampler.seed={self.seed}: a seed is not negative")
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the draw looks at no results
         """Yield one round of blocks."""
-        yield in_blocks(self._draw(space))
+        yield in_blocks(self.draw(space))
 
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the space."""
         return min(self.points, len(space))
 
-    def _draw(self, space: DesignSpace) -> Index:
+    def draw(self, space: DesignSpace) -> Index:
+        """Return the numbers of the points, in the order drawn."""
         random = np.random.default_rng(self.seed)
         if len(space) <= 4 * self.points:
             return allowed(space, random.permutation(len(space)))[: self.points]
         return first_distinct(space, self.points, lambda n: random.integers(len(space), size=n))
-
-
-def check_options(points: int, seed: int) -> None:
-    """Raise `UserError` unless so many points can be drawn with this seed."""
-    if points < 1:
-        raise UserError(f"sampler.points={points}: a sample has at least one point")
-    if seed < 0:
-        raise UserError(f"sampler.seed={seed}: a seed is not negative")
 
 
 def in_blocks(index: Index) -> Iterator[Batch]:
@@ -66,12 +62,11 @@ def allowed(space: DesignSpace, index: Index) -> Index:
     return index if kept is None else index[kept]
 
 
-def first_distinct(space: DesignSpace, count: int, draw: object) -> Index:
+def first_distinct(space: DesignSpace, count: int, draw: Callable[[int], Index]) -> Index:
     """Return the first `count` distinct allowed numbers of a sequence of draws.
 
     Gives up after as many draws as there are points, when few are allowed.
     """
-    assert callable(draw)
     found = np.empty(0, np.int64)
     drawn = 0
     while len(found) < count and drawn < max(len(space), 16 * count):

@@ -1,4 +1,4 @@
-"""Points that fill the space evenly: every prefix of a Sobol sequence covers every axis.
+"""The Sobol sampler: points that fill the space evenly, as every prefix of the sequence does.
 
 Sobol (1967), in Gray-code order (Antonov and Saleev, 1979), with the direction numbers of Joe and
 Kuo, "Constructing Sobol sequences with better two-dimensional projections" (2008), and a random
@@ -7,17 +7,15 @@ digital shift, which keeps the evenness and makes seeds differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
-from sweeper.samplers import Results
-from sweeper.samplers.random import allowed, check_options, first_distinct, in_blocks
-from sweeper.space import DesignSpace
-from sweeper.store import Batch
+from sweeper.samplers.random import Random, allowed, first_distinct
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Index
 
 _BITS = 31
 
@@ -34,7 +32,7 @@ _JOE_KUO: tuple[tuple[int, tuple[int, ...]], ...] = (
 
 
 @dataclass(frozen=True)
-class Sobol:
+class Sobol(Random):
     """An evenly spread sample.
 
     Args:
@@ -43,20 +41,15 @@ class Sobol:
     """
 
     points: int = 1024
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        check_options(self.points, self.seed)
-
-    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the sequence looks at no results
-        """Yield one round of blocks."""
+    def draw(self, space: DesignSpace) -> Index:
+        """Return the numbers of the points, in the order of the sequence."""
         if self.points >= len(space):
-            yield in_blocks(allowed(space, np.arange(len(space))))
-            return
+            return allowed(space, np.arange(len(space)))
         sizes = [len(factor) for factor in space.factors if len(factor) > 1]
         start = 0
 
-        def draw(count: int) -> NDArray[np.int64]:
+        def numbers(count: int) -> Index:
             nonlocal start
             unit = sequence(len(sizes), start, count, self.seed)
             start += count
@@ -65,24 +58,13 @@ class Sobol:
                 index = index * size + (unit[:, j] * size).astype(np.int64)
             return index
 
-        yield in_blocks(first_distinct(space, self.points, draw))
-
-    def size(self, space: DesignSpace) -> int:
-        """Return the number of points asked for, at most the space."""
-        return min(self.points, len(space))
+        return first_distinct(space, self.points, numbers)
 
 
 def sequence(dimensions: int, start: int, count: int, seed: int | None) -> NDArray[np.float64]:
     """Return rows `start` to `start + count` of the sequence, each number in [0, 1).
 
-    Args:
-        dimensions: columns.
-        start: rows to skip.
-        count: rows.
-        seed: of the digital shift; None for the plain sequence, which begins with a row of zeros.
-
-    Raises:
-        UserError: more dimensions than there are direction numbers for.
+    Without a seed of the digital shift it is the plain sequence, which begins with a row of zeros.
 
     >>> sequence(2, 0, 4, None).tolist()
     [[0.0, 0.0], [0.5, 0.5], [0.75, 0.25], [0.25, 0.75]]

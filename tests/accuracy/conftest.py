@@ -1,18 +1,27 @@
-"""Checks that several files look at are computed once."""
+"""Claims that several files look at are computed once."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import pytest
 
-from lab.claims.composition.forward_passes import checks
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
+from sweeper.commands.validate import run
+
+Lines = dict[str, Check]
 
 
 @pytest.fixture(scope="session")
-def composition() -> dict[str, Check]:
-    """The checks of whole passes and graphs on rows nothing was fitted to, by name."""
-    reference = reference_folder()
-    if reference is None:
+def claimed() -> Callable[[str], Lines]:
+    """The lines of a room on rows nothing was fitted to, by name."""
+    if reference_folder() is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    return {check.name: check for check in checks(reference, "test")}
+
+    @functools.cache
+    def lines(room: str) -> Lines:
+        return {check.name: check for check in run(room, None, "test")}
+
+    return lines

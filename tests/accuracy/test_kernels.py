@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.claims.kernels.fp32_kernels import checks
 from lab.tables.kernels.fused_kernels import TABLES
-from simulators.core.calibration import (
-    provenance_of,
-    read_calibration,
-    reference_folder,
-    verify_measured,
-)
+from simulators.core.calibration import fitted_tables, reference_folder, sha256_of
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.boards import boards
@@ -24,13 +19,8 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["k
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Check]:
-    reference = reference_folder()
-    if reference is None:
-        pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    if not (reference / "gpu_kernels" / "gemm.parquet").is_file():
-        pytest.skip(f"gpu_kernels is not in {reference}")
-    return {check.name: check for check in checks(reference, "test")}
+def found(claimed: Callable[[str], dict[str, Check]]) -> dict[str, Check]:
+    return claimed("kernels")
 
 
 @pytest.mark.slow
@@ -80,13 +70,13 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    for board in boards():
-        file = calibration_file("fp32", board.name)
-        assert file is not None
-        verify_measured(provenance_of(read_calibration(file), file), reference)
-    others = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
-    for file in (file for kind in others for files in kind for file in files):
-        verify_measured(provenance_of(read_calibration(file), file), reference)
+    files = [calibration_file("fp32", board.name) for board in boards()]
+    assert None not in files
+    kinds = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
+    files += [file for kind in kinds for found in kind for file in found]
+    for name, digest in fitted_tables(filter(None, files)):
+        if (reference / name).is_file():
+            assert sha256_of(reference / name) == digest, name
 
 
 def test_calibrations_of_all_rooms_stay_modest() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulators.collectives.traces.matching import nodes_of_ranks
+from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Operator
-from simulators.collectives.traces.timeline import Timeline, graph_of, timeline
+from simulators.collectives.traces.timeline import Timeline, timeline
 from simulators.core.errors import UserError
 
 
@@ -30,7 +30,7 @@ def recv(ident: int, name: str, peer: int, *after: int, tag: int = 0) -> Operato
 
 
 def run(*programs: list[Operator], talk_ns: int = 100) -> Timeline:
-    return timeline(graph_of(nodes_of_ranks(dict(enumerate(programs)), lambda o: talk_ns)))
+    return timeline(nodes_of(dict(enumerate(programs)), lambda o, rank: talk_ns))
 
 
 def test_a_pipeline_of_two_stages_waits_for_what_is_sent() -> None:
@@ -81,7 +81,7 @@ def test_what_became_ready_last_goes_first_if_so_wished() -> None:
         compute(0, "a", 10), gather(1, "one", 0), gather(2, "two", 0), compute(3, "b", 50, 0),
         gather(4, "three", 3),
     ]  # fmt: skip
-    graph = graph_of(nodes_of_ranks({0: program}, lambda o: 100))
+    graph = nodes_of({0: program}, lambda o, rank: 100)
     assert timeline(graph, "fifo").start_ns[[1, 2, 4]].tolist() == [10, 110, 210]
     assert timeline(graph, "lifo").start_ns[[1, 2, 4]].tolist() == [210, 10, 110]
     with pytest.raises(UserError, match="did you mean 'fifo'"):

@@ -10,7 +10,7 @@ import pytest
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.simulator import SIMULATOR
 from simulators.core.errors import UnknownNameError
-from simulators.dataflow.device import price
+from simulators.dataflow.price import price
 from simulators.workload.operators import Gemm
 from tests.composition.test_iteration import replica
 from tests.composition.test_simulator import evaluate

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac
 from simulators.core.errors import UserError
-from simulators.dataflow.access import distinct_sums, work_for
-from simulators.dataflow.costs import evaluate
-from simulators.dataflow.energy import Evaluation, evaluated, machine_of
-from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode, nest_of
-from simulators.dataflow.search import primes_of
+from simulators.dataflow.access.exact_counts import distinct_sums
+from simulators.dataflow.energy.charges import evaluate
+from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
+from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, decode, encode
+from simulators.dataflow.search.map_space import primes_of
 from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.walker import cycles, walk
@@ -81,7 +81,7 @@ def nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
 def test_the_closed_form_counts_what_a_walk_counts(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
-    result = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+    result = evaluated(mapping, layer, accelerator)
     if result == "loops_exceed_array":
         return
     assert isinstance(result, Evaluation)
@@ -123,7 +123,7 @@ def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(nest: tuple[Layer,
     )
     assume(instances * layer.macs < 1000)
     accelerator = machine(len(mapping.levels))
-    result = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+    result = evaluated(mapping, layer, accelerator)
     if result == "loops_exceed_array":
         return
     assert isinstance(result, Evaluation)
@@ -143,10 +143,8 @@ def test_compiled_and_plain_agree_bit_for_bit(nest: tuple[Layer, Mapping]) -> No
     loops, keep = encode(mapping, layer, accelerator)
     answers = []
     for run in (evaluate, evaluate.py_func):
-        counts = np.zeros((keep.size, 3, 3), np.int64)
-        out = np.zeros(4)
-        work = work_for(keep.size, len(layer.dims))
-        verdict = run(nest_of(layer), machine_of(accelerator), loops, keep, work, counts, out)
+        counts, out = np.zeros((keep.size, 3, 3), np.int64), np.zeros(4)
+        verdict = run(problem_of(layer, accelerator), loops, keep, counts, out)
         answers.append((verdict, counts.tolist(), out.tolist()))
     assert answers[0] == answers[1]
 
@@ -156,12 +154,8 @@ def test_compiled_and_plain_agree_bit_for_bit(nest: tuple[Layer, Mapping]) -> No
 def test_a_mapping_survives_encoding(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
-    loops, keep = encode(mapping, layer, accelerator)
-    again, kept = encode(decode(loops, keep, layer, accelerator), layer, accelerator)
-    first, second = (
-        evaluated(one, two, layer, accelerator) for one, two in ((loops, keep), (again, kept))
-    )
-    assert first == second
+    again = decode(*encode(mapping, layer, accelerator), layer, accelerator)
+    assert evaluated(again, layer, accelerator) == evaluated(mapping, layer, accelerator)
 
 
 @given(m=st.integers(1, 9), n=st.integers(1, 9), a=st.integers(1, 12), b=st.integers(1, 12))
@@ -178,7 +172,7 @@ def test_a_network_in_stages_sends_shared_diagonals_twice() -> None:
     mapping = Mapping((LevelLoops("L0", ALL, (), (("Q", 4),), (("S", 3),)), LevelLoops("L1", ALL)))
     reads = []
     for accelerator in (plain, staged):
-        result = evaluated(*encode(mapping, layer, accelerator), layer, accelerator)
+        result = evaluated(mapping, layer, accelerator)
         assert isinstance(result, Evaluation)
         reads += [t.reads for t in result.traffic if (t.level, t.tensor) == ("L0", "Inputs")]
     assert reads == [6, 12]
@@ -192,7 +186,7 @@ def test_bandwidth_stretches_time_and_not_energy() -> None:
     mapping = Mapping(
         (LevelLoops("L0", ALL, (("N", 8), ("M", 8))), LevelLoops("L1", ALL, (("C", 8),)))
     )
-    one, other = (evaluated(*encode(mapping, layer, a), layer, a) for a in (free, tight))
+    one, other = (evaluated(mapping, layer, a) for a in (free, tight))
     assert isinstance(one, Evaluation)
     assert isinstance(other, Evaluation)
     words = sum(t.reads + t.fills + t.updates for t in one.traffic if t.level == "L0")

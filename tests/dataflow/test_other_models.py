@@ -1,4 +1,4 @@
-"""Systolic arrays, named dataflows, densities: cases worked out by hand and laws."""
+"""Densities and sparse tensor cores: cases worked out by hand and laws."""
 
 from __future__ import annotations
 
@@ -8,54 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.parity.maestro import Window, named_cycles
-from lab.parity.scale_sim import DATAFLOWS, systolic_cycles
-from lab.parity.sparse_tensor_cores import SparseProduct, tensor_core_cycles
-from simulators.core.errors import UserError
-from simulators.dataflow.sparse import (
-    Density,
-    empty_chance,
+from lab.parity.sparse_tensor_cores import (
+    SparseProduct,
     expected_groups,
-    metadata_bits,
     nonzeros,
-    optimised,
+    tensor_core_cycles,
 )
-
-SIZES = st.integers(1, 300)
-
-
-@given(m=SIZES, n=SIZES, k=SIZES, dataflow=st.sampled_from(DATAFLOWS))
-def test_edge_tiles_never_take_longer_than_whole_ones(
-    m: int, n: int, k: int, dataflow: str
-) -> None:
-    whole, own = (
-        systolic_cycles(m, n, k, rows=32, columns=16, dataflow=dataflow, whole_tiles=choice)
-        for choice in (True, False)
-    )
-    assert own <= whole
-    assert whole * 32 * 16 >= m * n * k
-
-
-def test_draining_takes_one_more_pass_over_the_rows_per_fold() -> None:
-    kept, drained = (
-        systolic_cycles(64, 64, 10, rows=32, columns=32, dataflow="os", drain=choice)
-        for choice in (False, True)
-    )
-    assert drained - kept == 4 * 32
-
-
-def test_a_network_fast_enough_leaves_only_the_multiplies() -> None:
-    layer = Window(k=8, c=64, r=3, s=3, p=4, q=4)
-    cycles = named_cycles("kc_p", layer, elements=256, noc_words_per_cycle=1e9)
-    assert cycles == 8 // 4 * 16 * (9 + 1)
-
-
-@pytest.mark.parametrize("name", ["kc_p", "ck_p", "yx_p"])
-def test_twice_the_elements_are_never_slower(name: str) -> None:
-    layer = Window(k=100, c=70, r=3, s=3, p=20, q=20)
-    assert named_cycles(name, layer, elements=512, noc_words_per_cycle=1e9) <= named_cycles(
-        name, layer, elements=256, noc_words_per_cycle=1e9
-    )
+from simulators.core.errors import UserError
+from simulators.dataflow.sparsity.densities import Density, empty_chance, metadata_bits
 
 
 @given(tile=st.integers(1, 30), more=st.integers(0, 60), share=st.floats(0, 1))
@@ -79,12 +39,6 @@ def test_formats_cost_the_bits_they_need() -> None:
     assert metadata_bits("coordinate", 64, 16) == 16 * 6
     assert metadata_bits("run_length", 64, 16, word_bits=4) == 64
     assert metadata_bits("none", 64, 16) == 0
-
-
-def test_gating_saves_energy_and_skipping_time_too() -> None:
-    half, quarter = Density("structured", n=2, m=4), Density("uniform", 0.25)
-    assert (optimised("gating", half).cycles, optimised("gating", half).energy) == (1.0, 0.5)
-    assert optimised("skipping", half, quarter).cycles == 0.125
 
 
 def test_packed_lanes_take_whole_rounds() -> None:

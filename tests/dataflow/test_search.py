@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac, load_accelerator
 from simulators.core.errors import Infeasible, UserError
-from simulators.dataflow.access import work_for
-from simulators.dataflow.costs import CYCLES, ENERGY_PJ, evaluate_all
-from simulators.dataflow.energy import machine_of
-from simulators.dataflow.mapping import nest_of
-from simulators.dataflow.objective import objective
-from simulators.dataflow.search import Constraints, bounds, find, primes_of
-from simulators.dataflow.templates import SPREAD, hints_for, read_constraints
+from simulators.dataflow.access.arrays import FEASIBLE
+from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
+from simulators.dataflow.energy.evaluation import problem_of
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.search.constraints import Constraints, read_constraints
+from simulators.dataflow.search.map_space import primes_of
+from simulators.dataflow.search.mapper import bounds, find
+from simulators.dataflow.search.named_dataflows import SPREAD, hints_for
+from simulators.dataflow.search.objective import objective
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")
@@ -55,19 +57,13 @@ def least_edp(layer: Layer, accelerator: Accelerator) -> float:
         placed[loops.tobytes()] = loops
     orders = list(itertools.permutations(range(dims)))
     masks = {sum(1 << ALL.index(t) for t in keep) for keep in accelerator.levels[1].may_keep}
-    nest, machine = nest_of(layer), machine_of(accelerator)
-    work, counts = work_for(levels, dims), np.zeros((levels, 3, 3), np.int64)
-    best = math.inf
+    problem, counts = problem_of(layer, accelerator), np.zeros((levels, 3, 3), np.int64)
+    best, out, keep = math.inf, np.zeros(4), np.full(levels, 7, np.int64)
     for loops in placed.values():
-        batch = np.repeat(loops[None], len(orders) ** 2 * len(masks), axis=0)
-        keeps = np.full((len(batch), levels), 7, np.int64)
-        for row, (one, two, mask) in enumerate(itertools.product(orders, orders, sorted(masks))):
-            batch[row, 0, 1], batch[row, 1, 1], keeps[row, 1] = one, two, mask
-        out = np.full((len(batch), 4), np.inf)
-        verdicts = np.zeros(len(batch), np.int64)
-        evaluate_all(nest, machine, batch, keeps, work, counts, out, verdicts)
-        edp = (out[:, ENERGY_PJ] * out[:, CYCLES])[verdicts == 0]
-        best = min(best, float(edp.min()) if edp.size else math.inf)
+        for one, two, mask in itertools.product(orders, orders, sorted(masks)):
+            loops[0, 1], loops[1, 1], keep[1] = one, two, mask
+            if evaluate(problem, loops, keep, counts, out) == FEASIBLE:
+                best = min(best, float(out[ENERGY_PJ] * out[CYCLES]))
     return best
 
 

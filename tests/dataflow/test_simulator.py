@@ -11,11 +11,11 @@ import pytest
 from simulators.catalog.accelerator import ACCELERATORS, load_accelerator, resized
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.dataflow.energy import area_mm2, machine_of
-from simulators.dataflow.mapping import read_mapping
-from simulators.dataflow.networks import layers_of, network, network_names
+from simulators.dataflow.energy.technology import area_mm2, machine_of
+from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.mapping.networks import layers_of, network, network_names
+from simulators.dataflow.search.named_dataflows import SPREAD
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from simulators.dataflow.templates import SPREAD
 from sweeper.testing import check_simulator
 
 FC = {"network": "resnet50", "layer": "fc", "evaluations": 2000}

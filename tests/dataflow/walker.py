@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from simulators.catalog.accelerator import TENSORS
-from simulators.dataflow.mapping import Mapping
+from simulators.dataflow.mapping.loop_nest import Mapping
 from simulators.workload.loop_nest import Layer, Tensor
 from tests.dataflow.interpreter import Counts, Loop, Word, loops_of
 

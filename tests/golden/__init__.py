@@ -18,11 +18,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from simulators.core.contract import WarmsUp, load_simulator
-from sweeper import config, places
-from sweeper.commands.spaces import read_space
-from sweeper.keys import define, keys
-from sweeper.space import DesignSpace
-from sweeper.work import evaluate
+from sweeper.engines.task import evaluate
+from sweeper.space import shipped_files
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.objectives import objectives
+from sweeper.space.space_file import read_space
+from sweeper.store.keys import define, keys
 
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
@@ -35,15 +36,15 @@ _MOST = 4096
 
 def version_of(name: str) -> int:
     """Return the version of the simulator that answers a space."""
-    return load_simulator(read_space(places.spaces()[name])["simulator"]).version
+    return load_simulator(read_space(shipped_files.spaces()[name])["simulator"]).version
 
 
 def rows_of(name: str) -> pl.DataFrame:
     """Evaluate a few points spread over a space: what varies, the verdict and the objectives."""
-    written = read_space(places.spaces()[name])
-    space = config.space_of(written)
+    written = read_space(shipped_files.spaces()[name])
+    space = space_of(written)
     where, results = _evaluated(space, POINTS)
-    wanted = [n for n in config.objectives(written, space) if n in results.columns]
+    wanted = [n for n in objectives(written, space) if n in results.columns]
     outcome = results.select(pl.col("status").cast(pl.String), *wanted)
     return space.points(where).select(space.varied).hstack(outcome.get_columns())
 
@@ -53,7 +54,7 @@ def digests_of(name: str) -> dict[str, str]:
 
     Numbers count by seven digits: other processors round otherwise in the last ones.
     """
-    space = config.space_of(read_space(places.spaces()[name]))
+    space = space_of(read_space(shipped_files.spaces()[name]))
     where, results = _evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
     columns = {"key": keys(define(space), space.points(where)), **results.to_dict()}
     return {column: _digest(values) for column, values in sorted(columns.items())}

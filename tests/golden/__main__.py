@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from sweeper import places
+from sweeper.space import shipped_files
 from tests.golden import write
 
-for name in sys.argv[1:] or places.spaces():
+for name in sys.argv[1:] or shipped_files.spaces():
     write(name)

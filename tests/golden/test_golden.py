@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from sweeper import places
+from sweeper.space import shipped_files
 from tests.golden import DIGESTS, digests_of, file_of, read, rows_of, version_of
 
-NAMES = [name for name in places.spaces() if file_of(name).exists()]
+NAMES = [name for name in shipped_files.spaces() if file_of(name).exists()]
 
 
 @pytest.mark.slow

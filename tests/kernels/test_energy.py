@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import fitted_digests
+from simulators.core.calibration import fitted_tables
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.energy import energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
@@ -58,6 +58,7 @@ def test_boards_of_one_architecture_share_their_parts_and_others_have_chosen_one
 
 
 def test_a_calibration_knows_the_tables_it_rests_on() -> None:
-    digests = fitted_digests(file for files in calibrations("power").values() for file in files)
-    assert len(digests) == 3
-    assert all(len(digest) == 64 for digest in digests)
+    files = [file for found in calibrations("power").values() for file in found]
+    tables = fitted_tables(files)
+    assert len(tables) == 3
+    assert all(len(digest) == 64 for _, digest in tables)

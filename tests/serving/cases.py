@@ -10,24 +10,26 @@ import numpy as np
 
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.batch import (
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.replica import (
     BASE_S,
     DECODE_KV,
     LAST_STAGE_S,
     PRICE,
+    SCHEDULE,
     SLOPE_S,
     STAGE_BASE_S,
     STAGE_S,
     STAGE_SLOPE_S,
     TOKENS,
     UNTIL_KV,
+    View,
+    kernel,
 )
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.replica import SCHEDULE
-from simulators.serving.engine.service import Engine, Limits, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.state import State
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
 """All of them: a new file is under every law from its first day."""
@@ -83,7 +85,7 @@ def run(
     replicas: int = 1,
     allowed: Limits | None = None,
     **more: object,
-) -> World:
+) -> State:
     """Serve requests at a linear price."""
     if isinstance(scheduler, str):
         allowed = allowed or limits(scheduler)
@@ -105,11 +107,8 @@ def asked_each_time(scheduler: str) -> Scheduler:
     decide = known.schedule
 
     @kernel(SCHEDULE)
-    def schedule(
-        now: float, limits: Ints, pool: Ints, request: Ints, times: Floats, waiting: Ints,
-        idle: Ints, batch: Ints, tokens: Ints,
-    ) -> int:  # fmt: skip
-        decide(now, limits, pool, request, times, waiting, idle, batch, tokens)
+    def schedule(now: float, view: View) -> int:
+        decide(now, view)
         return 1
 
     return Scheduler(schedule, chunked=known.chunked, reserves=known.reserves)

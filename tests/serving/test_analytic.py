@@ -15,15 +15,17 @@ from hypothesis.strategies import integers, sampled_from
 from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.engine.frontend import load_frontend
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
-from simulators.serving.steady.batch_cycle import Engine
+from simulators.serving.steady.columns import Station
 from simulators.serving.steady.queueing import crowd_of
 
 PLAIN = ServingPoint(
     model="llama3_1_8b",
     gpu="h100_sxm",
     fidelity="analytic",
+    frontend="none",
     qps=None,
     max_batch=32,
     prompt_tokens=1024,
@@ -222,9 +224,9 @@ def test_more_running_requests_raise_throughput_and_time_per_token(
     assert more.tpot_mean_s > few.tpot_mean_s  # type: ignore[operator]
 
 
-def engine(rate: float, seats: float) -> Engine:
+def engine(rate: float, seats: float) -> Station:
     one = np.ones(1)
-    return Engine(
+    return Station(
         stages=one,
         seats=seats * one,
         chunked=np.zeros(1, bool),
@@ -260,3 +262,14 @@ def test_facts_of_a_space_of_steady_states_are_those_of_events() -> None:
     points = [PLAIN, replace(PLAIN, fidelity="event", qps=1.0)]
     first, second = SIMULATOR.describe(batch_of(points)).to_pylist()
     assert first == second
+
+
+def test_a_steady_state_has_the_server_before_its_engine() -> None:
+    """A seat that is always taken: the first token comes later by what the server adds."""
+    changes = {"frontend": "auto", "runtime": "vllm"}
+    behind, plain = simulate(replace(PLAIN, **changes)), simulate(replace(PLAIN, runtime="vllm"))
+    server = load_frontend("vllm")
+    added_s = float(server.delay_s(np.array([1024]))[0]) + server.iterations * plain.tpot_mean_s
+    assert behind.ttft_mean_s - plain.ttft_mean_s == pytest.approx(added_s)
+    assert behind.e2e_mean_s - plain.e2e_mean_s == pytest.approx(added_s)
+    assert behind.tokens_per_s == plain.tokens_per_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.serving.demand.arrivals import Requests, requests_of
-from simulators.serving.demand.rate_modulation import Pattern
+from simulators.core.rules import check_point
+from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import load_workload
+from simulators.serving.point import ServingPoint
+
+BASE = ServingPoint(model="", gpu="", workload="chat", qps=2.0, requests=4000)
 
 
 def drawn(**changes: object) -> Requests:
-    settings = {"workload": "chat", "qps": 2.0, "requests": 4000, "seed": 0}
-    return requests_of(**{**settings, **changes})  # type: ignore[arg-type]
+    point = replace(BASE, **changes)  # type: ignore[arg-type]
+    check_point(point)
+    return requests_of(point)
 
 
 def test_a_higher_rate_is_the_same_draw_compressed() -> None:
@@ -43,7 +48,7 @@ def test_another_seed_draws_other_requests() -> None:
 def test_gaps_have_the_rate_and_the_variation_asked_for(
     process: str, burstiness: float, variation: float
 ) -> None:
-    gaps = np.diff(drawn(requests=100_000, process=process, burstiness=burstiness).arrival_s)
+    gaps = np.diff(drawn(requests=100_000, arrivals=process, burstiness=burstiness).arrival_s)
     assert gaps.mean() == pytest.approx(0.5, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.06 * max(variation, 0.1))
 
@@ -62,8 +67,8 @@ def test_chat_answers_are_longer_than_those_to_code() -> None:
         ({"qps": None}, "qps is needed"),
         ({"requests": 0}, "at least 1"),
         ({"seed": -1}, "seed is -1"),
-        ({"process": "poison"}, "did you mean 'poisson'"),
-        ({"process": "gamma", "burstiness": 0.0}, "burstiness is 0"),
+        ({"arrivals": "poison"}, "did you mean 'poisson'"),
+        ({"arrivals": "gamma", "burstiness": 0.0}, "burstiness is 0"),
         ({"workload": "nowhere.csv"}, "No such file"),
     ],
 )
@@ -210,25 +215,25 @@ def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", ["mmpp", "diurnal"])
 def test_a_rate_that_changes_keeps_its_mean(process: str) -> None:
-    pattern = Pattern(burst_ratio=8.0, burst_s=2.0, calm_s=6.0, swing=1.0, period_s=100.0)
-    arrival = drawn(requests=100_000, process=process, pattern=pattern).arrival_s
+    pattern = {"burst_ratio": 8.0, "burst_s": 2.0, "calm_s": 6.0, "swing": 1.0, "period_s": 100.0}
+    arrival = drawn(requests=100_000, arrivals=process, **pattern).arrival_s
     assert np.all(np.diff(arrival) >= 0.0)
     assert 100_000 / arrival[-1] == pytest.approx(2.0, rel=0.05)
-    shorter = drawn(requests=500, process=process, pattern=pattern).arrival_s
+    shorter = drawn(requests=500, arrivals=process, **pattern).arrival_s
     assert np.array_equal(shorter, arrival[:500])
 
 
 def test_bursts_of_equal_rate_and_a_sine_without_swing_are_poisson() -> None:
     even = drawn().arrival_s
     for process in ("mmpp", "diurnal"):
-        same = drawn(process=process, pattern=Pattern(burst_ratio=1.0, swing=0.0)).arrival_s
+        same = drawn(arrivals=process, burst_ratio=1.0, swing=0.0).arrival_s
         assert same == pytest.approx(even, rel=1e-9)
 
 
 def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
     """Index of dispersion of counts over long windows, from Fischer and Meier-Hellstern (1993)."""
-    pattern = Pattern(burst_ratio=9.0, burst_s=1.0, calm_s=3.0)
-    arrival = drawn(requests=400_000, process="mmpp", qps=3.0, pattern=pattern).arrival_s
+    pattern = {"burst_ratio": 9.0, "burst_s": 1.0, "calm_s": 3.0}
+    arrival = drawn(requests=400_000, arrivals="mmpp", qps=3.0, **pattern).arrival_s
     calm, burst = 1.0, 9.0  # their mean over time is 3
     leave_calm, leave_burst = 1.0 / 3.0, 1.0
     both = leave_calm + leave_burst
@@ -240,16 +245,15 @@ def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
 
 
 def test_a_diurnal_rate_is_high_in_the_first_half_of_its_period() -> None:
-    pattern = Pattern(swing=0.8, period_s=10.0)
-    arrival = drawn(requests=200_000, process="diurnal", pattern=pattern).arrival_s
+    pattern = {"swing": 0.8, "period_s": 10.0}
+    arrival = drawn(requests=200_000, arrivals="diurnal", **pattern).arrival_s
     first_half = np.mean(arrival % 10.0 < 5.0)
     assert first_half == pytest.approx(0.5 + 0.8 / np.pi, abs=0.005)
 
 
 def test_a_pattern_that_means_nothing_is_named() -> None:
-    for pattern, message in ((Pattern(swing=1.5), "swing is 1.5"), (Pattern(burst_s=0), "burst_s")):
-        with pytest.raises(UserError, match=message):
-            drawn(process="mmpp", pattern=pattern)
+    with pytest.raises(UserError, match=r"burst_s is 0; it must be positive\nswing is 1\.5"):
+        drawn(arrivals="mmpp", swing=1.5, burst_s=0.0)
 
 
 OUTPUT = '\n[[output]]\ndistribution = "uniform"\nleast = 1\nmost = 5\n'

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.tables.deployments import excluded
-from simulators.composition.deployments import Deployed
-from simulators.composition.family import fit_family
+from lab.fits.driver import main
+from lab.tables.deployments import client_of, excluded
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
+from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA
 from simulators.serving.engine.frontend import load_frontend
 from simulators.serving.engine.replica import RESTARTED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import point_of
+from simulators.serving.measured_deployments import Deployed, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
@@ -35,6 +35,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
     row = {
         "model": "meta-llama/Llama-3.1-70B", "gpu": "h100_sxm", "precision": "fp8",
         "framework": "vllm", "measured_date": "2025-10-29", "suspect_parallelism": False,
+        "suspect_mtp": False,
         "tp_size": 4, "attention_dp_size": 1, "moe_ep_size": 1, "ttft_ms": 100.0,
     }  # fmt: skip
     return row | changes
@@ -42,10 +43,9 @@ def a_row(**changes: Any) -> dict[str, Any]:
 
 def a_deployment(**changes: Any) -> Deployed:
     fields: dict[str, Any] = {
-        "name": "x", "family": ("llama3_1_70b",), "framework": "trtllm", "model": "llama3_1_70b",
-        "gpu": "h100_sxm", "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8",
-        "clients": 16, "prompt": 1024, "output": 1024, "crowded": False, "ttft_s": 0.1,
-        "tpot_s": 0.01, "peer_ttft_s": None, "peer_tpot_s": None, "excluded": "",
+        "framework": "trtllm", "model": "llama3_1_70b", "gpu": "h100_sxm",
+        "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8", "clients": 16, "prompt": 1024,
+        "output": 1024, "ttft_s": 0.1, "tpot_s": 0.01,
     }  # fmt: skip
     return Deployed(**(fields | changes))
 
@@ -58,13 +58,14 @@ def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None
     assert excluded(a_row()) == ""
     assert excluded(a_row(ttft_ms=1e6)) == ""
     assert excluded(a_row(suspect_parallelism=True)) == "parallelism multiplied out"
+    assert excluded(a_row(suspect_mtp=True)) == "speculation suspected"
     assert excluded(a_row(gpu="gb200")) == "batch per rank unclear"
 
 
 def test_a_deployment_is_a_point_of_this_simulator() -> None:
-    point = point_of(a_deployment(prompt=8192), left_out=True)
+    point = point_of(a_deployment(prompt=8192))
     assert point.scheduler == "trtllm"
-    assert point.runtime == "trtllm@llama3_1_70b.h100_sxm"
+    assert point.runtime == "trtllm"
     assert point.chunk_size == 8192 + 256
     assert point.requests == 160
 
@@ -78,8 +79,8 @@ def test_one_client_more_than_seats_waits_for_a_seat() -> None:
 
 
 def test_sglang_never_mixes_prompts_with_decodes() -> None:
-    world = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).world
-    log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+    state = run_of(replace(BASE, scheduler="sglang"), log_rows=4000).state
+    log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
     with_prompts = log["prompt_tokens"] > 0
     assert with_prompts.any()
     assert (log["tokens"][with_prompts] == log["prompt_tokens"][with_prompts]).all()
@@ -87,8 +88,8 @@ def test_sglang_never_mixes_prompts_with_decodes() -> None:
 
 def test_vllm_and_trtllm_mix_them() -> None:
     for scheduler in ("vllm_v1", "trtllm"):
-        world = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).world
-        log = dict(zip(LOG_COLUMNS, world.log[: int(world.clock[-1])].T, strict=True))
+        state = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).state
+        log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
         mixed = (log["prompt_tokens"] > 0) & (log["tokens"] > log["prompt_tokens"])
         assert mixed.any()
 
@@ -98,7 +99,7 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
     waits: list[float] = []
     for interval in (1, 10, 30):
         run = run_of(replace(BASE, scheduler="sglang", poll_interval=interval), log_rows=8000)
-        log = dict(zip(LOG_COLUMNS, run.world.log[: int(run.world.clock[-1])].T, strict=True))
+        log = dict(zip(LOG_COLUMNS, run.state.log[: int(run.state.clock[-1])].T, strict=True))
         batches.append(int((log["prompt_tokens"] > 0).sum()))
         waits.append(run.metrics().ttft_mean_s or 0.0)
     assert batches == sorted(batches, reverse=True)
@@ -125,7 +126,38 @@ def test_all_requests_are_served_when_memory_is_short(scheduler: str) -> None:
     run = run_of(tight)
     assert run.metrics().completed_requests == 96
     if scheduler == "trtllm":
-        assert run.world.pool[:, RESTARTED].sum() == 0
+        assert run.state.pool[:, RESTARTED].sum() == 0
+
+
+def widths_of_waves(scheduler: str, spread: float) -> Any:
+    """Return how long each of twelve waves takes to end, over the time between waves."""
+    clients = 16
+    point = replace(
+        BASE, scheduler=scheduler, clients=clients, requests=12 * clients, prompt_tokens=1024,
+        output_tokens=256, length_spread=spread, chunk_size=8192,
+    )  # fmt: skip
+    ends = SIMULATOR.records(asdict(point))["requests"]["completed_s"].to_numpy()
+    waves = np.sort(ends).reshape(-1, clients)
+    return np.ptp(waves, axis=1) / np.diff(waves[:, -1]).mean()
+
+
+def test_fixed_lengths_stay_locked_in_waves_where_prompts_come_first() -> None:
+    assert (widths_of_waves("sglang", 0.0)[:10] < 0.01).all()
+
+
+@pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
+def test_drawn_lengths_dissolve_waves_within_three(scheduler: str) -> None:
+    assert (widths_of_waves(scheduler, 0.2)[2:10] > 0.4).all()
+
+
+def test_the_client_of_a_row_decides_how_it_asks() -> None:
+    nvidia, other = "source_file=data/h100_sxm/x.csv", "source_file=2026-04-06.csv"
+    assert client_of(nvidia, "sglang") is client_of(nvidia, "vllm") is NVIDIA
+    assert client_of(nvidia, "trtllm") is client_of(other, "sglang") is INFERENCEX
+    fixed, drawn = (a_deployment(framework="vllm", client=c) for c in (NVIDIA, INFERENCEX))
+    assert (fixed.mean_prompt, drawn.mean_prompt) == (1024, pytest.approx(921.6))
+    assert (point_of(fixed).length_spread, point_of(drawn).length_spread) == (0.0, 0.2)
+    assert point_of(fixed).chunk_size < point_of(drawn).chunk_size
 
 
 def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
@@ -192,8 +224,8 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("mine.csv").write_text(text)
-        fit_family(Path("mine.csv"))
-        yield replace(point_of(row), runtime="mine")
+        main(["engines", "--measured", "mine.csv"])
+        yield point_of(row, "mine")
 
 
 def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint) -> None:
@@ -226,7 +258,7 @@ def test_both_formats_of_sixteen_bits_are_one_family(
         "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
         "llama3_1_8b,h100_sxm,vllm,4,600,80,0.02\n"
     )
-    fit_family(Path("wide.csv"))
+    main(["engines", "--measured", "wide.csv"])
     base = replace(BASE, scheduler="vllm_v1", runtime="wide", clients=4, requests=40)
     for dtype in ("fp16", "bf16"):
         point = replace(base, dtype=dtype, kv_dtype=dtype)

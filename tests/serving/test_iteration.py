@@ -12,7 +12,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.replica import Replica, load_runtime
-from simulators.serving.engine.batch import (
+from simulators.serving.engine.replica import (
     ADDED_S,
     DECODE_KV,
     DECODES,
@@ -30,7 +30,6 @@ from simulators.serving.engine.batch import (
 )
 from simulators.serving.prices.iteration_table import (
     Hardware,
-    additive_table,
     iteration_table,
     octaves,
 )
@@ -149,7 +148,7 @@ def test_equal_descriptions_share_a_table() -> None:
 def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() -> None:
     one = replica("llama3_1_8b", "h100_sxm", 2, 1)
     hardware = Hardware(repr(one), one)
-    both, added = iteration_table(hardware), additive_table(hardware)
+    both, added = iteration_table(hardware), iteration_table(hardware, additive=True)
 
     def seconds(step: np.ndarray, tables: object) -> float:
         price = np.zeros(PRICE_COLUMNS)

@@ -9,25 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.loop import run as loop
-from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.replica import (
     ARRIVAL,
+    BLOCK_SECONDS,
     BLOCKS,
+    BUSY_S,
     COMPLETED,
     FIRST_TOKEN,
     FLIGHT,
     FREE,
+    GAPS_S,
     HOLDERS,
     HOSTED,
     IDLE,
+    INSIDE_SECONDS,
     ITERATIONS,
     LEAVES,
     LEFT,
     LONGEST_GAP,
     MOST_USED,
-    NOBODY,
     REPLICA,
     RESTARTED,
     RESTARTS,
@@ -39,14 +41,11 @@ from simulators.serving.engine.replica import (
     TOTAL,
     WAITING,
 )
-from simulators.serving.engine.service import Limits
-from simulators.serving.engine.state import BLOCK_SECONDS, BUSY_S, GAPS_S, INSIDE_SECONDS, new_world
 from tests.serving.cases import (
     ASKED_EACH_TIME,
     SCHEDULERS,
     asked,
     limits,
-    linear_price,
     pure_python,
     run,
 )
@@ -102,12 +101,12 @@ def test_blocks_never_leak_and_every_request_ends_or_leaves(
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
     allowed = tight(scheduler, stages=stages, **preempted)
-    world = run(requests, scheduler, allowed=allowed, replicas=replicas)
-    assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
-    assert (world.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
-    assert (world.pool[:, MOST_USED] <= world.pool[:, TOTAL]).all()
-    assert (world.request[:, BLOCKS] == 0).all()
-    times, ended = world.times, world.times[:, COMPLETED] >= 0.0
+    state = run(requests, scheduler, allowed=allowed, replicas=replicas)
+    assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
+    assert (state.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
+    assert (state.pool[:, MOST_USED] <= state.pool[:, TOTAL]).all()
+    assert (state.request[:, BLOCKS] == 0).all()
+    times, ended = state.times, state.times[:, COMPLETED] >= 0.0
     assert ((times[:, LEFT] >= 0.0) != ended).all()
     assert (times[~ended, LEFT] >= times[~ended, LEAVES]).all()
     assert ended[np.isinf(requests.patience_s)].all()
@@ -115,9 +114,9 @@ def test_blocks_never_leak_and_every_request_ends_or_leaves(
     assert (times[:, ARRIVAL] <= times[:, SCHEDULED]).all()
     assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
     assert (times[:, FIRST_TOKEN] <= times[:, COMPLETED]).all()
-    assert (world.request[:, REPLICA] >= 0).all()
+    assert (state.request[:, REPLICA] >= 0).all()
     if preempted["host_blocks"] == 0:
-        assert world.pool[:, SWAPS].sum() == 0
+        assert state.pool[:, SWAPS].sum() == 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -127,21 +126,21 @@ def test_littles_law_holds_in_every_run(
 ) -> None:
     """The time integral of the requests inside is the sum of the times that each was inside."""
     allowed = tight(scheduler, host_blocks=host_blocks)
-    world = run(requests, scheduler, allowed=allowed, replicas=replicas)
-    gone = np.maximum(world.times[:, COMPLETED], world.times[:, LEFT])
-    inside_s = (gone - world.times[:, ARRIVAL]).sum()
-    assert world.gauge[:, INSIDE_SECONDS].sum() == pytest.approx(inside_s, rel=1e-9, abs=1e-9)
+    state = run(requests, scheduler, allowed=allowed, replicas=replicas)
+    gone = np.maximum(state.times[:, COMPLETED], state.times[:, LEFT])
+    inside_s = (gone - state.times[:, ARRIVAL]).sum()
+    assert state.gauge[:, INSIDE_SECONDS].sum() == pytest.approx(inside_s, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
 @given(workloads(), schedulers)
 def test_a_replica_works_whenever_a_request_is_inside(requests: Requests, scheduler: str) -> None:
-    world = run(requests, scheduler, allowed=tight(scheduler))
+    state = run(requests, scheduler, allowed=tight(scheduler))
     inside_s, until = 0.0, 0.0
-    for begin, end in world.times[:, [ARRIVAL, COMPLETED]]:
+    for begin, end in state.times[:, [ARRIVAL, COMPLETED]]:
         inside_s += max(0.0, end - max(begin, until))
         until = max(until, end)
-    assert world.gauge[0, BUSY_S] == pytest.approx(inside_s, rel=1e-9)
+    assert state.gauge[0, BUSY_S] == pytest.approx(inside_s, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -206,13 +205,13 @@ def test_batches_gain_on_average_from_memory_speed_and_a_lower_rate(
 def test_every_token_is_computed_once_unless_a_request_is_restarted(
     requests: Requests, scheduler: str
 ) -> None:
-    world = run(requests, scheduler)
+    state = run(requests, scheduler)
     wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
-    assert world.pool[0, RESTARTED] == 0
-    assert world.pool[0, TOKENS_SEEN] == wanted
-    assert world.gaps.sum() == (requests.output_tokens - 1).sum()
-    assert world.gauge[0, GAPS_S] == pytest.approx(
-        (world.times[:, COMPLETED] - world.times[:, FIRST_TOKEN]).sum(), abs=1e-9
+    assert state.pool[0, RESTARTED] == 0
+    assert state.pool[0, TOKENS_SEEN] == wanted
+    assert state.gaps.sum() == (requests.output_tokens - 1).sum()
+    assert state.gauge[0, GAPS_S] == pytest.approx(
+        (state.times[:, COMPLETED] - state.times[:, FIRST_TOKEN]).sum(), abs=1e-9
     )
 
 
@@ -238,8 +237,8 @@ def test_three_stages_do_not_put_each_other_out_for_ever() -> None:
     requests = asked(np.zeros(3), np.array([178, 196, 161]), np.array([172, 186, 199]))
     allowed = tight("vllm_v1", stages=3, host_blocks=5)
     with pure_python():  # in which a test that never ended would be stopped
-        world = run(requests, "vllm_v1", allowed=allowed)
-    assert (world.times[:, COMPLETED] > 0.0).all()
+        state = run(requests, "vllm_v1", allowed=allowed)
+    assert (state.times[:, COMPLETED] > 0.0).all()
 
 
 def test_moving_blocks_takes_its_time() -> None:
@@ -249,7 +248,7 @@ def test_moving_blocks_takes_its_time() -> None:
         run(crowd(), allowed=dataclasses.replace(allowed, move_s=move_s), log_rows=10_000)
         for move_s in (0.0, 1e-3)
     ]
-    free, paid = (world.times[:, COMPLETED].max() for world in runs)
+    free, paid = (state.times[:, COMPLETED].max() for state in runs)
     assert runs[0].pool[0, SWAPS] == runs[1].pool[0, SWAPS]
     blocks = (paid - free) / 2e-3
     assert blocks == pytest.approx(round(blocks), abs=1e-6)
@@ -257,9 +256,9 @@ def test_moving_blocks_takes_its_time() -> None:
 
 
 def test_a_host_with_little_room_takes_what_it_can() -> None:
-    world = run(crowd(), allowed=tight("vllm", host_blocks=6))
-    assert world.pool[0, SWAPS] > 0
-    assert world.pool[0, RESTARTED] > 0
+    state = run(crowd(), allowed=tight("vllm", host_blocks=6))
+    assert state.pool[0, SWAPS] > 0
+    assert state.pool[0, RESTARTED] > 0
 
 
 @settings(max_examples=80, deadline=None)
@@ -271,7 +270,7 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
     st.sampled_from(["round_robin", "least_outstanding"]),
     preemptions,
 )
-def test_coasting_gives_the_times_of_asking_the_scheduler_each_time(
+def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
     requests: Requests,
     scheduler: str,
     stages: int,
@@ -349,23 +348,23 @@ def test_the_compiled_loop_is_its_python_original_bit_for_bit(
 
 
 def test_requests_that_arrive_together_are_batched_together() -> None:
-    world = run(asked(np.zeros(3), np.full(3, 10), np.full(3, 5)))
-    assert world.pool[0, ITERATIONS] == 5
-    assert np.ptp(world.times[:, COMPLETED]) == 0.0
+    state = run(asked(np.zeros(3), np.full(3, 10), np.full(3, 5)))
+    assert state.pool[0, ITERATIONS] == 5
+    assert np.ptp(state.times[:, COMPLETED]) == 0.0
 
 
 def test_a_single_request_takes_its_prefill_and_one_iteration_per_later_token() -> None:
-    world = run(asked(np.array([2.0]), np.array([100]), np.array([4])), prices=(0.01, 0.001, 0.0))
-    assert world.times[0, FIRST_TOKEN] == pytest.approx(2.0 + 0.01 + 0.1)
-    assert world.times[0, COMPLETED] == pytest.approx(2.0 + 0.11 + 3 * 0.011)
-    assert world.times[0, STALLED] == 0.0
+    state = run(asked(np.array([2.0]), np.array([100]), np.array([4])), prices=(0.01, 0.001, 0.0))
+    assert state.times[0, FIRST_TOKEN] == pytest.approx(2.0 + 0.01 + 0.1)
+    assert state.times[0, COMPLETED] == pytest.approx(2.0 + 0.11 + 3 * 0.011)
+    assert state.times[0, STALLED] == 0.0
 
 
 def test_two_stages_take_two_batches_at_a_time() -> None:
     requests = asked(np.zeros(2), np.full(2, 10), np.full(2, 1))
     allowed = limits(seats=2, stages=2)
-    world = run(requests, allowed=allowed, prices=(0.01, 0.0, 0.0))
-    assert sorted(world.times[:, COMPLETED]) == pytest.approx([0.02, 0.03])
+    state = run(requests, allowed=allowed, prices=(0.01, 0.0, 0.0))
+    assert sorted(state.times[:, COMPLETED]) == pytest.approx([0.02, 0.03])
 
 
 def test_a_prompt_in_chunks_lets_decodes_go_on() -> None:
@@ -381,11 +380,11 @@ def test_a_prompt_in_chunks_lets_decodes_go_on() -> None:
 
 def test_with_memory_for_one_the_other_is_restarted_and_keeps_its_first_token_time() -> None:
     allowed = limits(blocks=14, watermark=0.0, most_tokens=300)
-    world = run(asked(np.zeros(2), np.full(2, 100), np.full(2, 100)), allowed=allowed)
-    assert world.pool[0, RESTARTED] > 0
-    assert world.request[0, RESTARTS] == 0
-    assert world.times[1, FIRST_TOKEN] == world.times[0, FIRST_TOKEN]
-    assert world.times[1, COMPLETED] > world.times[0, COMPLETED]
+    state = run(asked(np.zeros(2), np.full(2, 100), np.full(2, 100)), allowed=allowed)
+    assert state.pool[0, RESTARTED] > 0
+    assert state.request[0, RESTARTS] == 0
+    assert state.times[1, FIRST_TOKEN] == state.times[0, FIRST_TOKEN]
+    assert state.times[1, COMPLETED] > state.times[0, COMPLETED]
 
 
 @settings(max_examples=60, deadline=None)
@@ -411,10 +410,10 @@ def test_more_memory_delays_no_request_by_more_than_the_iteration_it_arrives_in(
 def test_a_replica_never_rests_while_a_request_is_in_the_system(
     requests: Requests, scheduler: str
 ) -> None:
-    world = run(requests, scheduler, log_rows=20_000)
-    rows = world.log[: world.pool[0, ITERATIONS]]
+    state = run(requests, scheduler, log_rows=20_000)
+    rows = state.log[: state.pool[0, ITERATIONS]]
     pauses = np.flatnonzero(rows[1:, 1] > rows[:-1, 2])
-    times = world.times
+    times = state.times
     for start, end in zip(rows[pauses, 2], rows[pauses + 1, 1], strict=True):
         inside = (times[:, ARRIVAL] < end) & (times[:, COMPLETED] > start)
         assert not inside.any()
@@ -424,10 +423,10 @@ def test_a_replica_never_rests_while_a_request_is_in_the_system(
 @given(workloads())
 def test_the_blocks_in_use_follow_littles_law(requests: Requests) -> None:
     requests = dataclasses.replace(requests, output_tokens=np.ones_like(requests.output_tokens))
-    world = run(requests)
-    held_s = world.times[:, COMPLETED] - world.times[:, SCHEDULED]
+    state = run(requests)
+    held_s = state.times[:, COMPLETED] - state.times[:, SCHEDULED]
     blocks = -(-requests.prompt_tokens // 16)
-    assert world.gauge[0, BLOCK_SECONDS] == pytest.approx((blocks * held_s).sum(), rel=1e-9)
+    assert state.gauge[0, BLOCK_SECONDS] == pytest.approx((blocks * held_s).sum(), rel=1e-9)
 
 
 def test_iterations_are_logged_in_the_order_in_which_they_are_formed() -> None:
@@ -435,11 +434,11 @@ def test_iterations_are_logged_in_the_order_in_which_they_are_formed() -> None:
     requests = asked(
         np.cumsum(draw.exponential(0.1, 50)), draw.integers(1, 99, 50), draw.integers(1, 99, 50)
     )
-    world = run(requests, log_rows=100_000)
-    rows = world.log[: world.pool[0, ITERATIONS]]
+    state = run(requests, log_rows=100_000)
+    rows = state.log[: state.pool[0, ITERATIONS]]
     assert (np.diff(rows[:, 1]) > 0).all()
-    assert rows[:, 5].sum() == world.pool[0, TOKENS_SEEN]
-    assert (rows[:, 2] - rows[:, 1]).sum() == pytest.approx(world.gauge[0, BUSY_S])
+    assert rows[:, 5].sum() == state.pool[0, TOKENS_SEEN]
+    assert (rows[:, 2] - rows[:, 1]).sum() == pytest.approx(state.gauge[0, BUSY_S])
 
 
 def test_closed_clients_ask_again_when_they_are_answered() -> None:
@@ -448,11 +447,11 @@ def test_closed_clients_ask_again_when_they_are_answered() -> None:
     arrival = np.where(np.arange(count) < clients, 0.0, 1.0)
     requests = asked(arrival, np.full(count, 50), np.full(count, 20))
     requests = dataclasses.replace(requests, clients=clients)
-    world = run(requests, replicas=2, router="least_outstanding")
-    arrived, ended = np.sort(world.times[:, ARRIVAL]), np.sort(world.times[:, COMPLETED])
+    state = run(requests, replicas=2, router="least_outstanding")
+    arrived, ended = np.sort(state.times[:, ARRIVAL]), np.sort(state.times[:, COMPLETED])
     assert np.allclose(arrived[clients:], ended[: count - clients] + 1.0)
     inside = [
-        ((world.times[:, ARRIVAL] <= t) & (world.times[:, COMPLETED] > t)).sum() for t in arrived
+        ((state.times[:, ARRIVAL] <= t) & (state.times[:, COMPLETED] > t)).sum() for t in arrived
     ]
     assert max(inside) <= clients
 
@@ -466,27 +465,6 @@ def test_closed_clients_ask_again_when_they_have_given_up(scheduler: str) -> Non
     gone = np.maximum(times[:, COMPLETED], times[:, LEFT])
     assert np.allclose(np.sort(times[:, ARRIVAL])[clients:], np.sort(gone)[: count - clients])
     assert (gone - times[:, ARRIVAL] >= 4.0)[times[:, LEFT] >= 0.0].all()
-
-
-def test_sessions_ask_their_next_turn_after_a_think_time() -> None:
-    """Requests 0 -> 2 and 1 -> 3 are sessions of two turns."""
-    world = new_world(
-        limits=limits().vector(),
-        blocks=1000,
-        replicas=1,
-        arrival_s=np.array([0.0, 0.1, 5.0, 7.0]),
-        prompt_tokens=np.full(4, 50),
-        output_tokens=np.full(4, 20),
-        successor=np.array([2, 3, NOBODY, NOBODY]),
-        unborn=np.array([False, False, True, True]),
-        draws=np.zeros((4, 2)),
-        shape=np.zeros(1, np.int64),
-        table=np.array([0.01, 1e-5, 1e-7]),
-    )
-    policies = load_scheduler("vllm").schedule, load_router("round_robin"), linear_price
-    assert loop(*(policy.compiled for policy in policies), world) == 0
-    assert world.times[2, ARRIVAL] == world.times[0, COMPLETED] + 5.0
-    assert world.times[3, ARRIVAL] == world.times[1, COMPLETED] + 7.0
 
 
 def test_routers_spread_requests_as_they_promise() -> None:

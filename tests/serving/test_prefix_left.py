@@ -22,6 +22,8 @@ from simulators.serving.engine.replica import (
     REQUEST_COLUMNS,
     SEATS,
     TAKEN,
+    TIME_COLUMNS,
+    View,
     push_waiting,
 )
 from simulators.serving.point import ServingPoint
@@ -54,14 +56,13 @@ def test_one_token_at_least_is_computed_again() -> None:
 
 def test_what_is_left_counts_as_done_at_the_next_admission() -> None:
     limits, pool = np.zeros(LIMITS, np.int64), np.zeros(POOL_COLUMNS, np.int64)
-    request, waiting, batch, tokens = (
-        np.zeros((1, REQUEST_COLUMNS), np.int64),
-        *np.zeros((3, 2), int),
-    )
+    request, times = np.zeros((1, REQUEST_COLUMNS), np.int64), np.zeros((1, TIME_COLUMNS))
+    waiting, idle, batch, tokens = np.zeros((4, 2), np.int64)
     limits[[BLOCK, SEATS, BATCH_SEATS]], pool[[FREE, TAKEN]] = (16, 1, 1), (20, 1)
     request[0, PROMPT], request[0, LEFT_BLOCKS] = 100, 4
     push_waiting(pool, waiting, 0)
-    left = admit_chunks(limits, pool, request, waiting, batch, tokens, 2048, False)
+    view = View(limits, pool, request, times, waiting, idle, batch, tokens)
+    left = admit_chunks(view, 2048, False)
     assert (tokens[0], left) == (52, 2048 - 52)
     assert (request[0, DONE], request[0, BLOCKS], pool[FREE]) == (48, 7, 13)
 

@@ -20,10 +20,10 @@ def mean_wait_s(
 ) -> float:
     """Return the mean wait of requests of one token each, a request at a time."""
     arrival = np.cumsum(stream(seed, "gaps").standard_exponential(COUNT)) / load
-    world = run(
+    state = run(
         asked(arrival, prompt, np.ones(COUNT)), allowed=limits(**ONE_AT_A_TIME), prices=prices
     )
-    return float((world.times[:, SCHEDULED] - world.times[:, ARRIVAL]).mean())
+    return float((state.times[:, SCHEDULED] - state.times[:, ARRIVAL]).mean())
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
@@ -50,6 +50,6 @@ def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
     count = 2000
     arrival = np.cumsum(stream(seed, "gaps").standard_exponential(count)) / load
     requests = asked(arrival, np.full(count, 10), np.ones(count))
-    world = run(requests, allowed=limits(**ONE_AT_A_TIME), prices=(1.0, 0.0, 0.0))
-    arrived, scheduled, ended = world.times[:, [ARRIVAL, SCHEDULED, COMPLETED]].T
+    state = run(requests, allowed=limits(**ONE_AT_A_TIME), prices=(1.0, 0.0, 0.0))
+    arrived, scheduled, ended = state.times[:, [ARRIVAL, SCHEDULED, COMPLETED]].T
     assert backlog_grows(arrived, scheduled, ended) == grows

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.demand.sessions import in_sessions
+from simulators.serving.demand.requests import in_sessions
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE, TOTAL
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
@@ -37,11 +37,11 @@ def test_a_turn_comes_a_think_time_after_the_answer_before_it(
         np.cumsum(draw.exponential(0.1, 23)), draw.integers(1, 60, 23), draw.integers(1, 20, 23)
     )
     sessions = in_sessions(single, turns, think_s)
-    world = run(sessions, scheduler, replicas=replicas)
-    assert (world.pool[:, FREE] == world.pool[:, TOTAL]).all()
+    state = run(sessions, scheduler, replicas=replicas)
+    assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
     later = np.flatnonzero(np.arange(23) % turns)
-    ends = world.times[later - 1, COMPLETED]
-    assert np.array_equal(world.times[later, ARRIVAL], think_s + ends)
+    ends = state.times[later - 1, COMPLETED]
+    assert np.array_equal(state.times[later, ARRIVAL], think_s + ends)
 
 
 def test_users_who_think_longer_ask_later_and_all_are_answered() -> None:

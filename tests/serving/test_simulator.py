@@ -15,7 +15,6 @@ import pytest
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.serving.answer.records import request_table
-from simulators.serving.deployment import DEPLOYED
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -147,7 +146,7 @@ def test_metrics_agree_with_each_other() -> None:
 
 def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
     run = run_of(point(requests=300))
-    table, m = request_table(run.world), run.metrics()
+    table, m = request_table(run.state), run.metrics()
     arrival, first, end = (
         table[name].to_numpy() for name in ("arrival_s", "first_token_s", "completed_s")
     )
@@ -239,10 +238,6 @@ def test_every_file_behind_a_point_is_named() -> None:
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
 
 
-def test_deployed_fields_are_fields_of_a_point() -> None:
-    assert set(DEPLOYED) <= set(ServingPoint.__dataclass_fields__)
-
-
 def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "catalog" / "schedulers"
     folder.mkdir(parents=True)
@@ -296,3 +291,23 @@ def test_clients_who_think_ask_less() -> None:
     )
     assert slow.requests_per_s < 0.6 * busy.requests_per_s
     assert slow.tpot_mean_s < busy.tpot_mean_s
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "runtime"),
+    [("vllm", "vllm"), ("vllm_v1", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm"),
+     ("orca", "vllm")],
+)  # fmt: skip
+def test_the_runtime_follows_the_scheduler_unless_one_is_chosen(
+    scheduler: str, runtime: str
+) -> None:
+    left = point(scheduler=scheduler, runtime="auto")
+    said = point(scheduler=scheduler, runtime=runtime)
+    assert left == said
+    assert point(scheduler=scheduler, runtime="graphs").runtime == "graphs"
+    words = [dataclasses.asdict(said) | {"runtime": word} for word in ("auto", runtime)]
+    for fidelity in ("event", "analytic"):
+        rows = [word | {"fidelity": fidelity} for word in words]
+        table = pa.RecordBatch.from_pylist(rows, schema=schema_of(ServingPoint))
+        one, other = SIMULATOR.evaluate(table).to_pylist()
+        assert one == other

@@ -54,7 +54,7 @@ def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[
         ("ask --model llama3_1_8b", "the following arguments are required: --gpu"),
         ("ask --model lama --gpu h100_sxm", "unknown model 'lama'"),
         ("ask --model llama3_1_8b --gpu h1000", "unknown gpu 'h1000'"),
-        ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from vllm, sglang, trtllm"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from sglang, trtllm, vllm"),
         ("ask --model llama3_1_8b --gpu h100_sxm --qps 0", "write a number above zero"),
         ("ask --model llama3_1_70b --gpu t4 --gpus 1", "does not fit on 1 t4"),
     ],

@@ -10,11 +10,12 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper import config
 from sweeper.engines import load_engine
-from sweeper.keys import define
-from sweeper.notation import CAPACITY_STEP
-from sweeper.store import Part, Store
+from sweeper.samplers._capacity import capacity_search
+from sweeper.space.design_space import space_of
+from sweeper.space.notation import CAPACITY_STEP
+from sweeper.store.keys import define
+from sweeper.store.store import Part, Store
 from sweeper.sweep import Sweep
 
 # Cost is n * (x - 3)^2 at y = 4: a cost of at most 100 is met up to x = 3 + sqrt(100 / n).
@@ -28,8 +29,8 @@ WRITTEN: dict[str, Any] = {
 
 def answered(folder: Path) -> tuple[pl.DataFrame, list[Part]]:
     """Run the sweep and return all its probes."""
-    space = config.space_of(WRITTEN)
-    bisection = config.search(WRITTEN, space)
+    space = space_of(WRITTEN)
+    bisection = capacity_search(WRITTEN, space)
     assert bisection is not None
     store = Store(str(folder / "capacity"), define(space))
     parts: list[Part] = []
@@ -50,7 +51,7 @@ def test_bisection_needs_a_logarithm_of_the_values_and_gives_up_where_nothing_ca
     tmp_path: Path,
 ) -> None:
     probes, _ = answered(tmp_path)
-    ladder = len(config.space_of(WRITTEN).axes["x"])
+    ladder = len(space_of(WRITTEN).axes["x"])
     per_design = probes.group_by("n", "label").len()
     assert per_design["len"].max() <= math.ceil(math.log2(ladder + 1))
     assert per_design.filter(pl.col("n") == 13)["len"].to_list() == [1, 1]
@@ -77,4 +78,4 @@ def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None
 def test_mistakes_in_a_capacity_are_explained(change: dict[str, Any], fragment: str) -> None:
     written = {**WRITTEN, **change}
     with pytest.raises(UserError, match=fragment):
-        config.search(written, config.space_of(written))
+        capacity_search(written, space_of(written))

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.chunks import LARGEST, LAST_S, Chunks, split
-from sweeper.space import Span
-from sweeper.store import Batch
+from sweeper.engines.chunks import LARGEST, LAST_S, Chunks
+from sweeper.space.spans import Batch, Span, split
 
 
 def numbers(batch: Batch) -> list[int]:

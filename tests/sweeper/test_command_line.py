@@ -343,8 +343,11 @@ def test_a_run_that_came_to_nothing_hides_no_earlier_one(
         "simulator: serving\n"
         "axes: {model: llama3_1_8b, gpu: h100_sxm, qps: [1, 2], fidelity: analytic}\n"
     )
-    text = answer("+space=mine plot=false engine=inline", capsys)
-    assert "No feasible design states ttft_p50_s" in text  # a steady state has means alone
+    asked = "+space=mine plot=false engine=inline"
+    text = answer(asked, capsys)
+    assert "No design states ttft_p50_s, " in text  # a steady state has means alone
+    text = answer(f"{asked} 'space.objectives={{ttft_p50_s: min}}'", capsys)
+    assert "No feasible design states ttft_p50_s, so there is no front" in text
     assert run("pareto mine") == 2
     assert "states ttft_p50_s" in capsys.readouterr().err
     assert run("+space=mine plot=false engine=inline space.axes.qps=-1") == 2

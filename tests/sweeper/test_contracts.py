@@ -14,11 +14,13 @@ import pytest
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import SIMULATORS
-from sweeper import config, engines, places, samplers
-from sweeper.commands.spaces import read_space
+from sweeper import engines, samplers
 from sweeper.engines import load_engine
 from sweeper.samplers import load_sampler
-from sweeper.space import DesignSpace, Span
+from sweeper.space import shipped_files
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.space_file import read_space
+from sweeper.space.spans import Span
 from sweeper.testing import check_engine, check_sampler, check_simulator
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space
 
@@ -41,10 +43,10 @@ def few_points(name: str) -> pa.RecordBatch:
     """Return points of a simulator: written here, or spread over the first shipped space of its."""
     if name in POINTS:
         return _spread(space(name, POINTS[name]))
-    for file in places.spaces().values():
+    for file in shipped_files.spaces().values():
         written = read_space(file)
         if written.get("simulator") == name:
-            return _spread(config.space_of(written))
+            return _spread(space_of(written))
     pytest.skip("no space asks this simulator")
 
 

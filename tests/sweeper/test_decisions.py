@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper.effects import idle_axes, sensitivity
-from sweeper.layers import crowding, epsilon_front, rank_layers
-from sweeper.neighbours import steps_from
-from sweeper.planning import best_per, cheapest, replicas_for
-from sweeper.skyline import Matrix, distinct_front
-from sweeper.uncertainty import probable_front
-from sweeper.volume import hypervolume
+from sweeper.query.hypervolume import hypervolume
+from sweeper.query.neighbours import steps_from
+from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.query.planning import best_per, cheapest, replicas_for
+from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.sensitivity import idle_axes, sensitivity
+from sweeper.query.uncertainty import probable_front
 
 
 def _points(seed: int, rows: int, width: int, *, ties: bool = False) -> Matrix:

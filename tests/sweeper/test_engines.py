@@ -16,12 +16,12 @@ from polars.testing import assert_frame_equal
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, auto, load_engine
 from sweeper.engines.auto import hinted, probe
-from sweeper.keys import define
+from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
-from sweeper.space import DesignSpace
-from sweeper.store import Part, Store
+from sweeper.space.design_space import DesignSpace
+from sweeper.store.keys import define
+from sweeper.store.store import Part, Store
 from sweeper.testing import check_engine
-from sweeper.work import Task
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space, sweep
 
 

@@ -9,10 +9,8 @@ import pytest
 
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.benchmark_logs import measured
-from sweeper.commands.designs import design
 from sweeper.commands.explain import contributions
-from sweeper.commands.record import latest
+from sweeper.report.answers import latest
 
 SPACE = """\
 simulator: tests.toys.layered
@@ -59,7 +57,7 @@ def test_explain_says_what_takes_the_time_and_what_would_help(
     assert "Evidence behind the time: 50% measured, 50% fitted, 0% unmodelled" in text
     assert "latency_s 1.8 ms (-10.0%)" in text  # a clock of 1.25
     found = json.loads(printed(["explain", "layers", "knee", "--json"], capsys))
-    _, row = design(latest("layers", "outputs"), "knee")
+    _, row = latest("layers", "outputs").design("knee")
     assert sum(c["time_s"] for c in found) == row["latency_s"]
     assert sum(c["energy_j"] for c in found) == row["energy_j"]
 
@@ -85,7 +83,7 @@ def test_a_timeline_nests_and_nothing_overlaps(
 def test_two_designs_and_why_they_differ(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = latest("layers", "outputs")
     rows = last.store.scan().collect().sort("latency_s")
-    from sweeper.keys import keys
+    from sweeper.store.keys import keys
 
     named = keys(last.store.definition, rows)
     text = printed(["compare", "layers", named[0], named[-1]], capsys)
@@ -113,52 +111,6 @@ def test_mistakes_are_explained(swept: Path, capsys: pytest.CaptureFixture[str])
     )
     assert "compare takes two keys" in refused(["compare", "layers", "knee"], capsys)
     assert "are not deployments" in refused(["export", "layers", "knee"], capsys)
-
-
-VLLM = {
-    "mean_ttft_ms": 120.0, "median_ttft_ms": 90.0, "p99_ttft_ms": 400.0, "mean_tpot_ms": 20.0,
-    "median_itl_ms": 18.0, "mean_e2el_ms": 2000.0, "request_throughput": 3.5,
-    "output_throughput": 700.0, "completed": 100, "model_id": "x",
-}  # fmt: skip
-PRINTED = """\
-============ Serving Benchmark Result ============
-Successful requests:                     100
-Request throughput (req/s):              3.50
-Output token throughput (tok/s):         700.00
----------------Time to First Token----------------
-Mean TTFT (ms):                          120.00
-Median TTFT (ms):                        90.00
-P99 TTFT (ms):                           400.00
-Mean TPOT (ms):                          20.00
-"""
-AIPERF = {
-    "time_to_first_token": {"unit": "ms", "avg": 120.0, "p50": 90.0, "p99": 400.0},
-    "inter_token_latency": {"unit": "ms", "avg": 20.0},
-    "request_throughput": {"unit": "requests/sec", "avg": 3.5},
-    "output_token_throughput": {"unit": "tokens/sec", "avg": 700.0},
-}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [json.dumps(VLLM), "\n".join([json.dumps({"x": 1}), json.dumps(VLLM)]), PRINTED,
-     json.dumps(AIPERF)],
-    ids=["vllm", "sglang", "printed", "aiperf"],
-)  # fmt: skip
-def test_benchmarks_are_read_in_our_words(tmp_path: Path, text: str) -> None:
-    (tmp_path / "log").write_text(text)
-    found = measured(tmp_path / "log")
-    said = {
-        "ttft_mean_s": 0.12, "ttft_p50_s": 0.09, "ttft_p99_s": 0.4, "tpot_mean_s": 0.02,
-        "requests_per_s": 3.5, "tokens_per_s": 700.0,
-    }  # fmt: skip
-    assert {n: found[n] for n in said} == pytest.approx(said)
-
-
-def test_a_file_without_a_benchmark_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("nothing here")
-    with pytest.raises(UserError, match="no result of a serving benchmark"):
-        measured(tmp_path / "log")
 
 
 def test_contributions_need_a_simulator_that_explains() -> None:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper.keys import Definition, define, keys
-from sweeper.space import DesignSpace, Span
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
+from sweeper.store.keys import Definition, define, keys
 from tests.toys import QUADRATIC, READER, space
 from tests.toys.reader import SHARED
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper import progress as progress_module
-from sweeper.progress import Progress, shown
-from sweeper.store import Part
+from sweeper.report import progress as progress_module
+from sweeper.report.progress import Progress, shown
+from sweeper.store.store import Part
 from tests.toys import QUADRATIC, TROUBLE, space, sweep
 
 OBJECTIVES: dict[str, Any] = {"cost_usd": "min", "gain": "max"}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper import skyline
-from sweeper.query import knee, local_front, merge_fronts, minimised, pareto_front
+from sweeper.query import pareto_kernel
+from sweeper.query.pareto import knee, local_front, merge_fronts, minimised, pareto_front
 
 Matrix = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def brute_force(values: Matrix) -> dict[tuple[float, ...], int]:
 
 
 def found(values: Matrix) -> dict[tuple[float, ...], int]:
-    rows, ties = skyline.distinct_front(values)
+    rows, ties = pareto_kernel.distinct_front(values)
     assert (np.diff(rows) > 0).all()
     picked = (values[rows] + 0.0).tolist()
     assert all(not (values[:row] == values[row]).all(axis=1).any() for row in rows), (
@@ -64,11 +64,11 @@ def test_the_front_of_a_small_table_is_that_of_brute_force(values: Matrix) -> No
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the compiled loops from the first row on, and let a window overflow early."""
-    monkeypatch.setattr(skyline, "_SMALL", 0)
-    monkeypatch.setattr(skyline, "_WINDOW", 4)
-    monkeypatch.setattr(skyline, "_LEAF", 8)
-    monkeypatch.setattr(skyline, "_SWEEP", 4)
-    skyline.warm_up()
+    monkeypatch.setattr(pareto_kernel, "_SMALL", 0)
+    monkeypatch.setattr(pareto_kernel, "_WINDOW", 4)
+    monkeypatch.setattr(pareto_kernel, "_LEAF", 8)
+    monkeypatch.setattr(pareto_kernel, "_SWEEP", 4)
+    pareto_kernel.warm_up()
 
 
 @given(values=tables())

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from simulators.core.folder import SIMULATORS
-from sweeper import places
 from sweeper.__main__ import main
 from sweeper.commands.query import KINDS
 from sweeper.commands.schema import space_schema
-from sweeper.commands.spaces import read_space
+from sweeper.space import shipped_files
+from sweeper.space.space_file import read_space
 
 SPACE = """\
 simulator: tests.toys.quadratic
@@ -81,6 +81,7 @@ def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture
         ("query toy cheapest nonsense --slo 'gain > 1'", "no column 'nonsense'"),
         ("query toy best-per cost_usd", "best-per needs --level"),
         ("query toy fleet", "fleet needs --load"),
+        ("query toy fleet --load 3", "fleet needs designs that carry a load"),
         ("query toy fleet --load 3,x", "write numbers separated by commas"),
         ("query toy sensitivity --write t.xls", "write a file that ends in .csv, .parquet"),
         ("plot toy pie p.png", "there is no picture 'pie'"),
@@ -138,5 +139,5 @@ def test_the_schema_knows_every_simulator_and_its_axes() -> None:
 
 def test_every_shipped_space_keeps_the_schema() -> None:
     validator = jsonschema.Draft202012Validator(space_schema())
-    for file in places.spaces().values():
+    for file in shipped_files.spaces().values():
         assert not list(validator.iter_errors(read_space(file))), file

@@ -17,11 +17,11 @@ import pytest
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.commands.record import latest
 from sweeper.commands.report import content_of
-from sweeper.evidence import Evidence
-from sweeper.report import page
+from sweeper.report.answers import latest
 from sweeper.report.columns import coded, packed
+from sweeper.report.evidence import Evidence
+from sweeper.report.page import page
 
 SPACE = """\
 # Where is it best, <b>here</b> or there?
@@ -106,11 +106,11 @@ def test_a_report_is_one_page_that_answers(swept: Path, capsys: pytest.CaptureFi
 
 
 def test_a_large_sweep_travels_as_its_front_and_a_sample(swept: Path) -> None:
-    content = content_of("toy", latest("toy", "outputs"), band=0.1)
+    content = content_of(latest("toy", "outputs"), band=0.1)
     text = page(content, rows=40)
     meta, _ = read(text)
-    assert meta["front"] == len(content.front)
-    assert len(content.front) <= meta["rows"] <= 40 + len(content.front)
+    assert meta["front"] == len(content.answers.front)
+    assert len(content.answers.front) <= meta["rows"] <= 40 + len(content.answers.front)
     assert "The front and an even sample" in text
 
 
@@ -118,7 +118,7 @@ def test_a_report_needs_a_front(swept: Path) -> None:
     (swept / "spaces" / "toy.yaml").write_text(SPACE.replace("whole < 90", "whole < 0"))
     assert main(["+space=toy", "plot=false", "engine=inline"]) == 0
     with pytest.raises(UserError, match="no feasible design of 'toy' qualifies"):
-        content_of("toy", latest("toy", "outputs"), band=0.1)
+        content_of(latest("toy", "outputs"), band=0.1)
 
 
 def test_evidence_in_one_sentence() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.samplers import load_sampler, names
 from sweeper.samplers.sobol import sequence
-from sweeper.space import DesignSpace, Span
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
 from tests.toys import QUADRATIC, space
 
 

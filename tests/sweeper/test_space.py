@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper import space as space_module
-from sweeper.config import objectives
-from sweeper.space import DesignSpace, Factor, Span
+from sweeper.space import rules
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import objectives
+from sweeper.space.product import Factor
+from sweeper.space.spans import Span
 from tests.toys import AIMLESS, QUADRATIC, space
 
 FLOATS = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5, unique=True)
@@ -148,7 +150,7 @@ def test_derived_columns_are_what_sql_says(asked: DesignSpace, table: int) -> No
     expected = brute_force(asked)
     numbers = np.arange(len(asked))[::-1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space_module, "_TABLE", table)  # 0: evaluate per batch, never tabulate
+        patch.setattr(rules, "TABLE", table)  # 0: evaluate per batch, never tabulate
         found = asked.derive(numbers)
     for name in derived:
         assert pl.Series(name, found[name]).to_list() == expected[name].to_list()[::-1]

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UserError
-from sweeper import files
-from sweeper.reuse import adopt, answered_elsewhere, stores_beside
+from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Batch, Store, check_writable
-from sweeper.work import Task
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Span
+from sweeper.store import parquet as files
+from sweeper.store.parquet import check_writable
+from sweeper.store.reuse import adopt, answered_elsewhere, stores_beside
+from sweeper.store.store import Store
 from tests.toys import COUNTING, QUADRATIC, READER, TROUBLE, space, store, sweep
 
 OBJECTIVES = {"cost_usd": "min", "gain": "max"}

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from simulators.core.contract import load_simulator
-from sweeper.keys import define
-from sweeper.space import DesignSpace, Span
-from sweeper.store import Part, Store
-from sweeper.work import Task, evaluate
+from sweeper.engines.task import Task, evaluate
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
+from sweeper.store.keys import define
+from sweeper.store.store import Part, Store
 from tests.toys import QUADRATIC, TROUBLE, quadratic, space, store
 
 WANTED: dict[str, Any] = {"cost_usd": "min", "gain": "max"}
@@ -92,7 +93,7 @@ def test_a_simulator_may_have_its_own_code_for_each_status(
 def test_a_large_piece_of_work_is_written_in_several_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.work.PART", 10)
+    monkeypatch.setattr("sweeper.engines.task.PART", 10)
     asked = bowl()
     kept = Store(str(tmp_path), define(asked))
     parts = list(Task(asked, kept, WANTED).answer_in_parts(Span(0, 72)))

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from simulators.core.contract import load_simulator, objectives_of
-from sweeper.config import space_of
 from sweeper.engines import Engine, load_engine
-from sweeper.keys import define
 from sweeper.samplers import Sampler, load_sampler
-from sweeper.space import DesignSpace
-from sweeper.store import Store
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.store.keys import define
+from sweeper.store.store import Store
 from sweeper.sweep import Sweep
 
 QUADRATIC = "tests.toys.quadratic"

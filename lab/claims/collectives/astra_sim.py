@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from lab.claims.lines import absent, at_least, at_most
 from lab.parity.astra_sim import ASTRA_SIM, Runs, analytic_ns, event_ns, hgx, read_runs, single_ns
 from simulators.collectives.topologies.plan import Plan
-from simulators.collectives.traces.layers import data_parallel_step, read_layers
-from simulators.collectives.traces.timeline import graph_of, timeline
+from simulators.collectives.traces.layers import operators_of, read_layers
+from simulators.collectives.traces.matching import nodes_of
+from simulators.collectives.traces.operators import Operator
+from simulators.collectives.traces.timeline import timeline
 from simulators.core.contract import Check
 
 PUBLISHED_NS = {
@@ -50,10 +52,10 @@ def _resnet50(reference: Path) -> Iterator[Check]:
     for (ranks, rate), published in (RESNET50_NS | {(2, 400.0): 0, (4, 400.0): 0}).items():
         plan = hgx(ranks, rate)
 
-        def summed_ns(size: int, plan: Plan = plan) -> int:
-            return single_ns(plan, "all_reduce", size)
+        def summed_ns(operator: Operator, _rank: int, plan: Plan = plan) -> int:
+            return single_ns(plan, operator.collective, operator.size_bytes)
 
-        step = timeline(graph_of(data_parallel_step(layers, summed_ns)))
+        step = timeline(nodes_of({0: operators_of(layers)}, summed_ns))
         note = f"a sum; exposed {step.comm_exposed_ns:,}, compute {step.compute_total_ns:,}"
         name = f"resnet50_{ranks}x{rate:g}"
         yield _equal(name, step.comm_total_ns, published or None, len(layers), note)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.claims.lines import absent, at_least, at_most, was_fitted
 from lab.fits.collectives import (
@@ -24,8 +23,7 @@ from lab.tables.collectives import NCCL, Curves, Libraries, read_libraries
 from simulators.collectives.measured import NETWORKS, measured_time
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats, Ints
 
 NEEDS = (NCCL,)
 KIB, MIB = 2.0**10, 2.0**20
@@ -61,11 +59,11 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
 
 def _errors(
     gpu: str, library: str, measured: Curves, *, held_out: bool
-) -> tuple[Floats, NDArray[np.int64], Floats, Floats]:
+) -> tuple[Floats, Ints, Floats, Floats]:
     """Return log errors with their rows' curve, octave and band."""
     if held_out:
-        held = held_out_errors(measured)
-        return held.log_error, held.curve, held.octave, np.zeros(0)
+        held, errors = held_out_errors(measured)
+        return errors, held.curve, held.octave, np.zeros(0)
     errors, bands = np.zeros(measured.curve.size), np.zeros(measured.curve.size)
     for key in measured.keys:
         mine = measured.of(key)
@@ -97,7 +95,7 @@ def _mean(name: str, parts: Sequence[Floats], limit: float | None, note: str) ->
 
 
 def _sizes(
-    name: str, measured: Curves, errors: Floats, curve: NDArray[np.int64], _: Floats, bands: Floats
+    name: str, measured: Curves, errors: Floats, curve: Ints, _: Floats, bands: Floats
 ) -> Check:
     """Return the error of one GPU and library, with that of each collective."""
     by: dict[str, list[int]] = {}

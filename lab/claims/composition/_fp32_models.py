@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.claims.lines import absent, at_most, percent_off
 from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit, priced_cases
@@ -20,12 +19,11 @@ from lab.tables.graphs import PEERS, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
 from simulators.catalog.gpu import Gpu
 from simulators.core.contract import Check
+from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import Framework
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile
-
-Floats = NDArray[np.float64]
 
 DRAWS = 4
 

@@ -18,9 +18,9 @@ from lab.tables.accelerators import (
 )
 from lab.tables.rows import read_table
 from simulators.core.contract import Check
-from simulators.dataflow.energy import Evaluation
-from simulators.dataflow.extrapolated import extrapolated
-from simulators.dataflow.mapping import read_mapping
+from simulators.dataflow.energy.evaluation import Evaluation
+from simulators.dataflow.energy.extrapolated import extrapolated
+from simulators.dataflow.mapping.loop_nest import read_mapping
 
 TRIPLES, ACCESSES = "dataflow/triples.parquet", "dataflow/accesses.parquet"
 NEEDS = (TRIPLES, ACCESSES, ARCHITECTURES, PROBLEMS)

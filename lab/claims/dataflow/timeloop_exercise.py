@@ -16,8 +16,9 @@ from lab.tables.accelerators import (
     read_tables,
 )
 from simulators.core.contract import Check
-from simulators.dataflow.search import Constraints, find
-from simulators.dataflow.timeloop import read_yaml
+from simulators.dataflow.mapping.files import read_yaml
+from simulators.dataflow.search.constraints import Constraints
+from simulators.dataflow.search.mapper import find
 
 CASE = "dataflow/survey_case.yaml"
 NEEDS = (CASE, ARCHITECTURES, PROBLEMS)

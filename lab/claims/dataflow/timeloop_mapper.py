@@ -15,7 +15,7 @@ from lab.tables.accelerators import (
 )
 from lab.tables.rows import read_table
 from simulators.core.contract import Check
-from simulators.dataflow.search import find
+from simulators.dataflow.search.mapper import find
 
 ANCHORS = "dataflow/mapper_anchor.csv"
 NEEDS = (ANCHORS, ARCHITECTURES, PROBLEMS)

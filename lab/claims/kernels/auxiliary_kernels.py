@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lab.claims.kernels.judged import judged
 from lab.claims.lines import absent, error_line, was_fitted, within
-from lab.tables.kernels.auxiliary_kernels import GPUS, read_side_rows, side_tables
+from lab.tables.kernels.auxiliary_kernels import GPUS, auxiliary_tables, read_auxiliary_rows
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.rows import Bools, Rows
 from simulators.core.contract import Check
@@ -18,7 +18,7 @@ COVERAGE_BAR = (85.0, 95.0)
 
 def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors by board, framework and kernel, and how often intervals hold."""
-    tables = side_tables(reference)
+    tables = auxiliary_tables(reference)
     if not tables:
         return [absent("kernels: side kernels", f"their tables in {MEASURED} are absent")]
     files = [reference / name for name in tables]
@@ -27,7 +27,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     inside: list[Bools] = []
     for gpu in GPUS:
         by_kernel: dict[str, list[Rows]] = {}
-        for part in read_side_rows(reference, gpu):
+        for part in read_auxiliary_rows(reference, gpu):
             mine = by_kernel.setdefault(f"{part.framework} {part.kernel}", [])
             mine.append(part if whole else part.where(part.held_out))
         for name, parts in by_kernel.items():

@@ -13,8 +13,7 @@ import numpy as np
 from lab.claims.kernels.judged import judged, quantiles
 from lab.claims.lines import at_most, error_line
 from lab.fits.kernels.tensor_cores import IN_LAYERS
-from lab.tables.kernels.engine_chains import read_chain_rows
-from lab.tables.kernels.engine_products import GPUS, read_layer_products
+from lab.tables.kernels.engine_layers import GPUS, read_chain_rows, read_layer_products
 from lab.tables.rows import Bools
 from simulators.core.contract import Check
 

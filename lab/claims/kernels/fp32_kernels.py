@@ -89,7 +89,7 @@ def _full(measured: Sequence[Rows], *, whole: bool) -> list[Check]:
     for (gpu, family), parts in by_family(measured).items():
         profile = profile_of(load_gpu(gpu))
         if profile.level == "full":
-            unseen = [_layers(part) if whole else part.where(part.held_out) for part in parts]
+            unseen = [part.layers if whole else part.where(part.held_out) for part in parts]
             found[gpu, family] = compare(unseen, profile)
     lines = [
         detailed(f"{gpu} {family} MAPE", one, _note(gpu)) for (gpu, family), one in found.items()
@@ -109,7 +109,7 @@ def _few_shot(measured: Sequence[Rows]) -> list[Check]:
     for (name, family), parts in by_family(measured).items():
         if family == "conv" or (name not in LEFT_OUT and name in calibrated):
             continue
-        gpu, layers = load_gpu(name), [_layers(part) for part in parts]
+        gpu, layers = load_gpu(name), [part.layers for part in parts]
         blank = _as_if_new(gpu)
         for count in FEW_SHOT_ROWS:
             draws = [_few_shot_draw(layers, gpu, blank, count, seed) for seed in range(SEEDS)]
@@ -132,7 +132,7 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
     ours: dict[str, list[float]] = {}
     roofs: dict[str, list[float]] = {}
     for (name, family), parts in by_family(measured).items():
-        gpu, layers = load_gpu(name), [_layers(part) for part in parts]
+        gpu, layers = load_gpu(name), [part.layers for part in parts]
         one = compare(layers, _as_if_new(gpu))
         roof = np.concatenate([roofline_s(part.operator, gpu) for part in layers])
         roof_error = 100.0 * mape(roof, one.measured_s)
@@ -160,11 +160,6 @@ def by_family(measured: Sequence[Rows]) -> dict[Family, list[Rows]]:
 def compare(parts: Sequence[Rows], profile: Profile) -> Judged:
     """Return predictions of all rows with a given profile."""
     return judged(parts, lambda part: price_call(part.operator, load_gpu(part.gpu), profile))
-
-
-def _layers(part: Rows) -> Rows:
-    """Return the rows with layers' shapes; all of them where a table has random shapes only."""
-    return part.where(part.from_layers) if part.from_layers.any() else part
 
 
 def _as_if_new(gpu: Gpu) -> Profile:

@@ -109,7 +109,7 @@ def _coverage(reference: Path) -> list[Check]:
             for gpu in GPUS
             for part in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
             if not part.variant and (entry := own_entry(part)) is not None
-            if len(unseen := part.where(part.place >= BANDED))
+            if len(unseen := part.where(part.bucket >= BANDED))
         ]
         note = "rows neither fit nor interval has seen"
         found += within(f"{kernel} coverage", inside, COVERAGE_BAR, note)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most, kendall_tau, percent_off
 from lab.fits.kernels.fused_kernels import predicted_s
-from lab.tables.rows import BANDED, Bools, Floats, Rows, mape
+from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.intervals import interval_s
@@ -53,7 +53,7 @@ def judged(parts: Iterable[Rows], answer: Callable[[Rows], Priced] = priced_alik
         if len(part):
             priced = answer(part)
             inside = (priced.lo_s <= part.seconds) & (part.seconds <= priced.hi_s)
-            columns.append((priced.latency_s, part.seconds, inside, part.place >= BANDED))
+            columns.append((priced.latency_s, part.seconds, inside, part.bucket >= BANDED))
             calibrated &= priced.calibrated
     if not columns:
         nothing, no = np.ones(0), np.ones(0, bool)
@@ -108,7 +108,7 @@ TAU_ROWS = 2000
 def details(judged: Judged) -> str:
     """Return median, root mean square, rank correlation, bias and worst case, in percent."""
     error = judged.errors
-    some = np.unique(np.linspace(0, error.size - 1, min(error.size, TAU_ROWS)).astype(int))
+    some = evenly(error.size, TAU_ROWS)
     tau = kendall_tau(judged.predicted_s[some], judged.measured_s[some])
     return (
         f"median {np.median(np.abs(error)):.1f}, RMSE {np.sqrt(np.mean(error**2)):.1f}, "

@@ -8,31 +8,34 @@ does should point the same way here, and about as far.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from lab.claims.lines import at_most
-from lab.tables.rows import read_table
+from lab.tables.rows import numbers, read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.batch import (
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.replica import (
     BASE_S,
+    COMPLETED,
     DECODES,
+    FIRST_TOKEN,
     LAST_STAGE_S,
     PREFILLS,
     PRICE,
+    SCHEDULED,
     STAGE_BASE_S,
     STAGE_S,
     UNTIL_KV,
+    kernel,
 )
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import COMPLETED, FIRST_TOKEN, SCHEDULED
-from simulators.serving.engine.service import Engine, Limits, serve
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 
@@ -52,34 +55,32 @@ BASE = {
 """Its engine. Its tables hold kernels timed alone, on boards that do not slow down under load."""
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two runs on the same requests that differ in one setting, and the means the peer printed."""
 
     name: str
     run: str  # whose requests both take
     model: str
-    before: Mapping[str, object]
-    after: Mapping[str, object]
-    before_ms: tuple[float, float] = field(kw_only=True)  # mean TTFT and TPOT
-    after_ms: tuple[float, float] = field(kw_only=True)
+    settings: tuple[Mapping[str, object], Mapping[str, object]]
+    ttft_ms: tuple[float, float]
+    tpot_ms: tuple[float, float]
 
 
 PAIRS = (
     Pair(
         "8B, H100 to A100", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
-        {"gpu": "h100_sxm"}, {"gpu": "a100_sxm"},
-        before_ms=(41.10, 9.755), after_ms=(205.87, 60.584),
+        ({"gpu": "h100_sxm"}, {"gpu": "a100_sxm"}),
+        ttft_ms=(41.10, 205.87), tpot_ms=(9.755, 60.584),
     ),
     Pair(
         "8B, budget 2,048 to 8,192", "r14_8b_h100_tp1_long_mbt2048_q2", "llama3_1_8b",
-        {"gpu": "h100_sxm", "chunk_size": 2048}, {"gpu": "h100_sxm"},
-        before_ms=(237.59, 11.963), after_ms=(221.31, 12.097),
+        ({"gpu": "h100_sxm", "chunk_size": 2048}, {"gpu": "h100_sxm"}),
+        ttft_ms=(237.59, 221.31), tpot_ms=(11.963, 12.097),
     ),
     Pair(
         "70B, 4 H100 to 2 H200", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
-        {"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2},
-        before_ms=(124.50, 22.930), after_ms=(249.17, 43.133),
+        ({"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2}),
+        ttft_ms=(124.50, 249.17), tpot_ms=(22.930, 43.133),
     ),
 )  # fmt: skip
 """Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
@@ -134,35 +135,31 @@ def _fixed_check(file: Path) -> Check:
 
 def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
     """Yield how far the ratio of two runs is from the peer's, for mean TTFT and TPOT."""
-    means = []
-    for setting in (pair.before, pair.after):
-        point = ServingPoint(**{"model": pair.model, **BASE, **setting})  # type: ignore[arg-type]
-        metrics = run_of(point, asked).metrics()
-        means.append((metrics.ttft_mean_s, metrics.tpot_mean_s))
-    for i, name in enumerate(("TTFT", "TPOT")):
-        before, after = means[0][i], means[1][i]
-        if before is None or after is None:
-            continue
-        ours, theirs = after / before, pair.after_ms[i] / pair.before_ms[i]
-        error = abs(ours / theirs - 1.0)
-        same_way = (ours > 1.0) == (theirs > 1.0)
+    before, after = (
+        run_of(ServingPoint(**{"model": pair.model, **BASE, **setting}), asked).metrics()  # type: ignore[arg-type]
+        for setting in pair.settings
+    )
+    for name, ours_s, theirs_ms in (
+        ("TTFT", (before.ttft_mean_s, after.ttft_mean_s), pair.ttft_ms),
+        ("TPOT", (before.tpot_mean_s, after.tpot_mean_s), pair.tpot_ms),
+    ):
+        assert ours_s[0] is not None
+        assert ours_s[1] is not None
+        ours, theirs = ours_s[1] / ours_s[0], theirs_ms[1] / theirs_ms[0]
+        error, same_way = abs(ours / theirs - 1.0), (ours > 1.0) == (theirs > 1.0)
         yield Check(
-            name=f"aisimulate {pair.name}: {name}",
-            value=error,
-            limit=FAR,
-            ok=same_way and error <= FAR,
-            rows=asked.arrival_s.size,
-            note=f"ours x{ours:.2f}, theirs x{theirs:.2f}; clocks as of kernels alone",
-        )
+            f"aisimulate {pair.name}: {name}", error, "", FAR, same_way and error <= FAR,
+            asked.arrival_s.size,
+            f"ours x{ours:.2f}, theirs x{theirs:.2f}; clocks as of kernels alone",
+        )  # fmt: skip
 
 
 def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
     """Return the requests of a run, and the peer's times of each in seconds."""
     rows = read_table(file, run=run).sort_by("request_id")
-    asked = Requests(
-        rows["arrival_ms"].to_numpy() / 1e3,
-        rows["input_tokens"].to_numpy().astype(np.int64),
-        rows["output_tokens"].to_numpy().astype(np.int64),
-        np.zeros((len(rows), 2)),
-    )
-    return asked, np.stack([rows[name].to_numpy() / 1e3 for name in TIMES], axis=1)
+    arrival_ms, prompt, output, *times_ms = numbers(
+        rows, ("arrival_ms", "input_tokens", "output_tokens", *TIMES)
+    ).values()
+    lengths = prompt.astype(np.int64), output.astype(np.int64)
+    asked = Requests(arrival_ms / 1e3, *lengths, np.zeros((len(rows), 2)))
+    return asked, np.stack(times_ms, axis=1) / 1e3

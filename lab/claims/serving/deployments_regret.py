@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most
 from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, Flags, predicted
-from lab.tables.deployments import MEAN, SILICON
+from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
@@ -48,7 +48,7 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
 
 def _throughput(rows: Sequence[Deployed], times: dict[str, Floats]) -> Floats:
     """Return output tokens per second and GPU of a closed loop, from its mean times."""
-    output = np.array([MEAN * row.output for row in rows])
+    output = np.array([row.mean_output for row in rows])
     clients = np.array([row.clients for row in rows])
     gpus = np.array([row.cut.gpus for row in rows])
     answer_s = times[TTFT] + times[TPOT] * (output - 1.0)

@@ -12,8 +12,8 @@ from simulators.composition.price import stage_iteration
 from simulators.composition.replica import Replica
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.batch import (
+from simulators.serving.deployment import Hardware, deployment_of
+from simulators.serving.engine.replica import (
     DECODE_KV,
     DECODES,
     LAST_STAGE_S,
@@ -27,7 +27,7 @@ from simulators.serving.engine.batch import (
     TOKENS,
 )
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import Hardware, iteration_table
+from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
 from simulators.workload.llm.step import Step
 

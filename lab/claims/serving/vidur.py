@@ -7,7 +7,6 @@ Its Orca run used operator times that are not in the table, and is compared by i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables.rows import numbers, read_table, words
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.replica import (
     COMPLETED,
@@ -28,8 +28,8 @@ from simulators.serving.engine.replica import (
     SCHEDULED,
     STALLED,
 )
-from simulators.serving.engine.service import Engine, Limits, serve
-from simulators.serving.engine.state import World
+from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.state import State
 from simulators.serving.prices.operator_table import OpTable, by_operator
 
 NEEDS = OUTCOMES, REQUESTS, TABLES = (
@@ -51,104 +51,33 @@ TIMES = {
     "stalled_s": STALLED,
 }
 SURVEY = {
-    "7b_t8_vllm200": (0.1799, 55),
-    "7b_t8_sarathi200": (0.1770, 0),
-    "7b_t8_sarathi50": (0.1605, 0),
-}
+    "7b_t8_vllm200": (0.1799, 55), "7b_t8_sarathi200": (0.1770, 0), "7b_t8_sarathi50": (0.1605, 0),
+}  # fmt: skip
 """Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
 times the reference set has."""
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A reference run and ours on the same requests and operator times."""
-
-    outcome: Mapping[str, Any]
-    theirs: Mapping[str, Floats]  # by column of the reference
-    world: World
-
-    def error_s(self) -> float:
-        """Return the largest difference between any two times of a request."""
-        ours = self.world.times
-        errors = [np.abs(ours[:, i] - self.theirs[name]).max() for name, i in TIMES.items()]
-        return float(max(errors))
-
-    def mean_error(self) -> float:
-        """Return the largest relative error of the mean TTFT and E2E latency."""
-        arrival = self.theirs["arrival_s"]
-        ttft = (self.world.times[:, FIRST_TOKEN] - arrival).mean()
-        e2e = (self.world.times[:, COMPLETED] - arrival).mean()
-        pairs = ((ttft, self.outcome["ttft_s_mean"]), (e2e, self.outcome["e2e_s_mean"]))
-        return float(max(abs(ours / theirs - 1.0) for ours, theirs in pairs))
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Our iterations and restarts."""
-        pool = self.world.pool
-        return int(pool[:, ITERATIONS].sum()), int(pool[:, RESTARTED].sum())
-
-    @property
-    def their_counts(self) -> tuple[int, int]:
-        """The reference's iterations and restarts."""
-        return int(self.outcome["num_iterations"]), int(self.outcome["restarts"])
+Columns = Mapping[str, Floats]
+"""Requests of the reference, by column."""
 
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield a check for each reference run, and for each row of the survey's table."""
-    for replay in replays(reference):
-        yield _run_check(replay)
-        if (name := replay.outcome["config_id"]) in SURVEY:
-            yield _survey_check(name, replay)
-
-
-def replays(reference: Path) -> Iterator[Replay]:
-    """Run every configuration of the reference.
+    """Yield a check for each reference run, and for each row of the survey's table.
 
     Raises:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
     """
-    known: dict[str, OpTable] = {}
+    prices: dict[str, OpTable] = {}
     for outcome in read_table(reference / OUTCOMES).to_pylist():
-        key = outcome["table_key"]
-        if key not in known:
-            known[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
-        own = read_table(reference / REQUESTS, config_id=outcome["config_id"])
-        yield _replay(outcome, own.sort_by("request_id"), known[key])
-
-
-def _replay(outcome: Mapping[str, Any], rows: pa.Table, prices: OpTable) -> Replay:
-    """Run one configuration of the reference."""
-    scheduler = load_scheduler(outcome["scheduler"])
-    router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
-    seats = outcome["batch_size_cap"]
-    limits = Limits(
-        blocks=outcome["num_blocks_per_replica"],
-        block_size=outcome["block_size"],
-        watermark=0.01,
-        seats=seats,
-        batch_tokens=4096,
-        chunk=outcome["chunk_size"],
-        most_tokens=outcome["max_request_tokens"],
-        stages=outcome["pp"],
-        reserves=scheduler.reserves,
-        parity=True,
-    )
-    columns = numbers(rows, (*TIMES, "arrival_s"))
-    asked = Requests(
-        columns["arrival_s"],
-        rows["prompt_tokens"].to_numpy().astype(np.int64),
-        rows["output_tokens"].to_numpy().astype(np.int64),
-        np.zeros((len(rows), 2)),
-    )
-    world = serve(
-        Engine(scheduler, load_router(router), vidur_price),
-        limits,
-        asked,
-        replicas=outcome["replicas"],
-        shape=prices.shape,
-        table=prices.table,
-    )
-    return Replay(outcome, columns, world)
+        name, key = outcome["config_id"], outcome["table_key"]
+        if key not in prices:
+            prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
+        rows = read_table(reference / REQUESTS, config_id=name).sort_by("request_id")
+        theirs = numbers(rows, (*TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
+        state = _replayed(outcome, theirs, prices[key])
+        yield _run_check(outcome, theirs, state)
+        if name in SURVEY:
+            yield _survey_check(name, theirs, state)
 
 
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
@@ -159,32 +88,59 @@ def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
     return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
 
 
-def _run_check(replay: Replay) -> Check:
-    ours, theirs = replay.counts, replay.their_counts
-    exact = replay.outcome["scheduler"] not in BY_MEANS
-    error, limit = (replay.error_s(), EXACT_S) if exact else (replay.mean_error(), CLOSE)
-    return Check(
-        name=f"vidur {replay.outcome['config_id']}",
-        value=error,
-        unit="s" if exact else "",
-        limit=limit,
-        ok=error <= limit and (ours == theirs or not exact),
-        rows=len(replay.theirs["arrival_s"]),
-        note=f"iterations {ours[0]} of {theirs[0]}, restarts {ours[1]} of {theirs[1]}",
+def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> State:
+    """Run one configuration of the reference."""
+    scheduler = load_scheduler(outcome["scheduler"])
+    router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
+    limits = Limits(
+        blocks=outcome["num_blocks_per_replica"],
+        block_size=outcome["block_size"],
+        watermark=0.01,
+        seats=outcome["batch_size_cap"],
+        batch_tokens=4096,
+        chunk=outcome["chunk_size"],
+        most_tokens=outcome["max_request_tokens"],
+        stages=outcome["pp"],
+        reserves=scheduler.reserves,
+        parity=True,
+    )
+    prompt, output = (theirs[f"{n}_tokens"].astype(np.int64) for n in ("prompt", "output"))
+    arrival_s = theirs["arrival_s"]
+    return serve(
+        Engine(scheduler, load_router(router), vidur_price),
+        limits,
+        Requests(arrival_s, prompt, output, np.zeros((arrival_s.size, 2))),
+        replicas=outcome["replicas"],
+        shape=prices.shape,
+        table=prices.table,
     )
 
 
-def _survey_check(name: str, replay: Replay) -> Check:
+def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Check:
+    """Return the largest error of any time of a request, or of the means of a run."""
+    ours = int(state.pool[:, ITERATIONS].sum()), int(state.pool[:, RESTARTED].sum())
+    counts = int(outcome["num_iterations"]), int(outcome["restarts"])
+    exact = outcome["scheduler"] not in BY_MEANS
+    if exact:
+        error = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
+    else:
+        latency_s = state.times[:, [FIRST_TOKEN, COMPLETED]] - theirs["arrival_s"][:, None]
+        means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
+        error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
+    limit = EXACT_S if exact else CLOSE
+    return Check(
+        f"vidur {outcome['config_id']}", float(error), "s" if exact else "", limit,
+        bool(error <= limit and (ours == counts or not exact)), theirs["arrival_s"].size,
+        f"iterations {ours[0]} of {counts[0]}, restarts {ours[1]} of {counts[1]}",
+    )  # fmt: skip
+
+
+def _survey_check(name: str, theirs: Columns, state: State) -> Check:
     expected_s, stalled = SURVEY[name]
-    times = replay.world.times
-    e2e_s = float((times[:, COMPLETED] - replay.theirs["arrival_s"]).mean())
-    waited = int(np.count_nonzero(times[:, STALLED] > 0.0))
+    e2e_s = float((state.times[:, COMPLETED] - theirs["arrival_s"]).mean())
+    waited = int(np.count_nonzero(state.times[:, STALLED] > 0.0))
     return Check(
-        name=f"survey {name} mean E2E",
-        value=e2e_s,
-        unit="s",
-        limit=expected_s,
-        ok=round(e2e_s, 4) == expected_s and waited == stalled,
-        rows=len(times),
-        note=f"stalled {waited} of {stalled}, restarts {replay.counts[1]}",
-    )
+        f"survey {name} mean E2E", e2e_s, "s", expected_s,
+        round(e2e_s, 4) == expected_s and waited == stalled, len(state.times),
+        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, RESTARTED].sum())}",
+    )  # fmt: skip

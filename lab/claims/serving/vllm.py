@@ -21,17 +21,16 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most
 from lab.tables.catalog_names import GPUS
-from lab.tables.kernels.engine_products import MODELS
+from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_table
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
-from simulators.serving.demand.arrivals import Requests
+from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.frontend import NONE
+from simulators.serving.engine.limits import kv_blocks
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.engine.service import kv_blocks
-from simulators.serving.point import CACHED, RECOMPUTE, ServingPoint
+from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
@@ -61,18 +60,14 @@ def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterat
     """Yield the errors of one run; TTFT counts from when the engine had the request."""
     column = {name: np.array(values) for name, values in rows.items()}
     queued = column["queued_s"]
-    asked = Requests(
-        queued - queued[0],
-        column["input_toks"],
-        column["output_toks"],
-        np.zeros((queued.size, 2)),
-    )
+    lengths = column["input_toks"], column["output_toks"]
+    asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
     done = run_of(point_of_run(run), asked)
-    times = done.world.times
+    times = done.state.times
     ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
     limit = LIMIT if run["dp"] == 1 else None
-    note = f"{done.bill.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
+    note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
     for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
         error = float(abs(ours[name] / theirs[name] - 1.0))
         said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
@@ -109,16 +104,13 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         runtime="vllm",
         frontend=NONE,
     )
-    if run["num_gpu_blocks"] is None:
+    blocks = run["num_gpu_blocks"]
+    if blocks is None:
         return point
-    return replace(point, memory_fraction=_fraction_of(run["num_gpu_blocks"], point))
-
-
-def _fraction_of(blocks: int, point: ServingPoint) -> float:
-    """Return the share of memory that leaves so many KV blocks."""
-    replica = deployment_of(point).hardware.replica
+    hardware = deployment_of(point).hardware
+    replica = hardware.replica
     known = kv_blocks(
-        replica,
+        hardware,
         memory_fraction=point.memory_fraction,
         block_size=point.block_size,
         tokens=point.chunk_size,
@@ -127,4 +119,5 @@ def _fraction_of(blocks: int, point: ServingPoint) -> float:
     block_bytes = point.block_size * kv_bytes_per_token(
         replica.model, replica.cut, replica.kv_dtype
     )
-    return point.memory_fraction + (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes
+    return replace(point, memory_fraction=point.memory_fraction + more)

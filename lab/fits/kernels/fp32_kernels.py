@@ -18,7 +18,14 @@ import numpy as np
 from lab.fits.driver import Calibration, band_lines, chosen, gpu_of, hashes, inline
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
-from lab.tables.kernels.fp32_kernels import NEEDS, SPLIT, TABLES, read_rows, rows_of_table
+from lab.tables.kernels.fp32_kernels import (
+    NEEDS,
+    SIZES,
+    SPLIT,
+    TABLES,
+    read_rows,
+    rows_of_table,
+)
 from lab.tables.rows import Floats, Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import sha256_of
@@ -62,7 +69,6 @@ class Fitted:
     """A device's profile, with what held-out rows say about it."""
 
     gpu: Gpu
-    level: str
     profile: Profile
     rows: list[Rows]
     donor: str
@@ -107,68 +113,44 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     """Fit every class of one device at the highest level its rows allow."""
     before = zero_shot_profile(identity_of(gpu), among=peers)
     kept = [part.where(~part.held_out) if is_full(part) else part for part in parts]
-    level = "full" if any(map(is_full, parts)) else "few_shot"
     profile, errors, bands = before, {}, {}
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part, mine in sorted(zip(parts, kept, strict=True), key=lambda pair: pair[0].kernel):
-        fit = fit_full if is_full(part) else fit_few
-        folds = 3 if is_full(part) else min(len(mine), FEW_ROWS)
+        full = is_full(part)
+        fit, folds = (fit_full, 3) if full else (fit_few, min(len(mine), FEW_ROWS))
         profile = fit(mine, gpu, profile)
-        judged = mine.where(mine.from_layers) if mine.from_layers.any() else mine
-        blind_s = cross_validated_s(mine, gpu, before, fit, folds)
+        judged, blind_s = mine.layers, cross_validated_s(mine, gpu, before, fit, folds)
         blind_s = blind_s[mine.from_layers] if mine.from_layers.any() else blind_s
         known = np.isfinite(blind_s)
-        if is_full(part):
+        if full:
             bands[part.kernel] = band_of(blind_s[known], judged.seconds[known])
             judged = part.where(part.held_out)
             blind_s = call_seconds(judged.operator, gpu, profile)
             known = np.isfinite(blind_s)
         else:
             bands[part.kernel] = bands_of_others("few_shot", peers).get(part.kernel, WIDEST)
-        untouched_s = call_seconds(judged.operator, gpu, before)
-        errors[part.kernel] = (
-            mape(untouched_s, judged.seconds),
-            mape(blind_s[known], judged.seconds[known]),
-            len(judged),
-        )
-    sellers = [b for b in peers if b.vendor == gpu.vendor]
-    donor = donor_of(of_architecture(gpu.architecture, sellers)) if peers else ""
-    return Fitted(
-        gpu=gpu,
-        level=level,
-        profile=replace(profile, level=level),
-        rows=kept,
-        donor=donor,
-        errors=errors,
-        bands=bands,
-    )
+        untouched = mape(call_seconds(judged.operator, gpu, before), judged.seconds)
+        after = mape(blind_s[known], judged.seconds[known])
+        errors[part.kernel] = (untouched, after, len(judged))
+    profile = replace(profile, level="full" if any(map(is_full, parts)) else "few_shot")
+    lenders = [board for board in peers if board.vendor == gpu.vendor]
+    donor = donor_of(of_architecture(gpu.architecture, lenders)) if peers else ""
+    return Fitted(gpu, profile, kept, donor, errors, bands)
 
 
 def is_full(part: Rows) -> bool:
     """Say whether a class has enough rows for tables of its own, and so a half to hold out."""
-    return len(part) >= (
-        FULL_ROWS if part.kernel in ("linear", "bmm", "conv") else FULL_STREAM_ROWS
-    )
+    return len(part) >= (FULL_ROWS if part.kernel in SIZES else FULL_STREAM_ROWS)
 
 
 def _board(fitted: Fitted) -> Board:
     """Return a board in the few numbers others may borrow."""
-    rates = {
-        part.kernel: {
-            name: value
-            for name, value in _numbers(rates_of(fitted.profile, part.kernel)).items()
-            if name not in OF_ITS_OWN
-        }
-        for part in fitted.rows
-    }
-    return Board(
-        name=fitted.gpu.name,
-        vendor=fitted.gpu.vendor,
-        architecture=fitted.gpu.architecture,
-        flops_per_j=fitted.gpu.peak("fp32") / fitted.gpu.tdp_w,
-        rates=rates,
-        bands={},
-    )
+    gpu, rates = fitted.gpu, {}
+    for part in fitted.rows:
+        numbers = _numbers(rates_of(fitted.profile, part.kernel))
+        rates[part.kernel] = {n: value for n, value in numbers.items() if n not in OF_ITS_OWN}
+    flops_per_j = gpu.peak("fp32") / gpu.tdp_w
+    return Board(gpu.name, gpu.vendor, gpu.architecture, flops_per_j, rates, bands={})
 
 
 def _as_if_new(fitted: Fitted, board: Board, among: Sequence[Board]) -> Board:
@@ -178,7 +160,7 @@ def _as_if_new(fitted: Fitted, board: Board, among: Sequence[Board]) -> Board:
     blank = zero_shot_profile(board, among=others)
     zero, few = {}, {}
     for part in fitted.rows:
-        rows = part.where(part.from_layers) if part.from_layers.any() else part
+        rows = part.layers
         zero[part.kernel] = band_of(call_seconds(rows.operator, gpu, blank), rows.seconds)
         pairs = [few_shot_exercise(rows, gpu, blank, FEW_ROWS, seed) for seed in range(SEEDS)]
         few[part.kernel] = band_of(*(np.concatenate(column) for column in zip(*pairs, strict=True)))
@@ -208,7 +190,7 @@ def _calibration(fitted: Fitted, tables: Mapping[str, str]) -> Calibration:
     ]
     for part in fitted.rows:
         rates = rates_of(fitted.profile, part.kernel)
-        few = fitted.level == "few_shot" or not _is_full_fit(rates)
+        few = fitted.profile.level == "few_shot" or not _is_full_fit(rates)
         title = f"{_family(part.kernel, fitted.profile)}.{part.kernel}"
         lines += ["", f"[{title}]", *_rates_lines(rates, few=few)]
         if isinstance(rates, GemmRates) and rates.correction is not None:
@@ -222,11 +204,11 @@ def _calibration(fitted: Fitted, tables: Mapping[str, str]) -> Calibration:
         split=SPLIT,
         error=float(np.mean(list(errors.values()))),
         lines=lines,
-        head=[f'level = "{fitted.level}"', f'donor = "{fitted.donor}"', ""],
+        head=[f'level = "{fitted.profile.level}"', f'donor = "{fitted.donor}"', ""],
         checks=[
             Check(
                 f"{fitted.gpu.name} {label} MAPE", 100.0 * after, "%", rows=rows,
-                note=f"{fitted.level}; from the data sheet alone {100.0 * before:.1f} %",
+                note=f"{fitted.profile.level}; from the data sheet alone {100.0 * before:.1f} %",
             )
             for label, (before, after, rows) in sorted(fitted.errors.items())
         ],

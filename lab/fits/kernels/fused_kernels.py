@@ -157,7 +157,7 @@ def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
     bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
     if not seen.kernel.endswith("decode"):
         return bent
-    aside = seen.place >= SET_ASIDE
+    aside = seen.bucket >= SET_ASIDE
     first, rest = seen.where(~aside), seen.where(aside)
     choices = [replace(plain, correction=_fit_trees(first, gpu, plain, TREES))]
     choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]

@@ -17,7 +17,7 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, gpu_of, hashes
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
-from lab.tables.kernels.engine_products import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
+from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.kernels.tensor_cores import (
     FRAMEWORKS,
     LATENT_TABLE,
@@ -162,11 +162,11 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
 
 def _set_aside(rows: Rows) -> list[Bools]:
     """Return what is set aside in turn: one part of many matrices, each of a few."""
-    matrices = np.unique(rows.place)
+    matrices = np.unique(rows.bucket)
     if matrices.size < LEAST_MATRICES:
-        return [rows.place == matrix for matrix in matrices]
+        return [rows.bucket == matrix for matrix in matrices]
     held_out = LOWER_QUARTER[1]
-    return [(rows.place - held_out) / (1.0 - held_out) < ASIDE]
+    return [(rows.bucket - held_out) / (1.0 - held_out) < ASIDE]
 
 
 def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:

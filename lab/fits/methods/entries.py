@@ -49,7 +49,7 @@ def judged(
     unseen = [part.where(part.held_out) for part in parts]
     said = np.concatenate([predicted_s(part, entry) for part in unseen])
     measured = np.concatenate([part.seconds for part in unseen])
-    banded = np.concatenate([part.place for part in unseen]) < BANDED
+    banded = np.concatenate([part.bucket for part in unseen]) < BANDED
     entry = replace(entry, band=band_of(said[banded], measured[banded]))
     return Fitted(parts[0].name, entry, rows, mape(said, measured))
 

@@ -15,12 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.tables.collectives import Curves
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from simulators.core.jit import Floats, Ints
 
 DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
 """Usual size of a departure, how far it reaches, and the spread between versions of a library."""
@@ -93,10 +90,8 @@ def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
     """Return how rows at some sizes of curves go with those that were seen."""
     far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / REACH_OCTAVES
     near: Floats = (1.0 + far) * np.exp(-far)
-    same = np.array(
-        [[[a == b for a, b in zip(one, other, strict=True)] for other in seen.keys]
-         for one in seen.keys]
-    )  # fmt: skip
+    labels = np.array([[collective, dtype, str(ranks)] for collective, dtype, ranks in seen.keys])
+    same = labels[:, None, :] == labels[None, :, :]
     likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
     alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
     covariance: Floats = near * alike[np.ix_(curve, seen.curve)]

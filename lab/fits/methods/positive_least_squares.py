@@ -6,13 +6,13 @@ in turn, and count as the square root of their rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from lab.tables.rows import Bools
+from simulators.core.jit import Floats
 
 ROW_ERROR = 0.10
 """Rows scatter by about this much for reasons no constant explains."""
@@ -66,28 +66,50 @@ def fit(problem: Problem) -> Fitted:
     return Fitted(solve(problem, np.ones(groups.size, bool)), without, held_out)
 
 
-def solve(problem: Problem, train: NDArray[np.bool_]) -> Floats:
+def solve(problem: Problem, train: Bools) -> Floats:
     """Return the constants fitted to some of the rows, none of them negative."""
     design = np.stack([c.column for c in problem.constants], axis=-1)[train]
-    measured = problem.measured_s[train]
-    fixed = problem.fixed_s[train] / measured
-    scaled = design / measured[:, None]
     mean = np.array([c.mean for c in problem.constants])
     deviation = np.array([c.deviation for c in problem.constants])
     weight = group_weights(problem.groups)[train] / ROW_ERROR
-    soft, linear = np.ones(measured.size), np.ones(measured.size)
-    values = mean
-    for _ in range(ROUNDS):
+    return least_log_error(
+        design, problem.fixed_s[train], problem.measured_s[train], weight, scale=deviation,
+        prior=mean / deviation, soften=lambda error: (1.0 + (weight * error) ** 2) ** -0.25,
+        rounds=ROUNDS,
+    )  # fmt: skip
+
+
+def least_log_error(
+    design: Floats,
+    fixed_s: Floats,
+    measured_s: Floats,
+    weight: Floats,
+    *,
+    scale: Floats,
+    soften: Callable[[Floats], Floats],
+    rounds: int,
+    prior: Floats | None = None,
+) -> Floats:
+    """Return values, none negative, that bring `fixed_s + design @ values` near what was measured.
+
+    The prior, where one is known, is that of values over their scales. `soften` says what a row
+    still weighs, given the logarithm of predicted over measured time.
+    """
+    relative, fixed = design / measured_s[:, None], fixed_s / measured_s
+    soft, linear = np.ones(fixed.size), np.ones(fixed.size)
+    values = np.zeros(scale.size)
+    for _ in range(rounds):
         w = weight * soft * linear
-        a = np.concatenate([scaled * w[:, None] * deviation, np.eye(mean.size)])
-        b = np.concatenate([w * (1.0 - fixed), mean / deviation])
-        values = non_negative(a, b) * deviation
-        ratio = np.maximum(fixed + scaled @ values, 1e-3)
+        a, b = relative * w[:, None] * scale, w * (1.0 - fixed)
+        if prior is not None:
+            a, b = np.concatenate([a, np.eye(scale.size)]), np.concatenate([b, prior])
+        values = non_negative(a, b) * scale
+        ratio = np.maximum(fixed + relative @ values, 1e-3)
         error = np.log(ratio)
-        soft = (1.0 + (weight * error) ** 2) ** -0.25
+        soft = soften(error)
         # The residual is log(ratio), not ratio - 1.
         linear = np.where(np.abs(ratio - 1.0) > 1e-6, np.abs(error / (ratio - 1.0 + 1e-12)), 1.0)
-    return np.asarray(values, np.float64)
+    return values
 
 
 def non_negative(a: Floats, b: Floats) -> Floats:

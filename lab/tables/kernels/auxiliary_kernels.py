@@ -68,7 +68,7 @@ TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 Make = Callable[[Sizes], Auxiliary]
 
 
-def read_side_rows(reference: Path, gpu: str) -> list[Rows]:
+def read_auxiliary_rows(reference: Path, gpu: str) -> list[Rows]:
     """Return the rows of one GPU by table, framework and kernel; empty without tables."""
     found: list[Rows] = []
     for name in SHAPES:
@@ -79,7 +79,7 @@ def read_side_rows(reference: Path, gpu: str) -> list[Rows]:
     return found
 
 
-def side_tables(reference: Path) -> list[str]:
+def auxiliary_tables(reference: Path) -> list[str]:
     """Return the names of the tables there are."""
     return [name for name in TABLES if (reference / name).is_file()]
 
@@ -114,7 +114,7 @@ def _tidy(
 ) -> Rows:
     return tidy(
         sizes, seconds, group_of(sizes.values()), gpu=gpu, framework=framework, version=version,
-        kernel=kernel_of(make(sizes)), dtype="bf16", make=make,
+        kernel=kernel_of(make(sizes)), dtype="bf16", operator_of=make,
     )  # fmt: skip
 
 

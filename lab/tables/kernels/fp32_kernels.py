@@ -90,7 +90,7 @@ def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows
         except UnknownNameError:
             yield [], [f"{name} has no data sheet"]
             continue
-        labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()])
+        labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_)
         rows = [
             _rows(mine.filter(pa.array(labels == label)), gpu, str(label))
             for label in np.unique(labels[labels != ""])
@@ -155,6 +155,6 @@ def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
         kernel=label,
         dtype="fp32",
         from_layers=split == "test",
-        make=functools.partial(_operator, label),
+        operator_of=functools.partial(_operator, label),
     )
     return rows.where(np.array([(gpu, label, str(s)) not in FAULTY for s in split], bool))

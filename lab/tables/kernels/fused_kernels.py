@@ -109,7 +109,7 @@ def kernel_rows(table: pa.Table, kernel: str, gpu: str, framework: str, dtypes: 
 def timed(sizes: Sizes, seconds: Floats, kernel: str, dtypes: str, **more: Any) -> Rows:
     """Return rows of attention, or of experts, of given sizes; `more` are other labels."""
     if kernel != "experts":
-        more["make"] = functools.partial(attention_of, kernel, dtypes)
+        more["operator_of"] = functools.partial(attention_of, kernel, dtypes)
     group = group_of(sizes.values())
     return tidy(sizes, seconds, group, kernel=kernel, dtype=dtypes, **more)
 

@@ -126,7 +126,7 @@ def products(
         LOWER_QUARTER,
         kernel="gemm",
         dtype=dtype,
-        make=functools.partial(_product, dtype),
+        operator_of=functools.partial(_product, dtype),
         **more,
     )
 

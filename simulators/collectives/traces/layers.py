@@ -1,4 +1,4 @@
-"""A data-parallel CNN is a list of layers: three compute times and the bytes of its gradient.
+"""Training steps of data-parallel CNNs from a list of layers: compute times and gradient bytes.
 
 The forward pass is a chain. The backward pass walks the layers in reverse: a layer's weight
 gradient is all-reduced while its input gradient, and then the layers before it, are computed.
@@ -7,12 +7,11 @@ gradient is all-reduced while its input gradient, and then the layers before it,
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.collectives.traces.operators import Operator, nodes_of
-from simulators.collectives.traces.timeline import Node
+from simulators.collectives.traces.operators import Operator
 from simulators.core.errors import UserError
 
 NS_PER_US = 1000
@@ -62,62 +61,26 @@ def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
     """Return a training step as operators, first to last layer and back, in order of issue."""
     operators: list[Operator] = []
 
-    def add(name: str, after: tuple[int, ...], duration_ns: int = 0, size_bytes: int = 0) -> int:
+    def compute(name: str, duration_ns: int, after: tuple[int, ...]) -> tuple[int, ...]:
         ident = len(operators)
-        if size_bytes:
-            operators.append(
-                Operator(
-                    ident, name, "collective", after, collective="all_reduce", size_bytes=size_bytes
-                )
-            )
-        else:
-            operators.append(Operator(ident, name, "compute", after, duration_ns=duration_ns))
-        return ident
+        operators.append(Operator(ident, name, "compute", after, duration_ns))
+        return (ident,)
 
     last: tuple[int, ...] = ()
     for layer in layers:
-        last = (add(f"{layer.name} forward", last, layer.forward_ns),)
+        last = compute(f"{layer.name} forward", layer.forward_ns, last)
     for i, layer in reversed(list(enumerate(layers))):
-        last = (add(f"{layer.name} weight gradient", last, layer.weight_grad_ns),)
+        last = compute(f"{layer.name} weight gradient", layer.weight_grad_ns, last)
         if layer.all_reduce_bytes > 0:
-            add(f"{layer.name} all_reduce", last, size_bytes=layer.all_reduce_bytes)
+            operators.append(
+                Operator(
+                    len(operators), f"{layer.name} all_reduce", "collective", last,
+                    collective="all_reduce", size_bytes=layer.all_reduce_bytes,
+                )
+            )  # fmt: skip
         if i > 0:
-            last = (add(f"{layer.name} input gradient", last, layer.input_grad_ns),)
+            last = compute(f"{layer.name} input gradient", layer.input_grad_ns, last)
     return tuple(operators)
-
-
-def data_parallel_step(
-    layers: Sequence[Layer], all_reduce_ns: Callable[[int], int]
-) -> tuple[Node, ...]:
-    """Return a training step as nodes, in the order they are issued.
-
-    Args:
-        layers: first to last.
-        all_reduce_ns: the time of an all-reduce alone on its network, by bytes.
-    """
-    return nodes_of(operators_of(layers), lambda o: all_reduce_ns(o.size_bytes))
-
-
-def write_layers(path: Path, layers: Sequence[Layer]) -> None:
-    """Write a list: as CSV if the path ends so, else in ASTRA-sim's older text format.
-
-    Raises:
-        UserError: a time is not a whole number of microseconds.
-    """
-    rows = []
-    for layer in layers:
-        times = (layer.forward_ns, layer.input_grad_ns, layer.weight_grad_ns)
-        if any(ns % NS_PER_US for ns in times):
-            raise UserError(f"layer '{layer.name}' takes {times} ns; a list holds microseconds")
-        rows.append((layer.name, *(ns // NS_PER_US for ns in times), layer.all_reduce_bytes))
-    if path.suffix == ".csv":
-        lines = [",".join(map(str, row)) for row in (COLUMNS, *rows)]
-    else:
-        lines = ["DATA", str(len(rows))]
-        for name, forward, inputs, weights, size in rows:
-            kind = "ALLREDUCE" if size else "NONE"
-            lines.append(f"{name} -1 {forward} NONE 0 {inputs} NONE 0 {weights} {kind} {size} 0")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _layer(row: Sequence[str], path: Path, line: int, columns: Sequence[int]) -> Layer:

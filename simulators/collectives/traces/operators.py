@@ -1,4 +1,4 @@
-"""An operator graph is a file: what is computed, what is sent, and what waits for what.
+"""Operators of a rank from a JSON file: compute, messages, and what waits for what.
 
 The schema, version 1, is a JSON object: `{"schema": "sweeper-operator-graph", "version": 1,
 "operators": [...]}`, one file per rank. An operator has an `id`, a `name`, a `kind` (`compute`,
@@ -10,14 +10,11 @@ take part, and is empty for all). Ids are unique and issue order is by id.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.traces.timeline import COMMUNICATION, COMPUTE, Node
 from simulators.core.errors import UnknownNameError, UserError
 
 SCHEMA: Final = "sweeper-operator-graph"
@@ -41,46 +38,6 @@ class Operator:
     peer: int = -1
     tag: int = 0
     group: tuple[int, ...] = ()
-
-
-def nodes_of(
-    operators: Sequence[Operator], communication_ns: Callable[[Operator], int]
-) -> tuple[Node, ...]:
-    """Return the graph that the timeline runs, operators in order of their ids.
-
-    Raises:
-        UserError: an id occurs twice, or an operator waits for one that is not there.
-    """
-    ordered = sorted(operators, key=lambda o: o.id)
-    position = {o.id: i for i, o in enumerate(ordered)}
-    if len(position) < len(ordered):
-        twice = next(a.id for a, b in pairwise(ordered) if a.id == b.id)
-        raise UserError(f"operator {twice} occurs twice")
-    nodes = []
-    for o in ordered:
-        if missing := [before for before in o.after if before not in position]:
-            raise UserError(
-                f"operator {o.id} '{o.name}' waits for {missing[0]}, which is not there"
-            )
-        after = tuple(position[before] for before in o.after)
-        is_compute = o.kind == "compute"
-        nodes.append(
-            Node(
-                name=o.name,
-                duration_ns=o.duration_ns if is_compute else communication_ns(o),
-                after=after,
-                resource=COMPUTE if is_compute else COMMUNICATION,
-            )
-        )
-    return tuple(nodes)
-
-
-def write_graph(path: Path, operators: Sequence[Operator]) -> None:
-    """Write operators in the project's schema."""
-    content = {
-        "schema": SCHEMA, "version": VERSION, "operators": [asdict(o) for o in operators],
-    }  # fmt: skip
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_graph(path: Path) -> tuple[Operator, ...]:

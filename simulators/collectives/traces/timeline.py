@@ -1,4 +1,4 @@
-"""Compute and communication overlap as far as dependencies and one device of each kind allow.
+"""When the operators of a graph run: as far as dependencies and one device of each kind allow.
 
 A graph's nodes run when all they wait for has ended and their resource is free; of several that are
 ready, the one with the lowest number goes first, as ASTRA-sim's workload layer issues them, or of
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from simulators.collectives.events.event_queue import COUNTERS, LENGTH, pop, push
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.jit import Ints, arrays, i8, kernel
+from simulators.core.jit import Ints, array, arrays, i8, kernel, named_tuple
 
 COMPUTE, COMMUNICATION, RECEIVE = range(3)
 KINDS = 3
@@ -52,11 +53,9 @@ class Timeline:
     comm_exposed_ns: int  # the step less the compute of its busiest rank
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(NamedTuple):
     """Nodes as arrays: durations, resources, and who waits for whom."""
 
-    names: tuple[str, ...]
     duration_ns: Ints
     resource: Ints  # KINDS * rank + kind
     waits_for: Ints  # how many
@@ -65,14 +64,43 @@ class Graph:
     group: Ints  # of every node
     first_member: Ints  # into `members`, one more than groups
     members: Ints
+    is_lifo: int
 
 
-def graph_of(nodes: Sequence[Node]) -> Graph:
-    """Return the arrays of a graph.
+GRAPH = named_tuple((*arrays(i8, 8), i8), Graph)
+
+
+def timeline(nodes: Sequence[Node], order: str = "fifo") -> Timeline:
+    """Return when every node runs; `order` is one of `ORDERS`.
 
     Raises:
-        UserError: a node waits for one that does not exist, or takes less than no time.
+        UserError: a node waits for one that does not exist, or takes less than no time, or some
+            nodes wait for each other.
+
+    >>> step = [
+    ...     Node("forward", 10), Node("gradient", 20, (0,)),
+    ...     Node("all_reduce", 30, (1,), COMMUNICATION), Node("rest", 25, (1,)),
+    ... ]
+    >>> timeline(step).finish_ns, timeline(step).comm_exposed_ns
+    (60, 5)
     """
+    if order not in ORDERS:
+        raise UnknownNameError("order", order, ORDERS)
+    graph, count = _graph_of(nodes, is_lifo=order == "lifo"), len(nodes)
+    start, end = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    if run_graph(graph, start, end) < count:
+        raise UserError(_why_stuck(nodes, graph, start, end))
+    finish = int(end.max(initial=0))
+    kind, rank, spent = graph.resource % KINDS, graph.resource // KINDS, graph.duration_ns
+    compute, talk = (
+        int(np.bincount(rank[kind == one], spent[kind == one]).max(initial=0.0))
+        for one in (COMPUTE, COMMUNICATION)
+    )
+    return Timeline(start, end, finish, compute, talk, comm_exposed_ns=finish - compute)
+
+
+def _graph_of(nodes: Sequence[Node], *, is_lifo: bool) -> Graph:
+    """Return the arrays of a graph."""
     count = len(nodes)
     for i, node in enumerate(nodes):
         if node.duration_ns < 0:
@@ -89,7 +117,6 @@ def graph_of(nodes: Sequence[Node]) -> Graph:
     grouped = np.flatnonzero(group != ALONE)
     first_member, member = _by_owner(group[grouped], int(group.max(initial=ALONE)) + 1)
     return Graph(
-        names=tuple(node.name for node in nodes),
         duration_ns=np.array([n.duration_ns for n in nodes], np.int64),
         resource=np.array([KINDS * n.rank + n.resource for n in nodes], np.int64),
         waits_for=np.array([len(n.after) for n in nodes], np.int64),
@@ -98,45 +125,7 @@ def graph_of(nodes: Sequence[Node]) -> Graph:
         group=group,
         first_member=first_member,
         members=grouped[member],
-    )
-
-
-def timeline(graph: Graph, order: str = "fifo") -> Timeline:
-    """Return when every node runs; `order` is one of `ORDERS`.
-
-    Raises:
-        UserError: some nodes wait for each other.
-
-    >>> step = graph_of([
-    ...     Node("forward", 10), Node("gradient", 20, (0,)),
-    ...     Node("all_reduce", 30, (1,), COMMUNICATION), Node("rest", 25, (1,)),
-    ... ])
-    >>> timeline(step).finish_ns, timeline(step).comm_exposed_ns
-    (60, 5)
-    """
-    if order not in ORDERS:
-        raise UnknownNameError("order", order, ORDERS)
-    count = graph.duration_ns.size
-    start, end = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    done = run_graph(
-        graph.duration_ns, graph.resource, graph.waits_for, graph.first_follower, graph.followers,
-        graph.group, graph.first_member, graph.members, start, end, ORDERS.index(order),
-    )  # fmt: skip
-    if done < count:
-        raise UserError(_why_stuck(graph, start, end))
-    finish = int(end.max()) if count else 0
-    kind, rank = graph.resource % KINDS, graph.resource // KINDS
-    spent = graph.duration_ns
-    busy = np.bincount(rank[kind == COMPUTE], spent[kind == COMPUTE]).astype(np.int64)
-    talk = np.bincount(rank[kind == COMMUNICATION], spent[kind == COMMUNICATION]).astype(np.int64)
-    compute = int(busy.max(initial=0))
-    return Timeline(
-        start_ns=start,
-        end_ns=end,
-        finish_ns=finish,
-        compute_total_ns=compute,
-        comm_total_ns=int(talk.max(initial=0)),
-        comm_exposed_ns=finish - compute,
+        is_lifo=int(is_lifo),
     )
 
 
@@ -147,16 +136,15 @@ def _by_owner(owner: Ints, owners: int) -> tuple[Ints, Ints]:
     return starts, np.argsort(owner, kind="stable").astype(np.int64)
 
 
-def _why_stuck(graph: Graph, start_ns: Ints, end_ns: Ints) -> str:
+def _why_stuck(nodes: Sequence[Node], graph: Graph, start_ns: Ints, end_ns: Ints) -> str:
     """Name the nodes that wait for one another, or for partners that never come."""
 
-    def named(nodes: Sequence[int]) -> str:
-        said = [f"'{graph.names[i]}' of rank {graph.resource[i] // KINDS}" for i in nodes[:NAMED]]
-        return ", ".join(said) + (" ..." if len(nodes) > NAMED else "")
+    def named(which: Sequence[int]) -> str:
+        said = [f"'{nodes[i].name}' of rank {nodes[i].rank}" for i in which[:NAMED]]
+        return ", ".join(said) + (" ..." if len(which) > NAMED else "")
 
     stuck = np.flatnonzero(end_ns < 0).tolist()
-    begun = [i for i in stuck if start_ns[i] >= 0]
-    if begun:
+    if begun := [i for i in stuck if start_ns[i] >= 0]:
         return f"{len(stuck)} nodes never end: {named(begun)} wait for partners that are held up"
     before: dict[int, int] = {}
     for node in stuck:
@@ -169,26 +157,14 @@ def _why_stuck(graph: Graph, start_ns: Ints, end_ns: Ints) -> str:
     return f"{len(stuck)} nodes wait for each other: {named(circle)}"
 
 
-@kernel(i8(*arrays(i8, 10), i8))
-def run_graph(
-    duration_ns: Ints,
-    resource: Ints,
-    waits_for: Ints,
-    first_follower: Ints,
-    followers: Ints,
-    group: Ints,
-    first_member: Ints,
-    members: Ints,
-    start_ns: Ints,
-    end_ns: Ints,
-    is_lifo: int,
-) -> int:
+@kernel(i8(GRAPH, array(i8), array(i8)))
+def run_graph(graph: Graph, start_ns: Ints, end_ns: Ints) -> int:
     """Write starts and ends, and return how many nodes ran."""
-    count = duration_ns.size
+    count, resource, group = graph.duration_ns.size, graph.resource, graph.group
     if count == 0:
         return 0
-    left = waits_for.copy()
-    missing = first_member[1:] - first_member[:-1]
+    left = graph.waits_for.copy()
+    missing = graph.first_member[1:] - graph.first_member[:-1]
     resources = np.max(resource) + 1
     is_busy = np.zeros(resources, np.int64)
     # Ready nodes queue by resource: one heap each, side by side.
@@ -196,39 +172,40 @@ def run_graph(
     for i in range(count):
         sizes[resource[i] + 1] += 1
     base = np.cumsum(sizes)
-    ready = np.zeros((count, 3), np.int64)
-    clocks = np.zeros((resources, COUNTERS), np.int64)
-    running = np.zeros((count + 1, 3), np.int64)
-    clock = np.zeros(COUNTERS, np.int64)
+    ready, running = np.zeros((count, 3), np.int64), np.zeros((count + 1, 3), np.int64)
+    clocks, clock = np.zeros((resources, COUNTERS), np.int64), np.zeros(COUNTERS, np.int64)
     event = np.zeros(2, np.int64)
     now, done, node, issued = 0, 0, -1, 0
     while True:
         # At first whatever waits for nothing is ready, then what waited for the node that ended.
-        first, last = (0, count) if node < 0 else (first_follower[node], first_follower[node + 1])
+        first, last = 0, count
+        if node >= 0:
+            first, last = graph.first_follower[node], graph.first_follower[node + 1]
         for k in range(first, last):
-            after = k if node < 0 else followers[k]
+            after = k if node < 0 else graph.followers[k]
             left[after] -= int(node >= 0)
             if left[after] == 0:
                 r = resource[after]
                 issued += 1
-                key = -issued if is_lifo and r % KINDS == COMMUNICATION else after
+                key = -issued if graph.is_lifo and r % KINDS == COMMUNICATION else after
                 push(ready[base[r] : base[r + 1]], clocks[r], key, after)
         for k in range(first, last + 1):
             r = resource[max(node, 0)]
             if k < last:
-                r = resource[k if node < 0 else followers[k]]
+                r = resource[k if node < 0 else graph.followers[k]]
             if is_busy[r] or clocks[r, LENGTH] == 0:
                 continue
             pop(ready[base[r] : base[r + 1]], clocks[r], event)
             begun = event[1]
             start_ns[begun], is_busy[r] = now, int(r % KINDS != RECEIVE)
             if group[begun] == ALONE:
-                push(running, clock, now + duration_ns[begun], begun)
+                push(running, clock, now + graph.duration_ns[begun], begun)
                 continue
             missing[group[begun]] -= 1
             if missing[group[begun]] == 0:
-                for m in range(first_member[group[begun]], first_member[group[begun] + 1]):
-                    push(running, clock, now + duration_ns[members[m]], members[m])
+                members = graph.first_member[group[begun]], graph.first_member[group[begun] + 1]
+                for m in graph.members[members[0] : members[1]]:
+                    push(running, clock, now + graph.duration_ns[m], m)
         if clock[LENGTH] == 0:
             return done
         pop(running, clock, event)

@@ -36,14 +36,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.core.jit import Floats
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES, precision
 
-Floats = NDArray[np.float64]
 Numbers = Mapping[str, float]
 ExpertSizes = tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n, k
 
@@ -155,25 +154,15 @@ def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     """Return what trees look at in a mixed launch; none falls when a batch grows."""
     chunks, chunk_keys, decodes, decode_keys = split_sums(a)
     queries, pairs, _, _ = sums(a)
+    heads, kv_heads, head_dim, _ = _geometry(a)
     past = chunk_keys / np.maximum(chunks, 1.0)
     seen = decode_keys / np.maximum(decodes, 1.0)
     new = queries - decodes
     columns = (
-        np.asarray(a.heads, np.float64),
-        np.asarray(a.kv_heads, np.float64),
-        np.asarray(a.head_dim, np.float64),
-        new,
-        past,
-        decodes,
-        seen,
-        np.maximum(past, seen),
-        new * a.heads,
-        decodes * a.heads,
-        decode_keys * a.heads,
-        (pairs - decode_keys) * a.heads,
-        -np.asarray(a.kv_heads, np.float64),
-    )
-    return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
+        heads, kv_heads, head_dim, new, past, decodes, seen, np.maximum(past, seen), new * heads,
+        decodes * heads, decode_keys * heads, (pairs - decode_keys) * heads, -kv_heads,
+    )  # fmt: skip
+    return _rows(columns, shape)
 
 
 def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
@@ -184,26 +173,22 @@ def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     part of the geometry.
     """
     queries, pairs, keys, requests = sums(a)
-    group = np.asarray(a.heads, np.float64) / np.asarray(a.kv_heads, np.float64)
+    heads, kv_heads, head_dim, window = _geometry(a)
+    group = heads / kv_heads
     columns = (
-        np.asarray(a.heads, np.float64),
-        np.asarray(a.kv_heads, np.float64),
-        np.asarray(a.head_dim, np.float64),
-        requests,
-        queries / requests,
-        keys / requests,
-        pairs / np.maximum(queries, 1.0),
-        requests * a.heads,
-        requests * a.kv_heads,
-        queries * a.heads,
-        keys * a.kv_heads * a.head_dim,
-        group,
-        -group,
-        -np.asarray(a.kv_heads, np.float64),
-        -np.asarray(a.head_dim, np.float64),
-        np.asarray(a.window, np.float64),
-        -np.asarray(a.window, np.float64),
-    )
+        heads, kv_heads, head_dim, requests, queries / requests, keys / requests,
+        pairs / np.maximum(queries, 1.0), requests * heads, requests * kv_heads, queries * heads,
+        keys * kv_heads * head_dim, group, -group, -kv_heads, -head_dim, window, -window,
+    )  # fmt: skip
+    return _rows(columns, shape)
+
+
+def _geometry(a: Attention) -> tuple[Floats, ...]:
+    sizes = (a.heads, a.kv_heads, a.head_dim, a.window)
+    return tuple(np.asarray(size, np.float64) for size in sizes)
+
+
+def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:
     return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
 
 

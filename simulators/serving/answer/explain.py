@@ -1,4 +1,4 @@
-"""Where the answer time of the mean request goes: in the queue, in its prompt, in its later tokens.
+"""What the time and energy of the mean request go into: its queue, its prompt, its later tokens.
 
 The three spans are the run's own means, exactly. Within the prompt and within the later tokens time
 and energy are divided among operators as in one batch of the mean composition: that of the batches
@@ -20,31 +20,24 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
-from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.state import World
-from simulators.serving.point import ServingPoint
-from simulators.serving.run import logged_run
+from simulators.serving.answer.summary import Run
+from simulators.serving.engine.state import State
 from simulators.workload.llm.step import Step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
 
-def explained_request(point: ServingPoint) -> list[Contribution]:
-    """Return what the mean completed request's time and energy went into.
+def explained_request(run: Run) -> list[Contribution]:
+    """Return what the mean completed request of a logged run spent its time and energy on.
 
-    Times add up to `e2e_mean_s` of the point's first seed, energies to `energy_j_per_token` times
-    the mean output; `memory_bytes` is what one GPU keeps.
-
-    Raises:
-        Infeasible: the design cannot exist.
-        UserError: a choice means nothing, or the point asks for a steady state.
+    Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
+    `memory_bytes` is what one GPU keeps.
     """
-    run = logged_run(point)
-    metrics, replica = run.metrics(), deployment_of(point).hardware.replica
+    metrics, replica = run.metrics(), run.deployment.hardware.replica
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
-    steps = _mean_steps(run.world, point.block_size)
+    steps = _mean_steps(run.state, run.point.block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
     parts = [
@@ -56,9 +49,9 @@ def explained_request(point: ServingPoint) -> list[Contribution]:
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
 
-def _mean_steps(world: World, block_size: int) -> dict[str, Step]:
+def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
     """Return the mean batch with prompts, and the mean batch that a decode is in."""
-    log = batch_table(world)
+    log = batch_table(state)
     requests, prompts, tokens, blocks = (
         log[name].to_numpy().astype(float)
         for name in ("requests", "prompt_tokens", "tokens", "kv_blocks")

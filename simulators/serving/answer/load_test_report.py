@@ -1,4 +1,4 @@
-"""A run told as a load test of the real service would print it."""
+"""Prints a run as a load test of the real service would."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.percentiles import COLUMNS
 from simulators.serving.answer.records import batch_table
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, TOTAL
-from simulators.serving.engine.state import World
+from simulators.serving.answer.summary import Run
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
 
 LATENCIES = {
     "ttft": "time to first token",
@@ -18,13 +20,14 @@ LATENCIES = {
     "itl": "gap between tokens",
     "e2e": "whole answer",
 }
-COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 PERIODS = 10
 """The run is cut in so many equal times."""
 
 
-def report_of(title: str, metrics: ServingMetrics, world: World) -> str:
+def report_of(run: Run) -> str:
     """Return the text of a run whose batches were all logged."""
+    point, metrics = run.point, run.metrics()
+    title = f"{point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
     return "\n".join(
         [
             f"Load test of {title}",
@@ -33,7 +36,7 @@ def report_of(title: str, metrics: ServingMetrics, world: World) -> str:
             "",
             *_latencies(metrics),
             "",
-            *_course(world),
+            *_course(run.state),
         ]
     )
 
@@ -77,10 +80,10 @@ def _latencies(m: ServingMetrics) -> Iterator[str]:
         yield f"{words:<24}" + "".join(f"{1e3 * value:>11,.2f}" for value in values)
 
 
-def _course(world: World) -> Iterator[str]:
+def _course(state: State) -> Iterator[str]:
     """Yield what went on in each period: requests that came and went, batches, queue and memory."""
-    log, times = batch_table(world), world.times
-    began = float(times[:, ARRIVAL].min())
+    log, times = batch_table(state), state.times
+    began = float(times[:, at.ARRIVAL].min())
     edges = np.linspace(began, max(float(log["end_s"].to_numpy().max()), began), PERIODS + 1)
     period = np.clip(
         np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1, 0, PERIODS - 1
@@ -90,12 +93,12 @@ def _course(world: World) -> Iterator[str]:
         np.bincount(period, log[name].to_numpy(), PERIODS) / batches
         for name in ("requests", "waiting", "kv_blocks")
     )
-    came, went = (np.histogram(times[:, column], edges)[0] for column in (ARRIVAL, COMPLETED))
+    came, went = (np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED))
     yield "from s      arrived  answered  in a batch  waiting  KV in use"
     for i in range(PERIODS):
         yield (
             f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"
-            f"{waiting[i]:>9,.1f}{blocks[i] / world.pool[0, TOTAL]:>11.1%}"
+            f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL]:>11.1%}"
         )
 
 

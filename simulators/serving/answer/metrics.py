@@ -1,4 +1,4 @@
-"""What an operator of the service would put on a dashboard.
+"""The metrics of a served load: latencies, rates, cost, energy, memory, as on a dashboard.
 
 TTFT runs from arrival to the first token, TPOT is the mean time of a request's later tokens, ITL is
 each single gap between tokens, E2E runs to the last token. A stall is a wait between two iterations

@@ -1,4 +1,4 @@
-"""A few measured rows of a family of deployments correct the others, the nearer the more.
+"""Corrects predictions of deployments by measured ones of like load: a Gaussian process.
 
 A family is one model, GPU, framework, precision and version. What its rows have in common is a
 factor; what it depends on shows in rows of like load. Both are a Gaussian process over the
@@ -51,13 +51,7 @@ def load_of(row: Deployed) -> Load:
 
 
 def corrected(known: Sequence[tuple[Load, float]], rows: Sequence[Load], metric: str) -> Floats:
-    """Return factors for the predictions of loads.
-
-    Args:
-        known: measured loads of the family, and measured over predicted time of each.
-        rows: others of the family.
-        metric: `TPOT` or `TTFT`.
-    """
+    """Return factors for the predictions of loads of a family, from known ones of a metric."""
     seen = _place([row for row, _ in known])
     limit = BELIEVED * np.hypot(SHARED[metric], LOCAL[metric])
     ratio = np.clip(np.log([ratio for _, ratio in known]), -limit, limit)

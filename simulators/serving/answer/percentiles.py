@@ -1,4 +1,4 @@
-"""Mean, percentiles and longest say how a latency is spread over requests.
+"""Mean, percentiles and maximum of latencies over requests.
 
 Percentiles are numpy's, linear; those of ITL, of which there may be millions, come from a histogram
 with bins 0.3 % wide.
@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.replica import LONGEST_GAP
-from simulators.serving.engine.state import GAPS_S, World, gap_edges_s
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State, gap_edges_s
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
+COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 class Spread(NamedTuple):
@@ -54,15 +55,15 @@ def spreads(rows: Floats) -> list[Spread]:
     return [Spread(*row) for row in columns.tolist()]
 
 
-def gap_spread(world: World) -> Spread:
+def gap_spread(state: State) -> Spread:
     """Return how all gaps between tokens are spread.
 
     The longest is exact, so a percentile may lie above it by the width of a bin.
     """
-    bins = np.flatnonzero(world.gaps > 0)
+    bins = np.flatnonzero(state.gaps > 0)
     if bins.size == 0:
         return NOTHING
-    counts = world.gaps[bins]
+    counts = state.gaps[bins]
     below = np.cumsum(counts)
     total = int(below[-1])
     edges = gap_edges_s()
@@ -71,9 +72,9 @@ def gap_spread(world: World) -> Spread:
     places = bins[which]
     inside = (ranks - below[which]) / counts[which] + 1.0
     shares = edges[places] + inside * (edges[places + 1] - edges[places])
-    mean = float(world.gauge[:, GAPS_S].sum()) / total
+    mean = float(state.gauge[:, at.GAPS_S].sum()) / total
     p50, p90, p95, p99 = shares.tolist()
-    return Spread(mean, p50, p90, p95, p99, float(world.times[:, LONGEST_GAP].max()))
+    return Spread(mean, p50, p90, p95, p99, float(state.times[:, at.LONGEST_GAP].max()))
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Several seeds say how far a percentile would move had other requests come.
+"""Averages the metrics of several seeds, with confidence intervals of percentiles.
 
 Runs with different seeds are independent, so the mean over them has the confidence interval of
 Student, "The probable error of a mean" (1908).

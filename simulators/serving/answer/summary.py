@@ -1,4 +1,4 @@
-"""From the times of requests to the metrics of a run."""
+"""A run that has ended, and its metrics: from the times of requests to latencies, rates and use."""
 
 from __future__ import annotations
 
@@ -9,55 +9,73 @@ import numpy as np
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import SHARES, Shares
+from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
-from simulators.serving.answer.percentiles import Spread, gap_spread, spread, spreads
-from simulators.serving.engine.replica import (
-    ARRIVAL,
-    BATCHED,
-    COMPLETED,
-    FIRST_TOKEN,
-    ITERATIONS,
-    LEFT,
-    MOST_USED,
-    OUTPUT,
-    PROMPT,
-    RESTARTED,
-    SCHEDULED,
-    STALLED,
-    SWAPS,
-    TOTAL,
-)
-from simulators.serving.engine.state import BLOCK_SECONDS, BUSY_S, INSIDE_SECONDS, JOULES, World
+from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
+from simulators.serving.demand.requests import Requests
+from simulators.serving.deployment import Deployment
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import IterationTable
 
 GROWTH = 0.1
 """A backlog that grows by more than this share of the arrivals is no steady state."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Bill:
-    """What a deployment costs and how it is judged."""
-
-    gpus: int
-    gpus_per_stage: int
-    usd_per_gpu_hour: float | None
-    waiting_w_per_stage: float | None  # None: nobody measured the energy
-    flops_per_token: float
-    peak_flops_per_gpu: float
-    slo_ttft_s: float
-    slo_tpot_s: float
-    shares: Shares  # of the time, by what it rests on
+DEVIATIONS, DOUBLED = 3.0, 2.0
+"""Nor is one that grows by more than chance does, or a wait that has more than doubled."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """How many of the first and of the last requests are left out of latencies and rates."""
+class Run:
+    """A run that has ended: what was asked, and what every request and replica went through."""
 
-    warmup: int = 0
-    cooldown: int = 0
+    point: ServingPoint
+    deployment: Deployment
+    table: IterationTable
+    asked: Requests  # those let in
+    rejected: int
+    state: State
 
+    def metrics(self) -> ServingMetrics:
+        """Return what an operator of the service would put on a dashboard.
 
-WHOLE_RUN = Window()
+        Latencies are those of answered requests between `warmup` and `cooldown`, rates count what
+        was answered from the arrival of the first of them to that of the last; all else is of the
+        whole run.
+
+        Raises:
+            Infeasible: no request of the window was answered.
+        """
+        times, output_tokens, point = self.state.times, self.asked.output_tokens, self.point
+        cancelled = int(np.count_nonzero(times[:, at.LEFT] >= 0.0))
+        answered: Any = slice(None)
+        end = times[:, at.COMPLETED]
+        if cancelled:
+            answered, end = end >= 0.0, np.maximum(end, times[:, at.LEFT])
+        scheduled = np.where(times[:, at.SCHEDULED] < 0.0, end, times[:, at.SCHEDULED])
+        makespan_s = float(end.max() - times[:, at.ARRIVAL].min())
+        everyone = Served(times, output_tokens).take(answered)
+        judged, paid, span_s = everyone, everyone, makespan_s
+        if point.warmup or point.cooldown:
+            last = output_tokens.size - point.cooldown
+            judged = Served(times, output_tokens).take(slice(point.warmup, last))
+            judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
+            paid, span_s = _between(everyone, judged.times[:, at.ARRIVAL])
+        if judged.output_tokens.size == 0:
+            raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
+        columns: dict[str, Any] = {
+            **_latencies(judged),
+            **_columns("itl", gap_spread(self.state)),
+            **_rates(paid, span_s, self),
+            **_use(self, answered, int(everyone.output_tokens.sum()), makespan_s),
+            "rejected_requests": self.rejected,
+            "cancelled_requests": cancelled,
+            "completed_requests": output_tokens.size - cancelled,
+            "saturated": backlog_grows(times[:, at.ARRIVAL], scheduled, end),
+            "makespan_s": makespan_s,
+        }
+        return ServingMetrics(**columns)
 
 
 class Served(NamedTuple):
@@ -71,67 +89,20 @@ class Served(NamedTuple):
         return Served(self.times[which], self.output_tokens[which])
 
 
-def metrics_of(
-    world: World, output_tokens: Ints, rejected: int, bill: Bill, window: Window = WHOLE_RUN
-) -> ServingMetrics:
-    """Return the metrics of a run that has ended.
-
-    Latencies are those of answered requests of the window, rates count what was answered from the
-    arrival of its first request to that of its last; all else is of the whole run.
-
-    Args:
-        world: its state.
-        output_tokens: per request as it was asked for; a restart moves tokens to the prompt.
-        rejected: requests that were not let in.
-        bill: prices, power and deadlines.
-        window: the requests that latencies and rates are taken from.
-
-    Raises:
-        Infeasible: no request of the window was answered.
-    """
-    times = world.times
-    cancelled = int(np.count_nonzero(times[:, LEFT] >= 0.0))
-    answered = times[:, COMPLETED] >= 0.0 if cancelled else slice(None)
-    end = np.maximum(times[:, COMPLETED], times[:, LEFT]) if cancelled else times[:, COMPLETED]
-    scheduled = np.where(times[:, SCHEDULED] < 0.0, end, times[:, SCHEDULED])
-    makespan_s = float(end.max() - times[:, ARRIVAL].min())
-    everyone = Served(times, output_tokens).take(answered)
-    judged, paid, span_s = everyone, everyone, makespan_s
-    if window != WHOLE_RUN:
-        last = output_tokens.size - window.cooldown
-        judged = Served(times, output_tokens).take(slice(window.warmup, last))
-        judged = judged.take(judged.times[:, COMPLETED] >= 0.0)
-        paid, span_s = _between(everyone, judged.times[:, ARRIVAL])
-    if judged.output_tokens.size == 0:
-        raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
-    columns: dict[str, Any] = {
-        **_latencies(judged),
-        **_columns("itl", gap_spread(world)),
-        **_rates(paid, span_s, bill),
-        **_use(world, answered, int(everyone.output_tokens.sum()), makespan_s, bill),
-        "rejected_requests": rejected,
-        "cancelled_requests": cancelled,
-        "completed_requests": output_tokens.size - cancelled,
-        "saturated": backlog_grows(times[:, ARRIVAL], scheduled, end),
-        "makespan_s": makespan_s,
-    }
-    return ServingMetrics(**columns)
-
-
 def _between(everyone: Served, arrival: Floats) -> tuple[Served, float]:
     """Return what was answered between the first and the last of some arrivals, and that time."""
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
         raise Infeasible("window_too_small", f"{arrival.size} requests between the first and last")
-    end = everyone.times[:, COMPLETED]
+    end = everyone.times[:, at.COMPLETED]
     return everyone.take((end > arrival.min()) & (end <= arrival.max())), span_s
 
 
 def _latencies(served: Served) -> dict[str, float | None]:
     """Return how long requests waited and took."""
     times, output_tokens = served
-    arrival, scheduled = times[:, ARRIVAL], times[:, SCHEDULED]
-    first, end = times[:, FIRST_TOKEN], times[:, COMPLETED]
+    arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
+    first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]
     ttft, e2e, queue, prefill = spreads(
         np.stack((first - arrival, end - arrival, scheduled - arrival, first - scheduled))
     )
@@ -151,69 +122,63 @@ def _latencies(served: Served) -> dict[str, float | None]:
 
 def _columns(name: str, of: Spread) -> dict[str, float]:
     """Return the columns of one latency."""
-    return {
-        f"{name}_mean_s": of.mean,
-        f"{name}_p50_s": of.p50,
-        f"{name}_p90_s": of.p90,
-        f"{name}_p95_s": of.p95,
-        f"{name}_p99_s": of.p99,
-        f"{name}_max_s": of.longest,
-    }
+    return {f"{name}_{which}_s": value for which, value in zip(COLUMNS, of, strict=True)}
 
 
 def _tpot_s(served: Served) -> Floats:
     """Return the mean time of each request's later tokens."""
     times, output_tokens = served
     later = np.maximum(output_tokens - 1, 1)
-    seconds: Floats = (times[:, COMPLETED] - times[:, FIRST_TOKEN]) / later
+    seconds: Floats = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
     return seconds
 
 
-def _rates(paid: Served, span_s: float, bill: Bill) -> dict[str, float | None]:
+def _rates(paid: Served, span_s: float, run: Run) -> dict[str, float | None]:
     """Return what was answered per second, and what it costs."""
-    ttft_s = paid.times[:, FIRST_TOKEN] - paid.times[:, ARRIVAL]
-    met = (ttft_s <= bill.slo_ttft_s) & (_tpot_s(paid) <= bill.slo_tpot_s)
+    point, gpus, usd = run.point, run.deployment.gpus, run.deployment.usd_per_gpu_hour
+    ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
+    met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
-    usd = bill.usd_per_gpu_hour
-    hours = span_s * bill.gpus / 3600.0
+    hours = span_s * gpus / 3600.0
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
-        "tokens_per_s_per_gpu": tokens * per_s / bill.gpus,
+        "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(met)) * per_s,
         "cost_usd_per_mtok": None if usd is None or not tokens else usd * hours / tokens * 1e6,
     }
 
 
-def _use(world: World, answered: Any, tokens: int, makespan_s: float, bill: Bill) -> dict[str, Any]:
+def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
-    times, pool = world.times, world.pool
-    replicas, blocks = pool.shape[0], int(pool[0, TOTAL])
+    state, built, table = run.state, run.deployment, run.table
+    times, pool = state.times, state.pool
+    replicas, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
-    summed: list[float] = np.ascontiguousarray(world.gauge.T).sum(axis=1).tolist()
-    iterations, stages = counted[ITERATIONS], bill.gpus // bill.gpus_per_stage
-    busy_s, per_s = summed[BUSY_S], 1.0 / makespan_s
+    summed: list[float] = np.ascontiguousarray(state.gauge.T).sum(axis=1).tolist()
+    iterations, stages = counted[at.ITERATIONS], built.gpus // built.hardware.replica.cut.width
+    busy_s, per_s = summed[at.BUSY_S], 1.0 / makespan_s
     joules = None
-    if bill.waiting_w_per_stage is not None:
-        idle_j = bill.waiting_w_per_stage * (stages * makespan_s - busy_s)
-        joules = (summed[JOULES] + idle_j) / tokens
-    seen = int(world.request[answered, PROMPT].sum() + world.request[answered, OUTPUT].sum())
+    if table.waiting_w is not None:
+        idle_j = table.waiting_w * (stages * makespan_s - busy_s)
+        joules = (summed[at.JOULES] + idle_j) / tokens
+    seen = int(state.request[answered, at.PROMPT].sum() + state.request[answered, at.OUTPUT].sum())
     return {
         "energy_j_per_token": joules,
-        "kv_use_mean": summed[BLOCK_SECONDS] * per_s / (blocks * replicas),
-        "kv_use_max": float(pool[:, MOST_USED].max()) / blocks,
-        "inside_mean": summed[INSIDE_SECONDS] * per_s,
-        "mean_batch": counted[BATCHED] / iterations,
+        "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * replicas),
+        "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
+        "inside_mean": summed[at.INSIDE_SECONDS] * per_s,
+        "mean_batch": counted[at.BATCHED] / iterations,
         "busy": busy_s * per_s / stages,
-        "mfu": bill.flops_per_token * seen * per_s / (bill.gpus * bill.peak_flops_per_gpu),
-        "restarts": counted[RESTARTED],
-        "swaps": counted[SWAPS],
-        "stalled_requests": int(np.count_nonzero(times[:, STALLED] > 0.0)),
-        "stalled_mean_s": float(times[:, STALLED].sum()) / times.shape[0],
-        "gpus": bill.gpus,
+        "mfu": built.flops_per_token * seen * per_s / (built.gpus * built.peak_flops),
+        "restarts": counted[at.RESTARTED],
+        "swaps": counted[at.SWAPS],
+        "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
+        "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
+        "gpus": built.gpus,
         "kv_blocks": blocks,
         "iterations": iterations,
-        **dict(zip(SHARES, bill.shares.tolist(), strict=True)),
+        **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
 
 
@@ -233,13 +198,11 @@ def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
         order = np.argsort(arrival, kind="stable")
         arrival, scheduled, end = arrival[order], scheduled[order], end[order]
     gone = np.searchsorted(np.sort(end), arrival, side="right")
-    inside, waits = (
-        _quarters(np.arange(count, dtype=np.float64) - gone),
-        _quarters(scheduled - arrival),
-    )
-    crowd = inside[3] - inside[2] > max(GROWTH * quarter, 3.0 * np.sqrt(inside[2]))
+    inside = _quarters(np.arange(count, dtype=np.float64) - gone)
+    waits = _quarters(scheduled - arrival)
+    crowd = inside[3] - inside[2] > max(GROWTH * quarter, DEVIATIONS * np.sqrt(inside[2]))
     passed_s = arrival[-1] - arrival[-2 * quarter]
-    rises = waits[0] <= waits[1] <= waits[2] <= waits[3] and waits[3] > 2.0 * waits[1]
+    rises = waits[0] <= waits[1] <= waits[2] <= waits[3] and waits[3] > DOUBLED * waits[1]
     return bool(crowd or (rises and waits[3] - waits[1] > GROWTH * passed_s))
 
 

@@ -1,9 +1,9 @@
-"""A user's own measured deployments correct others of their family, the nearer in load the more.
+"""A user's own measured deployments correct the times of others of their family.
 
 `python -m lab.fits engines --measured FILE` writes a runtime in which everything takes
 the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
-is smoothed over loads (`near.py`). Clients of a closed loop wait for nothing but their answers, so
-their rates follow from both times; goodput, energy and queues stay as simulated.
+is smoothed over loads (`neighbour_correction.py`). Clients of a closed loop wait for nothing but
+their answers, so their rates follow from both times; goodput, energy and queues stay as simulated.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from simulators.composition.replica import runtime_file
 from simulators.core.calibration import read_choice
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
-from simulators.serving.demand.arrivals import CLOSED
 from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
-from simulators.serving.point import ServingPoint
-from simulators.serving.run import Shelf
+from simulators.serving.point import CLOSED, ServingPoint
 
 Predict = Callable[[ServingPoint], ServingMetrics]
 
@@ -30,29 +28,27 @@ PER_TOKEN = ("tpot_", "itl_")
 RATES = ("requests_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu")
 
 
-def corrected_by_own(
-    metrics: ServingMetrics, point: ServingPoint, predict: Predict, shelf: Shelf
-) -> ServingMetrics:
-    """Return the metrics as the measured rows of the point's runtime correct them, if it has any.
+class UserRows:
+    """The measured rows of runtimes and what these deviate by, found once."""
 
-    Args:
-        metrics: as predicted.
-        point: the deployment and the load.
-        predict: what predicts, without correction.
-        shelf: where rows and deviations are kept for other points of a batch.
-    """
-    if point.runtime not in shelf.measured:
-        shelf.measured[point.runtime] = measured_rows(point.runtime)
-    rows = shelf.measured[point.runtime]
-    if not rows or not _is_like(point, rows[0]):
-        return metrics
-    if point.runtime not in shelf.deviations:
-        shelf.deviations[point.runtime] = _deviations(rows, point.runtime, predict)
-    ttft, tpot = (
-        float(corrected(known, [_load(point)], metric)[0]) if known else 1.0
-        for metric, known in shelf.deviations[point.runtime].items()
-    )
-    return _scaled(metrics, ttft, tpot)
+    def __init__(self) -> None:
+        self._rows = functools.cache(measured_rows)
+        self._deviations: dict[str, Deviations] = {}
+
+    def correct(
+        self, metrics: ServingMetrics, point: ServingPoint, predict: Predict
+    ) -> ServingMetrics:
+        """Return predicted metrics as the measured rows of the point's runtime correct them."""
+        rows = self._rows(point.runtime)
+        if not rows or not _is_like(point, rows[0]):
+            return metrics
+        if point.runtime not in self._deviations:
+            self._deviations[point.runtime] = _deviations(rows, point.runtime, predict)
+        ttft, tpot = (
+            float(corrected(known, [_load(point)], metric)[0]) if known else 1.0
+            for metric, known in self._deviations[point.runtime].items()
+        )
+        return _scaled(metrics, ttft, tpot)
 
 
 def has_own_rows(point: ServingPoint) -> bool:

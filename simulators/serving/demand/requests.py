@@ -1,140 +1,155 @@
-"""What is asked of a deployment: the requests that a design point describes."""
+"""The requests that a design point describes: when they come, their lengths, who waits for whom.
+
+Lengths are those of a workload, of a trace, or fixed by the point. Closed clients ask again when
+they are answered. In a session each prompt repeats all that was said before, computed anew since no
+prefix is cached, and comes a think time after the answer: a slow service is asked less.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import fields, replace
-from operator import attrgetter
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from simulators.core.columns import categories
 from simulators.core.errors import UserError
-from simulators.core.jit import Ints
-from simulators.serving.demand.arrivals import Requests, requests_of, stream
-from simulators.serving.demand.rate_modulation import MODULATED, Pattern
-from simulators.serving.demand.sessions import in_sessions
-from simulators.serving.demand.traces import is_trace
-from simulators.serving.point import ServingPoint
-
-EVENT_ONLY = {
-    f.name: f.default
-    for f in fields(ServingPoint)
-    if f.name
-    in (
-        "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s",
-        "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without", "poll_interval",
-    )
-}  # fmt: skip
-"""Fields, and their only values, of which a steady state knows."""
+from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.arrivals import arrival_times, stream
+from simulators.serving.demand.traces import Trace, is_trace, load_trace
+from simulators.serving.demand.workloads import load_workload
+from simulators.serving.point import CLOSED, ServingPoint
 
 
-class Demand(NamedTuple):
-    """The fields of a point that say what is asked; points of one demand answer the same."""
+@dataclass(frozen=True)
+class Requests:
+    """What clients ask for, in order of arrival."""
 
-    workload: str
-    qps: float | None
-    prompt_tokens: int
-    output_tokens: int
-    length_spread: float
-    requests: int
-    seed: int
-    arrivals: str
-    burstiness: float
-    clients: int
-    think_s: float
-    patience_s: float | None
-    turns: int
-    burst_ratio: float
-    burst_s: float
-    calm_s: float
-    swing: float
-    period_s: float
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    draws: Floats  # two uniform numbers per request, for routers that toss coins
+    clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
+    patience_s: Floats | float = inf  # how long after its arrival a request's client gives up
+    session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
 
-
-_demanded = attrgetter(*Demand._fields)
+    def take(self, which: Ints) -> Requests:
+        """Return some of the requests."""
+        columns: dict[str, Any] = {
+            name: column[which]
+            for name, column in vars(self).items()
+            if isinstance(column, np.ndarray)
+        }
+        return replace(self, **columns)
 
 
-def demand_of(point: ServingPoint) -> Demand:
-    """Return what is asked of a point."""
-    return Demand._make(_demanded(point))
-
-
-def requests_for(demand: Demand) -> Requests:
-    """Return the requests of a workload, with the lengths that the demand fixes."""
-    asked = requests_of(
-        workload=demand.workload,
-        qps=None if demand.qps is None else demand.qps / max(demand.turns, 1),
-        requests=demand.requests,
-        seed=demand.seed,
-        process=demand.arrivals,
-        burstiness=demand.burstiness,
-        clients=demand.clients,
-        think_s=demand.think_s,
-        pattern=Pattern(
-            burst_ratio=demand.burst_ratio,
-            burst_s=demand.burst_s,
-            calm_s=demand.calm_s,
-            swing=demand.swing,
-            period_s=demand.period_s,
-        ),
-    )
-    if demand.patience_s is not None:
-        asked = replace(asked, patience_s=float(demand.patience_s))
-    count = asked.arrival_s.size
-    if demand.prompt_tokens:
-        asked = replace(asked, prompt_tokens=_lengths(demand, "prompt_tokens", count))
-    if demand.output_tokens:
-        asked = replace(asked, output_tokens=_lengths(demand, "output_tokens", count))
-    if demand.turns == 1:
-        return asked
-    if asked.clients or is_trace(demand.workload):
-        raise UserError(
-            f"turns is {demand.turns}; sessions are drawn, so neither closed arrivals nor a trace "
-            "can have them"
-        )
-    return in_sessions(asked, demand.turns, demand.think_s)
-
-
-def _lengths(demand: Demand, name: str, count: int) -> Ints:
-    """Return equal lengths, or lengths drawn evenly below the stated one.
+def requests_of(point: ServingPoint) -> Requests:
+    """Return the requests of a point.
 
     Raises:
-        UserError: the spread is no share.
+        UserError: a rate is needed and missing, or a file cannot be read.
     """
-    most, spread = getattr(demand, name), demand.length_spread
-    if not 0.0 <= spread < 1.0:
-        raise UserError(f"length_spread is {spread:g}; it must be at least 0 and below 1")
-    if spread == 0.0:
+    trace = load_trace(point.workload) if is_trace(point.workload) else None
+    closed = point.arrivals == CLOSED
+    if point.turns > 1 and (closed or trace):
+        raise UserError(
+            f"turns is {point.turns}; sessions are drawn, so neither closed arrivals nor a trace "
+            "can have them"
+        )
+    prompt, output = token_counts(point.workload, point.seed, point.requests)
+    count = prompt.size
+    if point.prompt_tokens:
+        prompt = _fixed(point, "prompt_tokens", count)
+    if point.output_tokens:
+        output = _fixed(point, "output_tokens", count)
+    asked = Requests(
+        arrival_s=_thinking(point, count) if closed else _arriving(point, trace, count),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        draws=_draws(point.seed, count),
+        clients=point.clients if closed else 0,
+        patience_s=inf if point.patience_s is None else float(point.patience_s),
+    )
+    return asked if point.turns == 1 else in_sessions(asked, point.turns, point.think_s)
+
+
+def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
+    """Return the prompt and output tokens of a trace's first requests, or of requests drawn.
+
+    Raises:
+        UserError: the file cannot be read, or no number of requests is given to draw.
+    """
+    if not is_trace(workload):
+        if requests == 0:
+            raise UserError("requests is 0; a workload that is drawn needs at least 1")
+        return _drawn(workload, seed, requests, load_workload(workload))
+    trace = load_trace(workload)
+    first = slice(requests or None)
+    return trace.prompt_tokens[first], trace.output_tokens[first]
+
+
+def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
+    """Return arrival times: those of the trace, scaled if a rate is given, or drawn ones."""
+    if trace is None or trace.arrival_s is None:
+        return arrival_times(point, count)
+    arrival = trace.arrival_s[:count]
+    if point.qps is not None and arrival[-1] > 0.0:
+        arrival = arrival * ((count - 1) / arrival[-1] / point.qps)
+    return arrival
+
+
+def _thinking(point: ServingPoint, count: int) -> Floats:
+    """Return how long closed clients wait before each request; the first come at once."""
+    return np.where(np.arange(count) < point.clients, 0.0, point.think_s)
+
+
+def _fixed(point: ServingPoint, name: str, count: int) -> Ints:
+    """Return equal lengths, or lengths drawn evenly below the stated one."""
+    most = getattr(point, name)
+    if point.length_spread == 0.0:
         return np.full(count, most)
-    return _drawn(demand.seed, name, count, most, spread)
+    return _spread(point.seed, name, count, most, point.length_spread)
 
 
 @functools.lru_cache(maxsize=256)
-def _drawn(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
+def _spread(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
     drawn = stream(seed, name).random(count)
     lengths: Ints = np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64)
     lengths.flags.writeable = False
     return lengths
 
 
-def event_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows ask for what only events can answer."""
-    found = np.zeros(batch.num_rows, bool)
-    for name, only in EVENT_ONLY.items():
-        codes, values = categories(batch, name)
-        found |= np.array([value != only for value in values], bool)[codes]
-    codes, values = categories(batch, "arrivals")
-    found |= np.array([value in MODULATED for value in values], bool)[codes]
-    return found
+@functools.lru_cache(maxsize=64)
+def _drawn(workload: str, seed: int, count: int, _version: object) -> tuple[Ints, Ints]:
+    """Return prompt and output tokens of a named workload."""
+    prompt, output = load_workload(workload).draw(stream(seed, "lengths").random((count, 2)))
+    prompt.flags.writeable = output.flags.writeable = False
+    return prompt, output
 
 
-def beyond_analytic(point: ServingPoint) -> str:
-    """Return what of a point only events can answer, or nothing."""
-    if point.arrivals in MODULATED:
-        return point.arrivals
-    return next((name for name, only in EVENT_ONLY.items() if getattr(point, name) != only), "")
+@functools.lru_cache(maxsize=64)
+def _draws(seed: int, count: int) -> Floats:
+    """Return two uniform numbers per request."""
+    draws = stream(seed, "routing").random((count, 2))
+    draws.flags.writeable = False
+    return draws
+
+
+def in_sessions(asked: Requests, turns: int, think_s: float) -> Requests:
+    """Return the same questions, so many after each other in a session.
+
+    The first arrivals become those of the sessions, of which the last may be shorter.
+    """
+    count = asked.arrival_s.size
+    session, turn = np.divmod(np.arange(count), turns)
+    said = np.concatenate(
+        [np.zeros(1, np.int64), np.cumsum(asked.prompt_tokens + asked.output_tokens)]
+    )
+    history = said[:-1] - said[session * turns]
+    return replace(
+        asked,
+        arrival_s=np.where(turn == 0, asked.arrival_s[session], think_s),
+        prompt_tokens=asked.prompt_tokens + history,
+        session=session,
+    )

@@ -1,4 +1,4 @@
-"""A trace says when real requests came and how long they were; it is replayed from its file.
+"""Reads traces: when real requests came and how long they were.
 
 Parquet with `arrival_s`, `prompt_tokens`, `output_tokens` (lengths alone will do); CSV with these
 columns or those of the Azure LLM inference traces (`TIMESTAMP`, `ContextTokens`,
@@ -12,6 +12,7 @@ import csv
 import functools
 import json
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,36 +132,37 @@ def _csv(file: Path) -> Columns:
                 f"trace '{file}': the header must name {', '.join(AZURE)} or {', '.join(COLUMNS)}"
                 f". It has: {', '.join(header) or 'nothing'}"
             )
-        cells: list[list[Any]] = [[], [], []]
-        numbers: list[int] = []
-        for row in rows:
-            number = rows.line_num
-            numbers.append(number)
-            for cell, name in zip(cells, layout, strict=True):
-                cell.append(_cell(file, number, name, row[name]))
-    arrival, prompt, output = cells
-    return np.array(arrival, np.float64), np.array(prompt), np.array(output), np.array(numbers)
+        return _columns(file, layout, ((rows.line_num, row) for row in rows), 1.0)
 
 
 def _jsonl(file: Path) -> Columns:
-    cells: list[list[Any]] = [[], [], []]
-    numbers: list[int] = []
     with file.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            numbers.append(number)
+        return _columns(file, MOONCAKE, _json_lines(file, stream), 1e3)
+
+
+def _json_lines(file: Path, stream: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(stream, start=1):
+        if line.strip():
             try:
-                row = json.loads(line)
+                yield number, json.loads(line)
             except json.JSONDecodeError as error:
                 raise UserError(f"trace '{file}', row {number}: {error.msg}") from error
-            for cell, name in zip(cells, MOONCAKE, strict=True):
-                if not isinstance(row, dict) or name not in row:
-                    raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
-                cell.append(_cell(file, number, name, row[name]))
-    arrival, prompt, output = cells
-    arrival_s = np.array(arrival, np.float64) / 1e3
-    return arrival_s, np.array(prompt), np.array(output), np.array(numbers)
+
+
+def _columns(
+    file: Path, layout: Sequence[str], rows: Iterable[tuple[int, Any]], per_s: float
+) -> Columns:
+    """Return the columns of a layout whose times count so many to a second."""
+    cells: list[list[Any]] = [[], [], []]
+    numbers: list[int] = []
+    for number, row in rows:
+        numbers.append(number)
+        for cell, name in zip(cells, layout, strict=True):
+            if not isinstance(row, dict) or name not in row:
+                raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
+            cell.append(_cell(file, number, name, row[name]))
+    prompt, output, rows_of = map(np.array, (cells[1], cells[2], numbers))
+    return np.array(cells[0], np.float64) / per_s, prompt, output, rows_of
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:

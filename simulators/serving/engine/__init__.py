@@ -1,1 +1,5 @@
-"""TO DESCRIBE."""
+"""The event loop of a service: admission, KV cache, batches, cancellation, skipping ahead.
+
+`service.py` is the door: it runs requests through replicas. `replica.py` names the columns of the
+state that schedulers and routers see.
+"""

@@ -1,81 +1,85 @@
-"""Who is let in from the queue: the head, while a seat and memory for it are free.
+"""Admission from the queue: its head is let in while a seat and memory for it are free.
 
 Nobody overtakes, neither the head of the queue nor a request that was moved to the host.
 """
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, arrays, boolean, i8, matrix
-from simulators.serving.engine.kernel import kernel
+from simulators.core.jit import Ints, arrays, boolean, i8
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import allocate, blocks_for, fits, prefix_left
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BLOCK,
-    DONE,
-    FREE,
-    HEAD,
-    HOLDERS,
-    PROMPT,
-    RESERVED,
-    SEATS,
-    SWAPPED,
-    WAITING,
-    pop_waiting,
-    seat,
-)
+from simulators.serving.engine.replica import VIEW, View, kernel, pop_waiting, seat
+
+
+@kernel(boolean(*arrays(i8, 2)))
+def finds_seat(limits: Ints, pool: Ints) -> bool:
+    """Return whether somebody waits and would find a seat."""
+    free = pool[at.HOLDERS] < limits[at.SEATS] and pool[at.BATCH] < limits[at.BATCH_SEATS]
+    return pool[at.WAITING] > 0 and free  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2)))
 def may_admit(limits: Ints, pool: Ints) -> bool:
-    """Return whether somebody waits and would find a seat."""
-    return (  # type: ignore[no-any-return]
-        pool[WAITING] > 0
-        and pool[SWAPPED] == 0
-        and pool[HOLDERS] < limits[SEATS]
-        and pool[BATCH] < limits[BATCH_SEATS]
-    )
+    """Return whether somebody waits, would find a seat and overtakes nobody on the host."""
+    return finds_seat(limits, pool) and pool[at.SWAPPED] == 0
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3), i8, boolean))
-def admit_chunks(
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    waiting: Ints,
-    batch: Ints,
-    tokens: Ints,
-    budget: int,
-    whole: bool,
-) -> int:
+@kernel(i8(VIEW, i8, i8))
+def admit(view: View, blocks: int, granted: int) -> int:
+    """Let the head of the queue in, with blocks and tokens of the batch; return who that is."""
+    who = pop_waiting(view.pool, view.waiting)
+    allocate(view.pool, view.request, who, blocks)
+    seat(view, who, granted)
+    return who
+
+
+@kernel(i8(VIEW, i8, boolean))
+def admit_chunks(view: View, budget: int, whole: bool) -> int:
     """Share tokens among prompts from the head of the queue; return what is left of them.
 
     A prompt takes blocks for the tokens it is given now or, if `whole`, for all it has. What a
     preempted one left in a prefix cache, and nobody has overwritten, counts as done.
     """
+    limits, pool, request = view.limits, view.pool, view.request
     while budget > 0 and may_admit(limits, pool):
-        first = waiting[pool[HEAD]]
-        prompt, cached = request[first, PROMPT], prefix_left(limits, pool, request, first)
+        first = view.waiting[pool[at.HEAD]]
+        prompt, cached = request[first, at.PROMPT], prefix_left(limits, pool, request, first)
         granted = min(prompt - cached, budget)
-        blocks = blocks_for(prompt if whole else cached + granted, limits[BLOCK])
+        blocks = blocks_for(prompt if whole else cached + granted, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, blocks)
-        request[who, DONE] = cached
-        seat(pool, batch, tokens, who, granted)
+        request[first, at.DONE] = cached
+        admit(view, blocks, granted)
         budget -= granted
     return budget
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3)))
-def admit_reserving(
-    limits: Ints, pool: Ints, request: Ints, waiting: Ints, batch: Ints, tokens: Ints
-) -> int:
+@kernel(i8(VIEW, i8, boolean))
+def continue_idle(view: View, left: int, prompts: bool) -> int:
+    """Share tokens among idle requests that decode or, if `prompts`, whose prompt was cut.
+
+    Returns what is left of them.
+    """
+    pool, request, idle = view.pool, view.request, view.idle
+    kept = 0
+    for i in range(pool[at.IDLE]):
+        who = idle[i]
+        missing = request[who, at.PROMPT] - request[who, at.DONE]
+        if left > 0 and (missing > 0) == prompts:
+            granted = min(missing, left) if prompts else 1
+            seat(view, who, granted)
+            left -= granted
+        else:
+            idle[kept] = who
+            kept += 1
+    pool[at.IDLE] = kept
+    return left
+
+
+@kernel(i8(VIEW))
+def admit_reserving(view: View) -> int:
     """Admit whole prompts, each with memory for the longest life; return the batch's size."""
-    while may_admit(limits, pool) and pool[FREE] >= limits[RESERVED]:
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, limits[RESERVED])
-        seat(pool, batch, tokens, who, prompt)
-    return pool[BATCH]  # type: ignore[no-any-return]
+    limits, pool = view.limits, view.pool
+    while may_admit(limits, pool) and pool[at.FREE] >= limits[at.RESERVED]:
+        admit(view, limits[at.RESERVED], view.request[view.waiting[pool[at.HEAD]], at.PROMPT])
+    return pool[at.BATCH]  # type: ignore[no-any-return]

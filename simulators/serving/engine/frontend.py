@@ -1,16 +1,16 @@
-"""Between a client and an engine stands a server: it parses, tokenises, polls and streams.
+"""The time that an engine's API server adds between a client and the engine.
 
-What clients measure begins and ends there. A request reaches the engine some time after it was
-asked, longer for longer prompts; and its first token is seen some iterations late, since engines
-look for new requests every few iterations, prepare one iteration during another, and send tokens in
-groups. What that amounts to was fitted by framework to times to the first token
-(`fit_frontends.py`); a client that asks the engine itself has none of it.
+What clients measure begins and ends at a server that parses, tokenises, polls and streams. A
+request reaches the engine some time after it was asked, longer for longer prompts; and its first
+token is seen some iterations late, since engines look for new requests every few iterations,
+prepare one iteration during another, and send tokens in groups. What that amounts to was fitted by
+framework to times to the first token; a client that asks the engine itself has none of it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,13 @@ import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
-from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
-from simulators.serving.demand.arrivals import Requests
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.engine.state import World
-from simulators.serving.point import ServingPoint
+from simulators.serving.demand.requests import Requests
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
+from simulators.serving.point import NONE, ServingPoint
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "frontends.toml"
-FRONTENDS = AUTO, NONE = "auto", "none"
 
 
 @dataclass(frozen=True)
@@ -48,19 +45,7 @@ NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
 def frontend_of(point: ServingPoint, server: Callable[[str], Frontend]) -> Frontend:
-    """Return what stands before a point's engine: the server of its runtime's framework, if any.
-
-    Args:
-        point: the deployment.
-        server: `load_frontend`, or one that remembers.
-
-    Raises:
-        UserError: a choice means nothing.
-    """
-    if point.frontend not in FRONTENDS:
-        raise UnknownNameError("frontend", point.frontend, FRONTENDS)
-    if not 0.0 <= point.frontend_s < np.inf:
-        raise UserError(f"frontend_s is {point.frontend_s:g}; it must not be negative")
+    """Return what stands before a point's engine: the server of its runtime's framework, if any."""
     found = Frontend() if point.frontend == NONE else server(point.runtime)
     return replace(found, request_s=found.request_s + point.frontend_s)
 
@@ -70,22 +55,18 @@ def load_frontend(runtime: str) -> Frontend:
 
     `vllm@llama3_1_70b.h100_sxm` is that of `vllm` as if nobody had measured that model on that GPU.
     """
-    framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
-    content = _content(CALIBRATION.stat().st_mtime_ns)
-    tables = content["without"].get(left_out, {}) if left_out else content["frontend"]
-    if framework not in tables:
-        return Frontend()
-    return Frontend(**{name: tables[framework][name] for name in NUMBERS})
-
-
-@functools.lru_cache(maxsize=4)
-def _content(_mtime_ns: int) -> dict[str, Any]:
-    return read_calibration(CALIBRATION)
+    numbers = _measured(runtime.partition("@")[2]).get(load_runtime(runtime).framework)
+    return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
 
 
 def is_left_out(framework: str, group: str) -> bool:
     """Say whether a framework's numbers were also fitted without a group."""
     return framework in _content(CALIBRATION.stat().st_mtime_ns)["without"].get(group, {})
+
+
+def is_measured(framework: str) -> bool:
+    """Say whether a framework's server was measured."""
+    return framework in _measured("")
 
 
 def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
@@ -96,32 +77,21 @@ def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
         group: its residuals do not count; empty for all.
         metric: `tpot` or `ttft`.
     """
-    content = _content(CALIBRATION.stat().st_mtime_ns)
-    tables = content["without"].get(group, {}) if group else content["frontend"]
-    lo, hi = tables.get(framework, content["frontend"][framework])[f"{metric}_band"]
+    numbers = _measured(group).get(framework) or _measured("")[framework]
+    lo, hi = numbers[f"{metric}_band"]
     return float(lo), float(hi)
 
 
-def bands_of(runtime: str) -> Mapping[str, tuple[float, float]]:
-    """Return the bands of metrics where the runtime's framework was measured, else none.
-
-    The band of a deployment is that of the residuals of deployments left out of the fit: how far
-    whole groups of them, each a model on a GPU, were measured from what was predicted.
-    """
-    framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
-    if framework not in _content(CALIBRATION.stat().st_mtime_ns)["frontend"]:
-        return {}
-    return {name: band_of(framework, left_out, name.partition("_")[0]) for name in WITH_BAND}
+def _measured(group: str) -> dict[str, Any]:
+    """Return the numbers of every framework, fitted without a group if one is named."""
+    content = _content(CALIBRATION.stat().st_mtime_ns)
+    tables: dict[str, Any] = content["without"].get(group, {}) if group else content["frontend"]
+    return tables
 
 
-def banded(metrics: ServingMetrics, bands: Mapping[str, tuple[float, float]]) -> ServingMetrics:
-    """Return the metrics with the 90 % intervals that these bands make of them."""
-    found: dict[str, Any] = {}
-    for name, (lo, hi) in bands.items():
-        value = getattr(metrics, name)
-        if value is not None:
-            found |= {f"{name}_lo": value * lo, f"{name}_hi": value * hi}
-    return ServingMetrics(**vars(metrics) | found) if found else metrics
+@functools.lru_cache(maxsize=4)
+def _content(_mtime_ns: int) -> dict[str, Any]:
+    return read_calibration(CALIBRATION)
 
 
 def behind(asked: Requests, delay_s: Floats) -> Requests:
@@ -130,12 +100,12 @@ def behind(asked: Requests, delay_s: Floats) -> Requests:
 
 
 def seen_by_clients(
-    world: World, frontend: Frontend, delay_s: Floats, output_tokens: Ints
-) -> World:
-    """Return the world after a run as its clients saw it: they asked earlier, by what they wait."""
-    times = world.times.copy()
+    state: State, frontend: Frontend, delay_s: Floats, output_tokens: Ints
+) -> State:
+    """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
+    times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
-    answer_s = np.maximum(times[:, COMPLETED] - times[:, FIRST_TOKEN], 0.0)  # 0 if given up
+    answer_s = np.maximum(times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN], 0.0)  # 0 if given up
     tpot_s = answer_s / later
-    times[:, ARRIVAL] -= delay_s + frontend.iterations * tpot_s
-    return world._replace(times=times)
+    times[:, at.ARRIVAL] -= delay_s + frontend.iterations * tpot_s
+    return state._replace(times=times)

@@ -1,4 +1,4 @@
-"""The KV cache is paged: a request holds whole blocks, takes one more when it outgrows them.
+"""The paged KV cache: requests take blocks, outgrow them, give them back or lose them.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the
@@ -9,37 +9,8 @@ or, where the host has room, they are moved there, and back before anybody else 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BELOW,
-    BLOCK,
-    BLOCKS,
-    DONE,
-    FREE,
-    HOLDERS,
-    HOST,
-    HOSTED,
-    IDLE,
-    KEEPS,
-    LEFT_BLOCKS,
-    MOVED,
-    OUTPUT,
-    PARITY,
-    PROMPT,
-    RESTARTED,
-    RESTARTS,
-    SEATS,
-    SWAPPED,
-    SWAPS,
-    TAKEN,
-    TOP,
-    UNTIL,
-    WATERMARK,
-    return_waiting,
-    seat,
-)
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import VIEW, View, keep_idle, kernel, return_waiting, seat
 
 
 @kernel(i8(i8, i8))
@@ -51,63 +22,74 @@ def blocks_for(tokens: int, block: int) -> int:
 @kernel(boolean(*arrays(i8, 2), i8))
 def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
     """Return whether a new request may take so many blocks and leave the watermark."""
-    return pool[FREE] - blocks >= limits[WATERMARK]  # type: ignore[no-any-return]
+    return pool[at.FREE] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
 def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     """Give a request its first blocks and return how many are free."""
-    request[who, BLOCKS] = blocks
-    pool[FREE] -= blocks
-    pool[TAKEN] += blocks
-    pool[HOLDERS] += 1
-    return pool[FREE]  # type: ignore[no-any-return]
+    request[who, at.BLOCKS] = blocks
+    pool[at.FREE] -= blocks
+    pool[at.TAKEN] += blocks
+    pool[at.HOLDERS] += 1
+    return pool[at.FREE]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
+def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
+    """Give a request more blocks, if any, and return how many are free."""
+    request[who, at.BLOCKS] += max(blocks, 0)
+    pool[at.FREE] -= max(blocks, 0)
+    pool[at.TAKEN] += max(blocks, 0)
+    return pool[at.FREE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def release(pool: Ints, request: Ints, who: int) -> int:
     """Take all blocks of a request back and return how many are free."""
-    pool[FREE] += request[who, BLOCKS]
-    pool[HOLDERS] -= 1
-    request[who, BLOCKS] = 0
-    return pool[FREE]  # type: ignore[no-any-return]
+    pool[at.FREE] += request[who, at.BLOCKS]
+    pool[at.HOLDERS] -= 1
+    request[who, at.BLOCKS] = 0
+    return pool[at.FREE]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
-def restart(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+@kernel(i8(VIEW, i8))
+def restart(view: View, who: int) -> int:
     """Send a request back to the front of the queue; what it has generated joins its prompt.
 
     VIDUR also shortens the prompt of a request restarted in the middle of its prefill.
     """
+    pool, request = view.pool, view.request
     release(pool, request, who)
-    done = request[who, DONE]
-    if done > request[who, PROMPT] or limits[PARITY] == 1:
-        request[who, OUTPUT] += request[who, PROMPT] - done
-        request[who, PROMPT] = done
-    request[who, DONE] = 0
-    request[who, RESTARTS] += 1
-    pool[RESTARTED] += 1
-    return return_waiting(pool, waiting, who)
+    done = request[who, at.DONE]
+    if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:
+        request[who, at.OUTPUT] += request[who, at.PROMPT] - done
+        request[who, at.PROMPT] = done
+    request[who, at.DONE] = 0
+    request[who, at.RESTARTS] += 1
+    pool[at.RESTARTED] += 1
+    return return_waiting(pool, view.waiting, who)
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1), i8))
-def preempt(limits: Ints, pool: Ints, request: Ints, waiting: Ints, who: int) -> int:
+@kernel(i8(VIEW, i8))
+def preempt(view: View, who: int) -> int:
     """Take the blocks of a running request: to the host if it has room, else to be recomputed.
 
     Returns how often requests of the replica have been preempted.
     """
-    blocks = request[who, BLOCKS]
-    if limits[HOST] - pool[HOSTED] < blocks:
-        restart(limits, pool, request, waiting, who)
+    pool, request = view.pool, view.request
+    blocks = request[who, at.BLOCKS]
+    if view.limits[at.HOST] - pool[at.HOSTED] < blocks:
+        restart(view, who)
         return preemptions(pool)
-    pool[FREE] += blocks
-    pool[HOLDERS] -= 1
-    request[who, BELOW] = pool[TOP]
-    pool[TOP] = who
-    pool[SWAPPED] += 1
-    pool[SWAPS] += 1
-    pool[HOSTED] += blocks
-    pool[MOVED] += blocks
+    pool[at.FREE] += blocks
+    pool[at.HOLDERS] -= 1
+    request[who, at.BELOW] = pool[at.TOP]
+    pool[at.TOP] = who
+    pool[at.SWAPPED] += 1
+    pool[at.SWAPS] += 1
+    pool[at.HOSTED] += blocks
+    pool[at.MOVED] += blocks
     return preemptions(pool)
 
 
@@ -117,96 +99,92 @@ def leave_prefix(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
 
     Free blocks are taken in the order in which they became free, and of one request its last first.
     """
-    request[who, LEFT_BLOCKS] = limits[KEEPS] * (request[who, DONE] // limits[BLOCK])
-    request[who, UNTIL] = pool[TAKEN] + pool[FREE]
-    return request[who, LEFT_BLOCKS]  # type: ignore[no-any-return]
+    request[who, at.LEFT_BLOCKS] = limits[at.KEEPS] * (request[who, at.DONE] // limits[at.BLOCK])
+    request[who, at.UNTIL] = pool[at.TAKEN] + pool[at.FREE]
+    return request[who, at.LEFT_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 2), matrix(i8), i8))
 def prefix_left(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
     """Return the tokens of a waiting request that are still cached; one must be computed."""
-    overwritten = max(0, pool[TAKEN] - request[who, UNTIL])
-    most = (request[who, PROMPT] - 1) // limits[BLOCK]
-    blocks = min(request[who, LEFT_BLOCKS] - overwritten, most)
-    return max(0, blocks) * limits[BLOCK]  # type: ignore[no-any-return]
+    overwritten = max(0, pool[at.TAKEN] - request[who, at.UNTIL])
+    most = (request[who, at.PROMPT] - 1) // limits[at.BLOCK]
+    blocks = min(request[who, at.LEFT_BLOCKS] - overwritten, most)
+    return max(0, blocks) * limits[at.BLOCK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1)))
 def preemptions(pool: Ints) -> int:
     """Return how often requests of a replica have been preempted, one way or the other."""
-    return pool[RESTARTED] + pool[SWAPS]  # type: ignore[no-any-return]
+    return pool[at.RESTARTED] + pool[at.SWAPS]  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2), matrix(i8)))
 def may_return(limits: Ints, pool: Ints, request: Ints) -> bool:
     """Return whether the first request on the host would find a seat and room here."""
     return (
-        pool[SWAPPED] > 0
-        and pool[HOLDERS] < limits[SEATS]
-        and fits(limits, pool, request[pool[TOP], BLOCKS])
+        pool[at.SWAPPED] > 0
+        and pool[at.HOLDERS] < limits[at.SEATS]
+        and fits(limits, pool, request[pool[at.TOP], at.BLOCKS])
     )
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
-def swap_in(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> int:
+@kernel(i8(VIEW))
+def swap_in(view: View) -> int:
     """Bring requests back from the host while they fit; return how many are still there."""
-    while may_return(limits, pool, request):
-        who = pool[TOP]
-        blocks = request[who, BLOCKS]
-        pool[TOP] = request[who, BELOW]
-        pool[SWAPPED] -= 1
-        pool[HOSTED] -= blocks
-        pool[MOVED] += blocks
+    pool, request = view.pool, view.request
+    while may_return(view.limits, pool, request):
+        who = pool[at.TOP]
+        blocks = request[who, at.BLOCKS]
+        pool[at.TOP] = request[who, at.BELOW]
+        pool[at.SWAPPED] -= 1
+        pool[at.HOSTED] -= blocks
+        pool[at.MOVED] += blocks
         allocate(pool, request, who, blocks)
-        idle[pool[IDLE]] = who
-        pool[IDLE] += 1
-    return pool[SWAPPED]  # type: ignore[no-any-return]
+        view.idle[pool[at.IDLE]] = who
+        pool[at.IDLE] += 1
+    return pool[at.SWAPPED]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
 def drop_swapped(pool: Ints, request: Ints, who: int, above: int) -> int:
     """Forget a request that is on the host, where `above` lies above it; return its blocks."""
     if above < 0:
-        pool[TOP] = request[who, BELOW]
+        pool[at.TOP] = request[who, at.BELOW]
     else:
-        request[above, BELOW] = request[who, BELOW]
-    blocks = request[who, BLOCKS]
-    pool[SWAPPED] -= 1
-    pool[HOSTED] -= blocks
-    request[who, BLOCKS] = 0
+        request[above, at.BELOW] = request[who, at.BELOW]
+    blocks = request[who, at.BLOCKS]
+    pool[at.SWAPPED] -= 1
+    pool[at.HOSTED] -= blocks
+    request[who, at.BLOCKS] = 0
     return blocks  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 4)))
-def seat_decodes(
-    limits: Ints, pool: Ints, request: Ints, waiting: Ints, idle: Ints, batch: Ints, tokens: Ints
-) -> int:
+@kernel(i8(VIEW))
+def seat_decodes(view: View) -> int:
     """Give one token to each idle request that decodes, in the order of `idle`.
 
     Without a free block the last of those still idle is preempted, and if that is the request
     itself, itself. Returns how many partly prefilled requests now lead `idle`; those that found no
     seat follow them.
     """
-    head, count, partial = 0, pool[IDLE], 0
-    while head < count and pool[BATCH] < limits[BATCH_SEATS]:
+    limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
+    head, count, partial = 0, pool[at.IDLE], 0
+    while head < count and pool[at.BATCH] < limits[at.BATCH_SEATS]:
         who = idle[head]
         head += 1
-        if request[who, DONE] <= request[who, PROMPT]:
+        if request[who, at.DONE] <= request[who, at.PROMPT]:
             idle[partial] = who
             partial += 1
             continue
-        while pool[FREE] < 1 and head < count:
+        while pool[at.FREE] < 1 and head < count:
             count -= 1
-            preempt(limits, pool, request, waiting, idle[count])
-        if pool[FREE] < 1:
-            preempt(limits, pool, request, waiting, who)
+            preempt(view, idle[count])
+        if pool[at.FREE] < 1:
+            preempt(view, who)
             continue
-        if request[who, DONE] > request[who, BLOCKS] * limits[BLOCK]:
-            request[who, BLOCKS] += 1
-            pool[FREE] -= 1
-            pool[TAKEN] += 1
-        seat(pool, batch, tokens, who, 1)
-    for i in range(head, count):
-        idle[partial + i - head] = idle[i]
-    pool[IDLE] = partial + count - head
+        if request[who, at.DONE] > request[who, at.BLOCKS] * limits[at.BLOCK]:
+            extend(pool, request, who, 1)
+        seat(view, who, 1)
+    keep_idle(view, partial, head, count)
     return partial

@@ -1,10 +1,11 @@
-"""A policy is a file: its name is found in a folder, its kernel stands in for any other.
+"""Loads schedulers and routers, each a file with a kernel, by their names.
 
 `mine` is `catalog/schedulers/mine.py` or a scheduler of this room; a dotted name is a module that
 is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts prompts in chunks
-(`CHUNKED`), that it sets memory aside for a request's longest possible life (`RESERVES`), that its
-memory fraction is one of what weights leave (`OF_REST`), and after how many decode iterations it
-looks at the queue again unless told otherwise (`POLL_INTERVAL`).
+(`CHUNKED`) or processes them whole before any decode (`WHOLE_FIRST`), that it sets memory aside for
+a request's longest possible life (`RESERVES`), that its memory fraction is one of what weights
+leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
+otherwise (`POLL_INTERVAL`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Scheduler:
 
     schedule: Kernel[..., int]
     chunked: bool = False
+    whole_first: bool = False  # prompts are processed whole, before any decode
     reserves: bool = False
     of_rest: bool = False
     keeps: bool = False  # it may find again what a preempted request had computed
@@ -65,6 +67,7 @@ def _scheduler(module: ModuleType) -> Scheduler:
     return Scheduler(
         schedule=_kernel(module, "schedule"),
         chunked=bool(getattr(module, "CHUNKED", False)),
+        whole_first=bool(getattr(module, "WHOLE_FIRST", False)),
         reserves=bool(getattr(module, "RESERVES", False)),
         of_rest=bool(getattr(module, "OF_REST", False)),
         keeps=bool(getattr(module, "KEEPS_PREFIX", False)),

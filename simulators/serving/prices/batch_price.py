@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from simulators.core.jit import Kernel
 from simulators.core.levels import MEASURED, shares_of
+from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import (
-    Hardware,
     IterationTable,
-    additive_table,
     iteration_table,
 )
 from simulators.serving.prices.lookup import table_price
@@ -29,5 +28,4 @@ def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, 
         measured = shares_of(MEASURED).reshape(-1)
         table = IterationTable(known.shape, known.table, waiting_w=None, shares=measured)
         return table, op_price
-    tabulated = additive_table if point.mixed_step == ADDITIVE else iteration_table
-    return tabulated(hardware), table_price
+    return iteration_table(hardware, additive=point.mixed_step == ADDITIVE), table_price

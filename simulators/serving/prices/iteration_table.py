@@ -1,4 +1,4 @@
-"""What an iteration takes is tabulated once per design, and looked up in the loop.
+"""Tabulates what iterations of a replica take, once per design, for the loop to look up.
 
 Composition prices a batch from a few sums over its requests, in parts that depend on few of them:
 linear layers and messages on the tokens, the LM head on its rows, attention of decodes on their
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,26 +24,8 @@ from simulators.composition.price import Iteration, launch_s, stage_iteration, t
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import Shares
-from simulators.serving.prices.lookup import (
-    ADDITIVE,
-    CHUNK_STEPS,
-    CONTEXT_STEPS,
-    DECODE_STEPS,
-    GAPS_S,
-    HEADER,
-    LAST_GAPS_S,
-    LAST_LAUNCHING_S,
-    LAUNCHING_S,
-    LEAST_KEYS,
-    MOST_KEYS,
-    PAST_STEPS,
-    PREFILL_STEPS,
-    RESTING_W,
-    ROW_STEPS,
-    SENDERS,
-    SEQUENCE_S,
-    TOKEN_STEPS,
-)
+from simulators.serving.deployment import Hardware
+from simulators.serving.prices import lookup
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
@@ -59,14 +41,6 @@ PROBE = decode_step(64.0, 1024.0)
 
 EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
 """A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """A replica, known by its description: equal descriptions share their tables."""
-
-    description: str
-    replica: Replica = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -92,18 +66,31 @@ def octaves(steps: int, most: int) -> Floats:
 
 
 @functools.lru_cache(maxsize=32)
-def iteration_table(hardware: Hardware) -> IterationTable:
+def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationTable:
     """Return the tables of a replica.
+
+    Args:
+        hardware: the replica.
+        additive: it runs the prefills and the decodes of a batch in turn: linear layers, messages
+            and the LM head are paid for each, so weights are read twice.
 
     Raises:
         Infeasible: the model cannot be cut this way.
     """
+    if additive:
+        known = iteration_table(hardware)
+        table = known.table.copy()
+        table[lookup.ADDITIVE] = 1.0
+        return replace(known, table=table)
     replica = hardware.replica
     most = max(MOST_TOKENS, replica.model.max_context)
-    tokens, rows = octaves(TOKEN_STEPS, most), octaves(ROW_STEPS, MOST_ROWS)
-    decodes, contexts = octaves(DECODE_STEPS, MOST_ROWS), octaves(CONTEXT_STEPS, most)
-    batches, chunks = octaves(PREFILL_STEPS, MOST_PREFILLS)[1:], octaves(CHUNK_STEPS, most)
-    pasts = octaves(PAST_STEPS, most)
+    tokens, rows = octaves(lookup.TOKEN_STEPS, most), octaves(lookup.ROW_STEPS, MOST_ROWS)
+    decodes, contexts = octaves(lookup.DECODE_STEPS, MOST_ROWS), octaves(lookup.CONTEXT_STEPS, most)
+    batches, chunks = (
+        octaves(lookup.PREFILL_STEPS, MOST_PREFILLS)[1:],
+        octaves(lookup.CHUNK_STEPS, most),
+    )
+    pasts = octaves(lookup.PAST_STEPS, most)
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
     parts = [
@@ -121,22 +108,6 @@ def iteration_table(hardware: Hardware) -> IterationTable:
         waiting_w=everyday.waiting_w,
         shares=time_shares(replica, EVERYDAY).reshape(-1),
     )
-
-
-@functools.lru_cache(maxsize=8)
-def additive_table(hardware: Hardware) -> IterationTable:
-    """Return the tables of a replica that runs the prefills and the decodes of a batch in turn.
-
-    Linear layers, messages and the LM head are paid for each, so weights are read twice; what is
-    added once to an iteration still is.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    known = iteration_table(hardware)
-    table = known.table.copy()
-    table[ADDITIVE] = 1.0
-    return replace(known, table=table)
 
 
 class _Stages:
@@ -177,15 +148,15 @@ def _header(stages: _Stages, resting_w: float) -> Floats:
     Launching is hidden behind work: asked with no work at all it shows whole, and with work that
     takes longer than any launch, not at all.
     """
-    header = np.zeros(HEADER)
-    header[GAPS_S], header[LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
+    header = np.zeros(lookup.HEADER)
+    header[lookup.GAPS_S], header[lookup.LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
     shown = stages.launch_s(Step(), 0.0)
-    header[LAUNCHING_S] = shown[0] - header[GAPS_S]
-    header[LAST_LAUNCHING_S] = shown[1] - header[LAST_GAPS_S]
+    header[lookup.LAUNCHING_S] = shown[0] - header[lookup.GAPS_S]
+    header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
-    header[SEQUENCE_S] = one[1] - header[LAST_GAPS_S]
-    header[RESTING_W] = resting_w
-    header[SENDERS] = stages.senders
+    header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
+    header[lookup.RESTING_W] = resting_w
+    header[lookup.SENDERS] = stages.senders
     return header
 
 
@@ -223,7 +194,7 @@ def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Float
 
 def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
     """Return attention of prefills per token, over keys, number, mean chunk and mean past."""
-    keys = np.array([LEAST_KEYS, 1.0, MOST_KEYS])[:, None, None, None]
+    keys = np.array([lookup.LEAST_KEYS, 1.0, lookup.MOST_KEYS])[:, None, None, None]
     number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
     tokens = number * chunk
     step = Step(

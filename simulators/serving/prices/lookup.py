@@ -1,7 +1,7 @@
-"""The price of a batch is looked up in tables over a few sums, by the compiled loop.
+"""Looks the price of a batch up in tables over a few sums, from the compiled loop.
 
-`iteration` fills the tables; here is how they are laid out and read. A number's place on a grid is
-found from its exponent, so that no search is needed.
+`iteration_table` fills the tables; here is how they are laid out and read. A number's place on a
+grid is found from its exponent, so that no search is needed.
 """
 
 from __future__ import annotations
@@ -9,28 +9,8 @@ from __future__ import annotations
 from math import ceil, frexp, inf, ldexp
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
-from simulators.serving.engine.batch import (
-    BASE_J,
-    DECODE_KV,
-    DECODES,
-    ENERGY_J,
-    LAST_STAGE_S,
-    LOGITS_ROWS,
-    PREFILL_KV,
-    PREFILL_PAIRS,
-    PREFILL_TOKENS,
-    PREFILLS,
-    PRICE,
-    SLOPE_J,
-    STAGE_ADDED_S,
-    STAGE_BASE_S,
-    STAGE_FLOOR_S,
-    STAGE_SLOPE_S,
-    TOKENS,
-    UNTIL_KV,
-    WAITING_W,
-)
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import PRICE, kernel
 
 TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 8
 PREFILL_STEPS, CHUNK_STEPS, PAST_STEPS = 1, 4, 2
@@ -100,7 +80,7 @@ def add_steps(tokens: float, start: int, steps: int, table: Floats, price: Float
     for column in range(COLUMNS):
         first, last = table[row + column], table[row + COLUMNS + column]
         price[column] += first + along * (last - first)
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(f8(f8, i8, i8, i8, *arrays(f8, 2)))
@@ -115,7 +95,7 @@ def add_line(
     for column in range(COLUMNS):
         left_value, right_value = table[row + column], table[row + COLUMNS + column]
         price[column] += left_value + right * (right_value - left_value)
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(f8(f8, f8, f8, i8, i8, i8, *arrays(f8, 2)))
@@ -139,7 +119,7 @@ def add_plane(
         near = left + v * (right - left)
         left, right = table[high + column], table[high + COLUMNS + column]
         price[column] += weight * (near + u * (left + v * (right - left) - near))
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
@@ -148,7 +128,7 @@ def add_rows(tokens: float, rows: float, shape: Ints, table: Floats, price: Floa
     add_steps(tokens, shape[TOKEN_TABLE], shape[TOKEN_NODES] - 1, table, price)
     if rows > 0.0:
         add_line(rows, ROW_STEPS, shape[ROW_TABLE], shape[ROW_NODES], table, price)
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
@@ -172,7 +152,7 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
         right += u * (table[high + COLUMNS + column] - right)
         slope = (right - left) / (far - near)
         price[column] += left - slope * near
-        price[STAGE_SLOPE_S + column] = slope / decodes
+        price[at.STAGE_SLOPE_S + column] = slope / decodes
     return inf if j == columns - 2 else far * decodes
 
 
@@ -180,29 +160,30 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
-    tokens, rows = step[TOKENS], step[LOGITS_ROWS]
-    if table[ADDITIVE] > 0.0 and step[PREFILLS] > 0.0 and step[DECODES] > 0.0:
-        add_rows(step[DECODES], step[DECODES], shape, table, price)
-        tokens, rows = step[PREFILL_TOKENS], rows - step[DECODES]
+    tokens, rows = step[at.TOKENS], step[at.LOGITS_ROWS]
+    if table[ADDITIVE] > 0.0 and step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0:
+        add_rows(step[at.DECODES], step[at.DECODES], shape, table, price)
+        tokens, rows = step[at.PREFILL_TOKENS], rows - step[at.DECODES]
     add_rows(tokens, rows, shape, table, price)
-    if step[PREFILLS] > 0.0:
+    if step[at.PREFILLS] > 0.0:
         add_prefills(step, shape, table, price)
-    keys = step[DECODE_KV]
-    if step[DECODES] > 0.0:
-        price[UNTIL_KV] = add_decodes(step[DECODES], keys, shape, table, price)
-    sequences_s = table[SEQUENCE_S] * (step[PREFILLS] + step[DECODES])
-    price[WAITING_W] = table[RESTING_W]
+    keys = step[at.DECODE_KV]
+    if step[at.DECODES] > 0.0:
+        price[at.UNTIL_KV] = add_decodes(step[at.DECODES], keys, shape, table, price)
+    sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
+    price[at.WAITING_W] = table[RESTING_W]
     waits_s = 0.0
     for stage in range(2):
-        price[STAGE_BASE_S + stage] = price[stage]
-        price[STAGE_FLOOR_S + stage] = table[LAUNCHING_S + stage]
-        price[STAGE_ADDED_S + stage] = table[GAPS_S + stage] + sequences_s
-        busy_s = price[STAGE_BASE_S + stage] + price[STAGE_SLOPE_S + stage] * keys
-        price[stage] = max(price[STAGE_FLOOR_S + stage], busy_s) + price[STAGE_ADDED_S + stage]
-        waits_s += (price[stage] - busy_s) * (1.0 if stage == LAST_STAGE_S else table[SENDERS])
-    price[BASE_J] = price[ENERGY_J]
-    price[ENERGY_J] = price[BASE_J] + price[SLOPE_J] * keys + price[WAITING_W] * waits_s
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+        price[at.STAGE_BASE_S + stage] = price[stage]
+        price[at.STAGE_FLOOR_S + stage] = table[LAUNCHING_S + stage]
+        price[at.STAGE_ADDED_S + stage] = table[GAPS_S + stage] + sequences_s
+        busy_s = price[at.STAGE_BASE_S + stage] + price[at.STAGE_SLOPE_S + stage] * keys
+        price[stage] = max(price[at.STAGE_FLOOR_S + stage], busy_s)
+        price[stage] += price[at.STAGE_ADDED_S + stage]
+        waits_s += (price[stage] - busy_s) * (1.0 if stage == at.LAST_STAGE_S else table[SENDERS])
+    price[at.BASE_J] = price[at.ENERGY_J]
+    price[at.ENERGY_J] = price[at.BASE_J] + price[at.SLOPE_J] * keys + price[at.WAITING_W] * waits_s
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
@@ -212,9 +193,9 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
     It is that of equal prompts with the same number, tokens and pairs, between two tables of fewer
     or more keys than these would read.
     """
-    tokens, prefills = step[PREFILL_TOKENS], step[PREFILLS]
+    tokens, prefills = step[at.PREFILL_TOKENS], step[at.PREFILLS]
     chunk = tokens / prefills
-    past = max(0.0, step[PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
+    past = max(0.0, step[at.PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
     x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
     z = place(prefills, PREFILL_STEPS) - 1.0
     batch = min(int(z), shape[PREFILL_NODES] - 2)
@@ -222,7 +203,7 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
     face = COLUMNS * rows * columns
     equal = shape[PREFILL_TABLE] + (shape[PREFILL_NODES] + batch) * face
     unequal, share = equal, 0.0
-    keys = step[PREFILL_KV] / (prefills * (past + chunk)) if prefills > 1.0 else 1.0
+    keys = step[at.PREFILL_KV] / (prefills * (past + chunk)) if prefills > 1.0 else 1.0
     if keys < 1.0:
         unequal, share = equal - shape[PREFILL_NODES] * face, (1.0 - keys) / (1.0 - LEAST_KEYS)
     elif keys > 1.0:
@@ -236,4 +217,4 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
     ):
         if weight != 0.0:
             add_plane(x, y, weight * tokens, start, rows, columns, table, price)
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]

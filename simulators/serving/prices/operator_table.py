@@ -11,22 +11,8 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
-from simulators.serving.engine.batch import (
-    BASE_S,
-    DECODE_KV,
-    DECODES,
-    LAST_STAGE_S,
-    PAST_STEP,
-    PREFILL_PAST,
-    PREFILL_SQUARES,
-    PREFILLS,
-    PRICE,
-    STAGE_BASE_S,
-    STAGE_S,
-    TOKENS,
-    UNTIL_KV,
-)
-from simulators.serving.engine.kernel import kernel
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import PRICE, kernel
 
 TOKEN_STEP = 8
 """Linear layers are tabulated at multiples of so many tokens."""
@@ -65,34 +51,12 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
     return {str(name): (a[op == name], b[op == name], ms[op == name]) for name in np.unique(op)}
 
 
-def op_table(times: Times, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage.
-
-    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
-    sampling, the host. So may be the time to save keys and values, and to send them on.
-
-    Args:
-        times: of every operator.
-        layers: of one pipeline stage.
-        tp: tensor parallel degree.
-
-    Raises:
-        UserError: an operator is missing.
-    """
-    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
-    return stage_table(times, layer, layers=layers)
-
-
 def layer_ms(
     times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
 ) -> Floats:
     """Return what depends on tokens alone, of one layer, by tokens divided by `TOKEN_STEP`.
 
-    Args:
-        times: of every operator.
-        tp: tensor parallel degree.
-        more: operators besides those that every table has.
-        launch_ms: host time added to each all-reduce.
+    Besides what every table has these are `more` operators, and host time of each all-reduce.
 
     Raises:
         UserError: an operator is missing.
@@ -107,11 +71,15 @@ def layer_ms(
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
-    """Return the price table of a stage, given what depends on tokens alone of one layer."""
+    """Return the price table of a stage, given what depends on tokens alone of one layer.
+
+    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
+    sampling, the host. So may be the time to send tokens on.
+    """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
-    decode = _grid(*times["attn_decode"], a_step=1, b_step=PAST_STEP) * layers
-    prefill = _grid(*times["attn_prefill"], a_step=PAST_STEP, b_step=1) * layers
+    decode = _grid(*times["attn_decode"], a_step=1, b_step=at.PAST_STEP) * layers
+    prefill = _grid(*times["attn_prefill"], a_step=at.PAST_STEP, b_step=1) * layers
     parts = [layer * layers + ends, layer * layers + sends, decode.ravel(), prefill.ravel()]
     starts = np.cumsum([0, *(part.size for part in parts)])
     shape = np.array([*starts, layer.size, *decode.shape, *prefill.shape], np.int64)
@@ -147,12 +115,12 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
 @kernel(PRICE)
 def decode_s(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the decodes' attention, and write until which keys they hold."""
-    decodes = int(step[DECODES])
+    decodes = int(step[at.DECODES])
     if decodes == 0:
         return 0.0
-    mean = int(step[DECODE_KV]) // decodes
-    column = (mean + PAST_STEP - 1) // PAST_STEP
-    price[UNTIL_KV] = decodes * (column * PAST_STEP + 1)
+    mean = int(step[at.DECODE_KV]) // decodes
+    column = (mean + at.PAST_STEP - 1) // at.PAST_STEP
+    price[at.UNTIL_KV] = decodes * (column * at.PAST_STEP + 1)
     if decodes >= shape[DECODE_ROWS] or column >= shape[CONTEXTS]:
         return nan
     return table[shape[DECODE] + decodes * shape[CONTEXTS] + column]  # type: ignore[no-any-return]
@@ -161,10 +129,10 @@ def decode_s(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
 @kernel(PRICE)
 def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float:
     """Return the seconds of the prompts' attention."""
-    if step[PREFILLS] == 0.0:
+    if step[at.PREFILLS] == 0.0:
         return 0.0
-    chunk = round(step[PREFILL_SQUARES] ** 0.5)
-    past = int(step[PREFILL_PAST]) // PAST_STEP
+    chunk = round(step[at.PREFILL_SQUARES] ** 0.5)
+    past = int(step[at.PREFILL_PAST]) // at.PAST_STEP
     if chunk >= shape[CHUNKS] or past >= shape[PASTS]:
         return nan
     return table[shape[PREFILL] + past * shape[CHUNKS] + chunk]  # type: ignore[no-any-return]
@@ -173,9 +141,9 @@ def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float
 @kernel(f8(f8, *arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
 def with_layers_s(spent: float, step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Write the price of a stage that spends some seconds besides what depends on tokens alone."""
-    row = (int(step[TOKENS]) + TOKEN_STEP - 1) // TOKEN_STEP
+    row = (int(step[at.TOKENS]) + TOKEN_STEP - 1) // TOKEN_STEP
     if row >= shape[ROWS]:
         row, spent = shape[ROWS] - 1, nan
-    price[STAGE_S] = price[STAGE_BASE_S] = spent + table[shape[STAGE_LINEARS] + row]
-    price[LAST_STAGE_S] = price[BASE_S] = spent + table[shape[LINEARS] + row]
-    return price[LAST_STAGE_S]  # type: ignore[no-any-return]
+    price[at.STAGE_S] = price[at.STAGE_BASE_S] = spent + table[shape[STAGE_LINEARS] + row]
+    price[at.LAST_STAGE_S] = price[at.BASE_S] = spent + table[shape[LINEARS] + row]
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]

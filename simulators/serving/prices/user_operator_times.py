@@ -17,27 +17,26 @@ import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.batch import PAST_STEP
+from simulators.serving.engine import replica as at
 from simulators.serving.prices.operator_table import (
+    KV_SAVE,
     TOKEN_STEP,
     OpTable,
     Times,
     by_operator,
-    op_table,
+    layer_ms,
+    stage_table,
 )
 
 COLUMNS = ("op", "a", "b", "ms")
-STEPS = {"attn_decode": (1, PAST_STEP), "attn_prefill": (PAST_STEP, 1)}
+STEPS = {"attn_decode": (1, at.PAST_STEP), "attn_prefill": (at.PAST_STEP, 1)}
 """Granularity of both keys where an operator has two; the others have the tokens of the batch."""
 
 
 def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage from a file of operator times.
+    """Return the price table of a stage of so many layers from a file of operator times.
 
-    Args:
-        path: of the file.
-        layers: of one pipeline stage.
-        tp: tensor parallel degree; above 1 the file must tell what an all-reduce takes.
+    With tensor parallelism the file must tell what an all-reduce takes.
 
     Raises:
         UserError: the file cannot be read, or lacks a column, an operator or a size.
@@ -56,7 +55,8 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 @functools.lru_cache(maxsize=4)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
     times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
-    return op_table(times, layers=layers, tp=tp)
+    layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
+    return stage_table(times, layer, layers=layers)
 
 
 def _read(file: Path) -> Times:

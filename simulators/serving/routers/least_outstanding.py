@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import ROUTE
+from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)

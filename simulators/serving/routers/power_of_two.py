@@ -7,8 +7,7 @@ asking all, at the cost of asking two.
 from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import ROUTE
+from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)

@@ -7,31 +7,20 @@ of those that ended early for ever; here each gives back its own.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import FOREVER, IDLE, SCHEDULE, seat
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, seat
 
 RESERVES = True
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """Continue the batch that just ended; if none of it is left, admit a new one."""
-    if pool[IDLE] > 0:
-        for i in range(pool[IDLE]):
-            seat(pool, batch, tokens, idle[i], 1)
-        pool[IDLE] = 0
-        return FOREVER
-    admit_reserving(limits, pool, request, waiting, batch, tokens)
+    if view.pool[at.IDLE] > 0:
+        for i in range(view.pool[at.IDLE]):
+            seat(view, view.idle[i], 1)
+        view.pool[at.IDLE] = 0
+        return at.FOREVER
+    admit_reserving(view)
     return 1

@@ -6,32 +6,20 @@ iteration-level scheduling. Without paging a request reserves what it might ever
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.replica import BATCH, BATCH_SEATS, FOREVER, IDLE, SCHEDULE, seat
+from simulators.serving.engine.replica import SCHEDULE, View, keep_idle, kernel, seat
 
 RESERVES = True
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """One token to each running request, then whole prompts while seats and memory last."""
-    seated = min(pool[IDLE], limits[BATCH_SEATS])
+    pool = view.pool
+    seated = min(pool[at.IDLE], view.limits[at.BATCH_SEATS])
     for i in range(seated):
-        seat(pool, batch, tokens, idle[i], 1)
-    for i in range(seated, pool[IDLE]):
-        idle[i - seated] = idle[i]
-    pool[IDLE] -= seated
-    admit_reserving(limits, pool, request, waiting, batch, tokens)
-    return FOREVER if pool[BATCH] == seated and pool[IDLE] == 0 else 1
+        seat(view, view.idle[i], 1)
+    keep_idle(view, 0, seated, pool[at.IDLE])
+    admit_reserving(view)
+    return at.FOREVER if pool[at.BATCH] == seated and pool[at.IDLE] == 0 else 1

@@ -6,18 +6,14 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_chunks
-from simulators.serving.engine.kernel import kernel
 from simulators.serving.engine.kv_cache import seat_decodes
 from simulators.serving.engine.replica import (
-    BATCH,
-    CHUNK,
-    DONE,
-    FOREVER,
-    IDLE,
-    PROMPT,
     SCHEDULE,
+    View,
+    keep_idle,
+    kernel,
     seat,
     sort_by_arrival,
 )
@@ -26,34 +22,23 @@ CHUNKED = True
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """One token to every decode; what is left of the chunk to begun prompts, then to new ones."""
-    partial = seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
-    decodes = pool[BATCH]
-    left = limits[CHUNK] - decodes
+    pool, request, idle = view.pool, view.request, view.idle
+    partial = seat_decodes(view)
+    decodes = pool[at.BATCH]
+    left = view.limits[at.CHUNK] - decodes
     skipped = 0
     for i in range(partial):
         who = idle[i]
-        granted = min(request[who, PROMPT] - request[who, DONE], left)
+        granted = min(request[who, at.PROMPT] - request[who, at.DONE], left)
         if granted > 0:
-            seat(pool, batch, tokens, who, granted)
+            seat(view, who, granted)
             left -= granted
         else:
             idle[skipped] = who
             skipped += 1
-    for i in range(partial, pool[IDLE]):
-        idle[skipped + i - partial] = idle[i]
-    pool[IDLE] -= partial - skipped
-    sort_by_arrival(request, idle, pool[IDLE])
-    admit_chunks(limits, pool, request, waiting, batch, tokens, left, True)
-    return FOREVER if pool[BATCH] == decodes and pool[IDLE] == 0 else 1
+    keep_idle(view, skipped, partial, pool[at.IDLE])
+    sort_by_arrival(request, idle, pool[at.IDLE])
+    admit_chunks(view, left, True)
+    return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1

@@ -14,34 +14,11 @@ together, so one batch's share of them is not known ahead: the stages ask after 
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.kv_cache import allocate, blocks_for, seat_decodes
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BLOCK,
-    CHUNK,
-    DONE,
-    ELAPSED,
-    FOREVER,
-    FREE,
-    HEAD,
-    HOLDERS,
-    IDLE,
-    MEMO,
-    OUTPUT,
-    PATIENCE,
-    PROMPT,
-    RESTARTED,
-    SCHEDULE,
-    SEATS,
-    STAGES,
-    WAITING,
-    pop_waiting,
-    seat,
-    sort_by_arrival,
-)
+from simulators.core.jit import f8
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.admission import admit, continue_idle, finds_seat
+from simulators.serving.engine.kv_cache import blocks_for, seat_decodes
+from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
 CHUNKED = True
 POLL_INTERVAL = 1
@@ -54,88 +31,51 @@ EXPECTED = 0.7 * 0.14
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """Continue the prompt that was cut, then take new ones; with none of either, decode all.
 
     `MEMO` counts decode iterations since the queue was last looked at.
     """
-    looks = pool[MEMO] == AT_ONCE or pool[IDLE] == 0
-    pool[MEMO] = 0 if looks else (pool[MEMO] + pool[ELAPSED]) % limits[PATIENCE]
-    looks = looks or pool[MEMO] == 0
-    left = continue_prompts(limits, pool, request, idle, batch, tokens)
-    expected = expected_blocks(limits, pool, request, idle)
-    while (
-        looks
-        and pool[WAITING] > 0
-        and left > 0
-        and pool[HOLDERS] < limits[SEATS]
-        and pool[BATCH] < limits[BATCH_SEATS]
-    ):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
-        blocks = blocks_for(prompt, limits[BLOCK])
-        if pool[FREE] - blocks < expected and pool[HOLDERS] > 0:
+    limits, pool = view.limits, view.pool
+    looks = pool[at.MEMO] == AT_ONCE or pool[at.IDLE] == 0
+    pool[at.MEMO] = 0 if looks else (pool[at.MEMO] + pool[at.ELAPSED]) % limits[at.PATIENCE]
+    looks = looks or pool[at.MEMO] == 0
+    left = continue_idle(view, limits[at.CHUNK], True)
+    expected = expected_blocks(view)
+    while looks and left > 0 and finds_seat(limits, pool):
+        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
+        blocks = blocks_for(prompt, limits[at.BLOCK])
+        if pool[at.FREE] - blocks < expected and pool[at.HOLDERS] > 0:
             break
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, blocks)
         granted = min(prompt, left)
-        seat(pool, batch, tokens, who, granted)
+        admit(view, blocks, granted)
         left -= granted
-    if pool[BATCH] > 0:
-        pool[MEMO] = AT_ONCE
+    if pool[at.BATCH] > 0:
+        pool[at.MEMO] = AT_ONCE
         return 1
-    sort_by_arrival(request, idle, pool[IDLE])
-    restarts = pool[RESTARTED]
-    seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
+    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
+    restarts = pool[at.RESTARTED]
+    seat_decodes(view)
     # What decodes are expected to take falls with every token, free blocks only with every block:
     # whoever waits for memory may find it between two blocks.
-    hopeful = looks and pool[WAITING] > 0 and pool[HOLDERS] < limits[SEATS]
-    if pool[IDLE] > 0 or pool[RESTARTED] > restarts or hopeful:
-        pool[MEMO] = AT_ONCE
+    hopeful = looks and pool[at.WAITING] > 0 and pool[at.HOLDERS] < limits[at.SEATS]
+    if pool[at.IDLE] > 0 or pool[at.RESTARTED] > restarts or hopeful:
+        pool[at.MEMO] = AT_ONCE
         return 1
-    if pool[WAITING] > 0 and looks:
-        pool[MEMO] = AT_ONCE  # they were received, and take the next free seats
-    if limits[STAGES] > 1 and limits[PATIENCE] > 1:
+    if pool[at.WAITING] > 0 and looks:
+        pool[at.MEMO] = AT_ONCE  # they were received, and take the next free seats
+    if limits[at.STAGES] > 1 and limits[at.PATIENCE] > 1:
         return 1
-    if pool[WAITING] > 0 and not looks:
-        return limits[PATIENCE] - pool[MEMO]  # type: ignore[no-any-return]
-    return FOREVER
+    if pool[at.WAITING] > 0 and not looks:
+        return limits[at.PATIENCE] - pool[at.MEMO]  # type: ignore[no-any-return]
+    return at.FOREVER
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), *arrays(i8, 3)))
-def continue_prompts(
-    limits: Ints, pool: Ints, request: Ints, idle: Ints, batch: Ints, tokens: Ints
-) -> int:
-    """Seat requests whose prompt was cut; return the tokens left for others."""
-    left, kept = limits[CHUNK], 0
-    for i in range(pool[IDLE]):
-        who = idle[i]
-        missing = request[who, PROMPT] - request[who, DONE]
-        if missing > 0 and left > 0:
-            granted = min(missing, left)
-            seat(pool, batch, tokens, who, granted)
-            left -= granted
-        else:
-            idle[kept] = who
-            kept += 1
-    pool[IDLE] = kept
-    return left  # type: ignore[no-any-return]
-
-
-@kernel(f8(*arrays(i8, 2), matrix(i8), *arrays(i8, 1)))
-def expected_blocks(limits: Ints, pool: Ints, request: Ints, idle: Ints) -> float:
+@kernel(f8(VIEW))
+def expected_blocks(view: View) -> float:
     """Return the blocks that those who decode are expected to take yet."""
-    tokens = 0
-    for i in range(pool[IDLE]):
-        who = idle[i]
-        tokens += request[who, PROMPT] + request[who, OUTPUT] - request[who, DONE]
-    return EXPECTED * tokens / limits[BLOCK]  # type: ignore[no-any-return]
+    request, tokens = view.request, 0
+    for i in range(view.pool[at.IDLE]):
+        who = view.idle[i]
+        tokens += request[who, at.PROMPT] + request[who, at.OUTPUT] - request[who, at.DONE]
+    return EXPECTED * tokens / view.limits[at.BLOCK]  # type: ignore[no-any-return]

@@ -7,60 +7,37 @@ are generating.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.admission import may_admit
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.kv_cache import allocate, blocks_for, fits, preemptions, seat_decodes
-from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_TOKENS,
-    BLOCK,
-    FOREVER,
-    HEAD,
-    IDLE,
-    PARITY,
-    PROMPT,
-    SCHEDULE,
-    pop_waiting,
-    seat,
-    sort_by_arrival,
-)
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.admission import admit, may_admit
+from simulators.serving.engine.kv_cache import blocks_for, fits, preemptions, seat_decodes
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
+
+WHOLE_FIRST = True
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """Admit prompts from the head of the queue while they fit; none taken: decode all.
 
     A prompt longer than the token limit travels alone. VIDUR counts a batch's tokens as if every
     prompt were padded to the longest.
     """
+    limits, pool = view.limits, view.pool
     longest, total = 0, 0
     while may_admit(limits, pool):
-        prompt = request[waiting[pool[HEAD]], PROMPT]
+        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
         longest, total = max(longest, prompt), total + prompt
-        counted = (pool[BATCH] + 1) * longest if limits[PARITY] == 1 else total
-        if pool[BATCH] > 0 and counted > limits[BATCH_TOKENS]:
+        counted = (pool[at.BATCH] + 1) * longest if limits[at.PARITY] == 1 else total
+        if pool[at.BATCH] > 0 and counted > limits[at.BATCH_TOKENS]:
             break
-        blocks = blocks_for(prompt, limits[BLOCK])
+        blocks = blocks_for(prompt, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
-        who = pop_waiting(pool, waiting)
-        allocate(pool, request, who, blocks)
-        seat(pool, batch, tokens, who, prompt)
-    if pool[BATCH] > 0:
+        admit(view, blocks, prompt)
+    if pool[at.BATCH] > 0:
         return 1
-    sort_by_arrival(request, idle, pool[IDLE])
+    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
     preempted = preemptions(pool)
-    seat_decodes(limits, pool, request, waiting, idle, batch, tokens)
+    seat_decodes(view)
     # What a preempted request has freed may let a prompt in at the next look at the queue.
-    return FOREVER if pool[IDLE] == 0 and preemptions(pool) == preempted else 1
+    return at.FOREVER if pool[at.IDLE] == 0 and preemptions(pool) == preempted else 1

@@ -10,26 +10,20 @@ when the request is admitted again is not computed again.
 
 from __future__ import annotations
 
-from simulators.core.jit import Floats, Ints
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_chunks
-from simulators.serving.engine.kernel import kernel
-from simulators.serving.engine.kv_cache import blocks_for, leave_prefix, preempt, preemptions
+from simulators.serving.engine.kv_cache import (
+    blocks_for,
+    extend,
+    leave_prefix,
+    preempt,
+    preemptions,
+)
 from simulators.serving.engine.replica import (
-    BATCH,
-    BATCH_SEATS,
-    BLOCK,
-    BLOCKS,
-    CHUNK,
-    DONE,
-    FLIGHT,
-    FOREVER,
-    FREE,
-    IDLE,
-    MEMO,
-    PROMPT,
-    RANK,
     SCHEDULE,
-    TAKEN,
+    View,
+    keep_idle,
+    kernel,
     seat,
     sort_by_arrival,
 )
@@ -38,57 +32,44 @@ CHUNKED, KEEPS_PREFIX = True, True
 
 
 @kernel(SCHEDULE)
-def schedule(
-    _now: float,
-    limits: Ints,
-    pool: Ints,
-    request: Ints,
-    _times: Floats,
-    waiting: Ints,
-    idle: Ints,
-    batch: Ints,
-    tokens: Ints,
-) -> int:
+def schedule(_now: float, view: View) -> int:
     """Give the budget to running requests in the order of admission, the rest to the queue.
 
     `MEMO` counts admissions; a request's rank becomes the number of its own.
     """
-    left, prefills, preempted = limits[CHUNK], 0, preemptions(pool)
-    sort_by_arrival(request, idle, pool[IDLE])
-    head, count, waits = 0, pool[IDLE], False
-    while head < count and left > 0 and pool[BATCH] < limits[BATCH_SEATS]:
+    limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
+    left, prefills, preempted = limits[at.CHUNK], 0, preemptions(pool)
+    sort_by_arrival(request, idle, pool[at.IDLE])
+    head, count, waits = 0, pool[at.IDLE], False
+    while head < count and left > 0 and pool[at.BATCH] < limits[at.BATCH_SEATS]:
         who = idle[head]
         head += 1
-        done, prompt = request[who, DONE], request[who, PROMPT]
+        done, prompt = request[who, at.DONE], request[who, at.PROMPT]
         granted = 1 if done > prompt else min(prompt - done, left)
         kept = done if done > prompt else done + granted
-        needed = blocks_for(kept, limits[BLOCK]) - request[who, BLOCKS]
-        while pool[FREE] < needed and head < count:
+        needed = blocks_for(kept, limits[at.BLOCK]) - request[who, at.BLOCKS]
+        while pool[at.FREE] < needed and head < count:
             count -= 1
             leave_prefix(limits, pool, request, idle[count])
-            preempt(limits, pool, request, waiting, idle[count])
-        if pool[FREE] < needed and pool[FLIGHT] > 0:
+            preempt(view, idle[count])
+        if pool[at.FREE] < needed and pool[at.FLIGHT] > 0:
             head, waits = head - 1, True  # those in flight come back, the last to be preempted
             break
-        if pool[FREE] < needed:
+        if pool[at.FREE] < needed:
             leave_prefix(limits, pool, request, who)
-            preempt(limits, pool, request, waiting, who)
+            preempt(view, who)
             continue
-        request[who, BLOCKS] += max(needed, 0)
-        pool[FREE] -= max(needed, 0)
-        pool[TAKEN] += max(needed, 0)
-        seat(pool, batch, tokens, who, granted)
+        extend(pool, request, who, needed)
+        seat(view, who, granted)
         left -= granted
         prefills += 1 if done <= prompt else 0
-    for i in range(head, count):
-        idle[i - head] = idle[i]
-    pool[IDLE] = count - head
+    keep_idle(view, 0, head, count)
     if waits or preemptions(pool) > preempted:
         return 1
-    first = pool[BATCH]
-    admit_chunks(limits, pool, request, waiting, batch, tokens, left, False)
-    for i in range(first, pool[BATCH]):
-        request[batch[i], RANK] = pool[MEMO]
-        pool[MEMO] += 1
-    prefills += pool[BATCH] - first
-    return FOREVER if prefills == 0 and pool[IDLE] == 0 else 1
+    first = pool[at.BATCH]
+    admit_chunks(view, left, False)
+    for i in range(first, pool[at.BATCH]):
+        request[view.batch[i], at.RANK] = pool[at.MEMO]
+        pool[at.MEMO] += 1
+    prefills += pool[at.BATCH] - first
+    return at.FOREVER if prefills == 0 and pool[at.IDLE] == 0 else 1

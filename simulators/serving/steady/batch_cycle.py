@@ -1,25 +1,25 @@
-"""In a steady state every seat of a replica turns over at the same pace, whoever sits in it.
+"""The cycle of iterations in which every seat of a replica serves one request, and its time.
 
 Of `pp` batches in flight each has `seats` running requests of `P` prompt and `D` output tokens. A
-request needs its prompt processed, which brings the first token, and `D - 1` decodes. In one turn
+request needs its prompt processed, which brings the first token, and `D - 1` decodes. In one cycle
 each seat serves one request, and the slowest stage works
 
-    turn = decodes_n * decode_s + prompts_n * prompt_s         requests/s = seats / turn
+    cycle = decodes_n * decode_s + prompts_n * prompt_s         requests/s = seats / cycle
 
 In a pipeline all batches in flight pass all stages in one round, and a round lasts as if all were
 like its longest: behind a batch with prompts the others wait at one stage and leave bubbles at the
 rest. A round without prompts has the share `(decodes_n / (decodes_n + prompts_n)) ** pp`.
 
-Whole prompts first (Kwon et al., 2023): a turn has `D - 1` decode iterations of all seats, and
+Whole prompts first (Kwon et al., 2023): a cycle has `D - 1` decode iterations of all seats, and
 between two of them the prompts of the `seats / (D - 1)` requests that took a free seat, as many
 together as the batch's tokens allow. Prompts in chunks (Agrawal et al., 2024): an iteration holds
-at most `C` tokens, decodes first. A turn has `N` iterations,
+at most `C` tokens, decodes first. A cycle has `N` iterations,
 
     N = max(D - 1 + ceil(P / (C - decodes)), seats (P + D - 1) / C)
 
 either as many as one request needs, or as many as it takes to pass all tokens through full ones;
 `seats (D - 1) / N` seats decode at a time (Little), and so many iterations hold a chunk as the
-prompts of a turn fill.
+prompts of a cycle fill.
 """
 
 from __future__ import annotations
@@ -27,34 +27,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import Shares
+from simulators.serving.steady.columns import Lengths, Station
 from simulators.serving.steady.iteration_times import Iterations, Prices
-from simulators.serving.steady.mean_lengths import Lengths
+
+EVENLY = 0.5
+"""Share that goes first, where nothing says who does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
-    """Of each row: what its replica may do."""
-
-    stages: Floats
-    seats: Floats  # most requests of one batch in flight
-    chunked: NDArray[np.bool_]
-    tokens: Floats  # of an iteration with prompts
-    rate: Floats  # arrivals per second and replica; NaN: an answer brings the next request
-    arrival_scv: Floats  # squared coefficient of variation of the gaps
-    clients: Floats  # that ask again when they are answered, per replica; more than enough: inf
-    think_s: Floats  # how long each of them waits before
-
-    def at(self, rows: Ints) -> Engine:
-        """Return some rows."""
-        return Engine(**{name: column[rows] for name, column in vars(self).items()})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
+class Cycle:
     """How often each iteration occurs while every seat of a batch serves one request."""
 
     decodes_n: Floats
@@ -73,13 +57,13 @@ class Turn:
         return self.prompt_tokens / self.iterations.prompt_tokens
 
     def pace_s(self, prices: Prices) -> Floats:
-        """Return the seconds of a turn in the pipeline, over the batches in flight."""
+        """Return the seconds of a cycle in the pipeline, over the batches in flight."""
         slow = np.maximum(prices.decode_pace_s, prices.prompt_pace_s)
         calm = self.rounds * self.calm
         return calm * prices.decode_pace_s + (self.rounds - calm) * slow
 
     def busy_s(self, prices: Prices) -> Floats:
-        """Return the seconds of a turn's work, summed over stages."""
+        """Return the seconds of a cycle's work, summed over stages."""
         return self.decodes_n * prices.decode_pass_s + self.prompts_n * prices.prompt_pass_s
 
     def shares(self, prices: Prices) -> Shares:
@@ -88,24 +72,24 @@ class Turn:
         return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
     def joules(self, prices: Prices) -> Floats:
-        """Return the joules of a turn's work."""
+        """Return the joules of a cycle's work."""
         return self.decodes_n * prices.decode_j + self.prompts_n * prices.prompt_j
 
 
-def turn_of(engine: Engine, lengths: Lengths, kind: Ints, seats: Floats) -> Turn:
-    """Return the turn of rows with a number of seats taken."""
+def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> Cycle:
+    """Return the cycle of rows with a number of seats taken."""
     later = lengths.output - 1.0
-    whole = _whole(engine, lengths, later, seats)
-    if engine.chunked.any():
-        cut = _chunked(engine, lengths, later, seats)
-        whole = [np.where(engine.chunked, c, w) for c, w in zip(cut, whole, strict=True)]
+    whole = _whole(station, lengths, later, seats)
+    if station.chunked.any():
+        cut = _chunked(station, lengths, later, seats)
+        whole = [np.where(station.chunked, c, w) for c, w in zip(cut, whole, strict=True)]
     decodes, beside, prompts, tokens, decodes_n, prompts_n, chunks, backlog = whole
     share = tokens / (prompts * lengths.prompt)  # of its prompts that an iteration processes
-    return Turn(
+    return Cycle(
         decodes_n=decodes_n,
         prompts_n=prompts_n,
         rounds=decodes_n + prompts_n,
-        calm=_power(decodes_n / (decodes_n + prompts_n), engine.stages),
+        calm=_power(decodes_n / (decodes_n + prompts_n), station.stages),
         later=later,
         chunks=chunks,
         prompt_tokens=lengths.prompt,
@@ -131,15 +115,16 @@ def _power(base: Floats, exponent: Floats) -> Floats:
     return result
 
 
-def _whole(engine: Engine, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
-    """Return the columns of a turn in which prompts are processed whole, before any decode."""
-    most = np.maximum(1.0, np.floor(engine.tokens / lengths.prompt))
+def _whole(station: Station, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
+    """Return the columns of a cycle in which prompts are processed whole, before any decode."""
+    most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
     freed = np.where(later > 0.0, seats / np.maximum(later, 1.0), seats)  # during one decode
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
-    # Whoever takes a freed seat meets, besides itself, as many others as are freed on average.
+    # Whoever takes a freed seat meets, besides itself, as many others as are freed on average. Of
+    # those that do not fit into its iteration, as many go before it as after.
     met = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
-    fits = np.where(met > most, 0.5, 1.0)
-    groups = np.where(later > 0.0, fits * (met / prompts - 1.0), seats / prompts - 1.0)
+    before = np.where(met > most, EVENLY, 1.0)
+    groups = np.where(later > 0.0, before * (met / prompts - 1.0), seats / prompts - 1.0)
     return [
         seats,
         np.zeros(seats.size),
@@ -152,15 +137,15 @@ def _whole(engine: Engine, lengths: Lengths, later: Floats, seats: Floats) -> li
     ]
 
 
-def _chunked(engine: Engine, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
-    """Return the columns of a turn in which prompts travel in chunks, beside decodes."""
+def _chunked(station: Station, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
+    """Return the columns of a cycle in which prompts travel in chunks, beside decodes."""
     need = lengths.prompt + later
-    decoding = np.minimum(np.minimum(seats, engine.tokens * later / need), engine.tokens - 1.0)
-    chunks = np.ceil(lengths.prompt / (engine.tokens - decoding))
-    iterations = np.maximum(later + chunks, seats * need / engine.tokens)
+    decoding = np.minimum(np.minimum(seats, station.tokens * later / need), station.tokens - 1.0)
+    chunks = np.ceil(lengths.prompt / (station.tokens - decoding))
+    iterations = np.maximum(later + chunks, seats * need / station.tokens)
     decodes = seats * later / iterations
     under_way = np.maximum(1.0, chunks * seats / iterations)  # prompts in an iteration with any
-    tokens = np.minimum(engine.tokens - decodes, under_way * lengths.prompt / chunks)
+    tokens = np.minimum(station.tokens - decodes, under_way * lengths.prompt / chunks)
     prompts_n = np.minimum(iterations, seats * lengths.prompt / tokens)
     return [
         np.maximum(decodes, 1.0),

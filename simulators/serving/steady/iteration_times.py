@@ -1,6 +1,6 @@
-"""Rows of one model on one kind of GPU are priced together, every distinct batch in one call.
+"""Prices the two iterations that a steady state needs of each row: of decodes, and with prompts.
 
-A steady state needs two iterations of each row: one of decodes, and one with prompts in it. Linear
+Rows of one model on one kind of GPU are priced together, every distinct batch in one call. Linear
 layers see the batch alone and attention of decodes sees batch and context, so rows that combine
 both are priced as a table with a row per batch and a column per context. A pipeline is made of the
 same layers whatever its length. As in the event simulation it has two kinds of stage: the last one,
@@ -21,20 +21,21 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.evidence_shares import summed
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
-from simulators.core.columns import categories
+from simulators.core.columns import numbers
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS
 from simulators.serving.deployment import Deployment, deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import DEPLOYED, ServingPoint
+from simulators.serving.row_groups import groups_of, kinds_of, rows_of
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Column
 
-SHARED = (
-    "model", "gpu", "cluster", "dtype", "kv_dtype", "runtime", "prices", "tp", "sm_scale",
-    "clock_scale", "bandwidth_scale", "l2_scale",
-)  # fmt: skip
+OWN = ("pp", "ep", "attention_dp", "replicas", "without", "usd_per_gpu_hour")
+"""Fields of a deployment that rows priced together may differ in, or that only events know of."""
+
+SHARED = tuple(name for name in DEPLOYED if name not in OWN)
 """The fields that rows priced together have in common."""
 
 
@@ -68,10 +69,6 @@ class Iterations:
     prompt_keys: Floats
     kind: Ints  # equal where lengths are
 
-    def at(self, rows: Ints) -> Iterations:
-        """Return the iterations of some rows."""
-        return Iterations(**{name: column[rows] for name, column in vars(self).items()})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
@@ -94,44 +91,28 @@ Members = Sequence[tuple[int, Ints]]
 
 def families_of(batch: pa.RecordBatch) -> list[Family]:
     """Return the rows of each family, in the order of their first rows."""
-    coded = [categories(batch, name) for name in (*SHARED, "pp")]
-    code = np.zeros(batch.num_rows, np.int64)
-    for codes, values in coded:
-        code = code * len(values) + codes
-    # Neighbours mostly share a replica: runs are sorted, not rows.
-    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-    lengths = np.diff(np.append(starts, code.size))
-    runs: dict[int, list[Ints]] = {}
-    for key, start, length in zip(code[starts].tolist(), starts, lengths, strict=True):
-        runs.setdefault(key, []).append(np.arange(start, start + length))
-    stages = coded[-1][1]
-    by_family: dict[int, list[tuple[int, Ints]]] = {}
-    for key, parts in runs.items():
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        by_family.setdefault(key // len(stages), []).append((stages[key % len(stages)], rows))
-    families = []
-    for members in by_family.values():
-        row = members[0][1][0]
-        named = {n: values[codes[row]] for n, (codes, values) in zip(SHARED, coded, strict=False)}
-        families.append(_family(named, members))
-    return families
+    stages = numbers(batch, "pp")
+    return [_family(batch, rows, stages[rows]) for rows in groups_of(kinds_of(batch, SHARED))]
 
 
-def _family(named: dict[str, Any], members: Members) -> Family:
+def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
+    members = [(int(pp), rows[stages == pp]) for pp in dict.fromkeys(stages.tolist())]
+    row = int(rows[0])
+    named: dict[str, Any] = {name: batch.column(name)[row].as_py() for name in SHARED}
     try:
         deployment = deployment_of(ServingPoint(**named))
     except Infeasible as verdict:
         return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
     whole = deployment.hardware.replica
     pipelines = []
-    for pp, rows in members:
+    for pp, some in members:
         cut = Parallelism(tp=whole.cut.tp, pp=pp)
         try:
             check_cut(whole.model, cut)
         except Infeasible as verdict:
-            pipelines.append(Pipeline(None, str(verdict), rows))
+            pipelines.append(Pipeline(None, str(verdict), some))
         else:
-            pipelines.append(Pipeline(replace(whole, cut=cut), "", rows))
+            pipelines.append(Pipeline(replace(whole, cut=cut), "", some))
     return Family(deployment, tuple(pipelines))
 
 
@@ -143,23 +124,15 @@ def no_prices(rows: int) -> Prices:
 
 
 def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Members) -> None:
-    """Write the prices of the rows of one family.
-
-    Args:
-        prices: of all rows.
-        replica: the family's, with any number of stages.
-        asked: the iterations of all rows.
-        members: the rows of this family.
-    """
-    rows = np.concatenate([rows for _, rows in members])
-    step, shape, decode, prompt = _table(asked.at(rows))
+    """Write the prices of a family's rows, of all that were asked; the replica has any stages."""
+    step, shape, decode, prompt = _table(rows_of(asked, np.concatenate([r for _, r in members])))
     layers = layers_of(replica, step)
     start = 0
     for pp, where in members:
         mine = slice(start, start + where.size)
         start += where.size
         columns, by_level = _stages(layers, pp, shape)
-        decodes, prompts = [tuple(i[mine] for i in place) for place in (decode, prompt)]
+        decodes, prompts = (tuple(i[mine] for i in place) for place in (decode, prompt))
         for name, column in zip(("pace_s", "pass_s", "j"), columns, strict=True):
             getattr(prices, f"decode_{name}")[where] = column[decodes]
             getattr(prices, f"prompt_{name}")[where] = column[prompts]
@@ -180,38 +153,47 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
     if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any():
         places = np.arange(2 * rows)
-        return _rows_step(asked), (2 * rows,), (places[:rows],), (places[rows:],)
+        both = np.concatenate([asked.keys, asked.keys])
+        step = _step(asked.decodes, both, asked, asked.prompt_decodes)
+        return step, (2 * rows,), (places[:rows],), (places[rows:],)
     # Prompts differ by their number and lengths; each such batch has a row of its own.
     most = int(asked.prompts.max()) + 1
     _, alone, prompt = np.unique(
         kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
     )
-    nothing, none = np.zeros(batches.size), np.zeros(alone.size)
-    decodes = np.concatenate([batches, none])[:, None]
-    step = Step(
-        decodes=decodes,
-        decode_kv_tokens=decodes * asked.keys[first],
-        prefills=np.concatenate([nothing, asked.prompts[alone]])[:, None],
-        prefill_tokens=np.concatenate([nothing, asked.prompt_tokens[alone]])[:, None],
-        prefill_pairs=np.concatenate([nothing, asked.prompt_pairs[alone]])[:, None],
-        prefill_kv_tokens=np.concatenate([nothing, asked.prompt_keys[alone]])[:, None],
-        logits_rows=np.concatenate([batches, asked.prompts[alone]])[:, None],
-    )
-    return step, (decodes.size, kinds.size), (batch, kind), (batches.size + prompt, kind)
+    some = rows_of(asked, alone)
+    step = _step(batches, asked.keys[first], some, np.zeros(alone.size), as_rows=True)
+    shape = (batches.size + alone.size, kinds.size)
+    return step, shape, (batch, kind), (batches.size + prompt, kind)
 
 
-def _rows_step(asked: Iterations) -> Step:
-    """Return a step with the decodes of every row, and behind them its prompts."""
-    none = np.zeros(asked.decodes.size)
-    decodes = np.concatenate([asked.decodes, asked.prompt_decodes])
+def _step(
+    decodes: Floats, keys: Floats, prompts: Iterations, beside: Floats, as_rows: bool = False
+) -> Step:
+    """Return a step of batches of decodes, and behind them batches with prompts.
+
+    Args:
+        decodes: of each batch of decodes.
+        keys: that a decode reads, by batch or, `as_rows`, by column.
+        prompts: the batches with prompts.
+        beside: their decodes.
+        as_rows: whether each batch is a row of its own.
+    """
+    none = np.zeros(decodes.size)
+
+    def whole(first: Floats, then: Floats) -> Floats:
+        column: Floats = np.concatenate([first, then])
+        return column[:, None] if as_rows else column
+
+    running = whole(decodes, beside)
     return Step(
-        decodes=decodes,
-        decode_kv_tokens=decodes * np.concatenate([asked.keys, asked.keys]),
-        prefills=np.concatenate([none, asked.prompts]),
-        prefill_tokens=np.concatenate([none, asked.prompt_tokens]),
-        prefill_pairs=np.concatenate([none, asked.prompt_pairs]),
-        prefill_kv_tokens=np.concatenate([none, asked.prompt_keys]),
-        logits_rows=np.concatenate([asked.decodes, asked.prompt_decodes + asked.prompts]),
+        decodes=running,
+        decode_kv_tokens=running * keys,
+        prefills=whole(none, prompts.prompts),
+        prefill_tokens=whole(none, prompts.prompt_tokens),
+        prefill_pairs=whole(none, prompts.prompt_pairs),
+        prefill_kv_tokens=whole(none, prompts.prompt_keys),
+        logits_rows=whole(decodes, beside + prompts.prompts),
     )
 
 

@@ -1,4 +1,4 @@
-"""A steady state sees lengths through their means: of tokens, of pairs scored, of keys read.
+"""Means over requests that a steady state depends on: of tokens, of pairs scored, of keys read.
 
 Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
 requests that an event simulation of the same point would serve, those too long for the context
@@ -7,7 +7,7 @@ left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
@@ -15,26 +15,8 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import requests_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Of each row: what its requests are like; NaN where none fits into the context."""
-
-    prompt: Floats  # tokens
-    output: Floats
-    pairs: Floats  # query-key pairs a prompt scores
-    keys: Floats  # tokens a decode reads
-    prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
-    output_scv: Floats
-    longest: Floats  # prompt, in tokens
-    fitting: Floats  # share of the requests that fit into the context
-
-    def at(self, rows: Ints) -> Lengths:
-        """Return some rows."""
-        return Lengths(**{name: column[rows] for name, column in vars(self).items()})
-
+from simulators.serving.demand.requests import token_counts
+from simulators.serving.steady.columns import Lengths
 
 NAMES = tuple(f.name for f in fields(Lengths))
 
@@ -99,10 +81,9 @@ def _means(
     workload: str, context: float, requests: int, seed: int, prompt: int, output: int
 ) -> NDArray[np.float64]:
     """Return the means of the requests of a workload, in the order of `NAMES`."""
-    # Lengths do not depend on the rate, which only has to be there.
-    asked = requests_of(workload=workload, qps=1.0, requests=requests, seed=seed)
-    prompts = np.full(asked.prompt_tokens.size, prompt) if prompt else asked.prompt_tokens
-    outputs = np.full(prompts.size, output) if output else asked.output_tokens
+    prompts, outputs = token_counts(workload, seed, requests)
+    prompts = np.full(prompts.size, prompt) if prompt else prompts
+    outputs = np.full(prompts.size, output) if output else outputs
     fits = prompts + outputs <= context
     if not fits.any():
         return np.full(len(NAMES), np.nan)

@@ -1,4 +1,4 @@
-"""Requests that arrive by themselves share a replica whose pace depends on how many there are.
+"""How many requests a replica holds in the steady state, and how long they wait: queueing theory.
 
 A replica with `n` running requests completes `X(n)` per second, all of them at the same pace. That
 is processor sharing with state-dependent rates, in which for Poisson arrivals of rate `r` the
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
 from simulators.serving.prices.iteration_table import octaves
-from simulators.serving.steady.batch_cycle import Engine, Turn
+from simulators.serving.steady.batch_cycle import Cycle
+from simulators.serving.steady.columns import Lengths, Station
 from simulators.serving.steady.iteration_times import Prices
-from simulators.serving.steady.mean_lengths import Lengths
 
 SEAT_STEPS = 4
 """Numbers of seats priced per octave; throughput is interpolated between them."""
@@ -44,19 +44,19 @@ class Crowd:
             column[rows] = getattr(part, name)
 
 
-def is_known(engine: Engine) -> NDArray[np.bool_]:
+def is_known(station: Station) -> NDArray[np.bool_]:
     """Return for which rows the number of requests does not depend on the replica's pace."""
-    known: NDArray[np.bool_] = np.isnan(engine.rate) & (engine.think_s == 0.0)
+    known: NDArray[np.bool_] = np.isnan(station.rate) & (station.think_s == 0.0)
     return known
 
 
-def known_crowd(engine: Engine) -> Crowd:
+def known_crowd(station: Station) -> Crowd:
     """Return how many requests there are where that is known, and room for the other rows."""
-    seats = engine.stages * engine.seats
-    clients = np.where(np.isinf(engine.clients), seats, engine.clients)
+    seats = station.stages * station.seats
+    clients = np.where(np.isinf(station.clients), seats, station.clients)
     running = np.minimum(clients, seats)
     return Crowd(
-        busy=np.minimum(1.0, running / engine.stages), running=running, waiting=clients - running
+        busy=np.minimum(1.0, running / station.stages), running=running, waiting=clients - running
     )
 
 
@@ -70,18 +70,18 @@ def seats_looked_at(most: float) -> Floats:
     return grid[: int(np.searchsorted(grid, most)) + 1]
 
 
-def crowd_of(engine: Engine, seats: Floats, per_s: Floats) -> Crowd:
+def crowd_of(station: Station, seats: Floats, per_s: Floats) -> Crowd:
     """Return how many requests there are on average, in rows of equally many stages.
 
     Args:
-        engine: what each replica may do.
+        station: what each replica may do.
         seats: per row the numbers of seats priced, rising from 0; the last is all of them.
         per_s: requests per second with each of them taken, in every stage's batch.
     """
-    numbers = seats * engine.stages[:, None]
-    closed = np.isnan(engine.rate)
-    answered = _returning(engine, numbers, per_s)
-    arriving = _arriving(np.where(closed, per_s[:, 1], engine.rate), numbers, per_s)
+    numbers = seats * station.stages[:, None]
+    closed = np.isnan(station.rate)
+    answered = _returning(station, numbers, per_s)
+    arriving = _arriving(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
     return Crowd(
         **{
             name: np.where(closed, getattr(answered, name), getattr(arriving, name))
@@ -90,10 +90,10 @@ def crowd_of(engine: Engine, seats: Floats, per_s: Floats) -> Crowd:
     )
 
 
-def _returning(engine: Engine, numbers: Floats, per_s: Floats) -> Crowd:
+def _returning(station: Station, numbers: Floats, per_s: Floats) -> Crowd:
     """Return the crowd of clients who think between an answer and the next request."""
-    clients = np.where(np.isinf(engine.clients), numbers[:, -1], engine.clients)
-    all_told = numbers + engine.think_s[:, None] * per_s  # in seats and thinking
+    clients = np.where(np.isinf(station.clients), numbers[:, -1], station.clients)
+    all_told = numbers + station.think_s[:, None] * per_s  # in seats and thinking
     rows = np.arange(clients.size)
     above = np.minimum((all_told < clients[:, None]).sum(axis=1), numbers.shape[1] - 1)
     low, high = all_told[rows, above - 1], all_told[rows, above]
@@ -101,7 +101,7 @@ def _returning(engine: Engine, numbers: Floats, per_s: Floats) -> Crowd:
     low_n, high_n = numbers[rows, above - 1], numbers[rows, above]
     running = low_n + along * (high_n - low_n)
     return Crowd(
-        busy=np.minimum(1.0, running / engine.stages),
+        busy=np.minimum(1.0, running / station.stages),
         running=running,
         waiting=np.maximum(0.0, clients - all_told[:, -1]),
     )
@@ -135,13 +135,13 @@ def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> Crowd:
     )
 
 
-def seats_of(engine: Engine, crowd: Crowd) -> Floats:
+def seats_of(station: Station, crowd: Crowd) -> Floats:
     """Return the seats taken in each batch in flight while there is any work."""
-    return np.clip(crowd.running / crowd.busy / engine.stages, 1.0, engine.seats)
+    return np.clip(crowd.running / crowd.busy / station.stages, 1.0, station.seats)
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class SteadyState:
     """The steady state of each row; NaN where latencies have none."""
 
     requests_per_s: Floats  # of one replica
@@ -154,60 +154,53 @@ class State:
 
 
 def state_of(
-    engine: Engine, lengths: Lengths, turn: Turn, prices: Prices, seats: Floats, crowd: Crowd
-) -> State:
-    """Return the steady state.
-
-    Args:
-        engine: what each replica may do.
-        lengths: of its requests.
-        turn: with the seats that are taken on average while there is work.
-        prices: of its iterations.
-        seats: how many those are, in each batch in flight.
-        crowd: how many requests there are.
-    """
-    turn_s = engine.stages * turn.pace_s(prices)
-    closed = np.isnan(engine.rate)
+    station: Station, lengths: Lengths, cycle: Cycle, prices: Prices, seats: Floats, crowd: Crowd
+) -> SteadyState:
+    """Return the steady state; so many seats of each batch are taken while there is work."""
+    cycle_s = station.stages * cycle.pace_s(prices)
+    closed = np.isnan(station.rate)
     saturated = np.isinf(crowd.waiting)
     full = closed | saturated
     busy = np.where(saturated, 1.0, crowd.busy)
-    actual = np.where(full, busy * engine.stages * seats / turn_s, engine.rate)
-    first_s = turn.chunks * prices.prompt_pass_s
-    backlog_s = turn.backlog * engine.stages * prices.prompt_pace_s
-    decode_s = engine.stages * prices.decode_pace_s
-    open_s = _prompt_wait_s(engine, lengths, turn, prices, crowd.busy, actual)
-    seated_s = np.where(full, turn_s, crowd.running / actual)
+    actual = np.where(full, busy * station.stages * seats / cycle_s, station.rate)
+    first_s = cycle.chunks * prices.prompt_pass_s
+    backlog_s = cycle.backlog * station.stages * prices.prompt_pace_s
+    decode_s = station.stages * prices.decode_pace_s
+    open_s = _prompt_wait_s(station, lengths, cycle, prices, crowd.busy, actual)
+    seated_s = np.where(full, cycle_s, crowd.running / actual)
     # Of the time in a seat, what the own prompt and the least a decode takes leave.
-    spare_s = np.maximum(0.0, seated_s - first_s - turn.later * decode_s)
-    at_once = saturated | (closed & (engine.think_s == 0.0))
+    spare_s = np.maximum(0.0, seated_s - first_s - cycle.later * decode_s)
+    at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
-    varied = (engine.arrival_scv + lengths.output_scv) / 2.0
+    varied = (station.arrival_scv + lengths.output_scv) / 2.0
     seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, crowd.waiting) / actual
-    later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(turn.later, 1.0)
+    later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
     # Where prompts are cut, a decode waits for nothing but iterations, and gets a token in each.
-    later_s = np.where(engine.chunked & ~at_once, turn_s / turn.rounds, later_s)
+    later_s = np.where(station.chunked & ~at_once, cycle_s / cycle.rounds, later_s)
     queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
-    return State(
+    return SteadyState(
         requests_per_s=actual,
         running=crowd.running,
         busy=busy,
         ttft_s=queue_s + first_s,
-        tpot_s=np.where(turn.later > 0.0, later_s, np.nan),
+        tpot_s=np.where(cycle.later > 0.0, later_s, np.nan),
         queue_s=queue_s,
         saturated=saturated,
     )
 
 
 def _prompt_wait_s(
-    engine: Engine, lengths: Lengths, turn: Turn, prices: Prices, busy: Floats, rate: Floats
+    station: Station, lengths: Lengths, cycle: Cycle, prices: Prices, busy: Floats, rate: Floats
 ) -> Floats:
     """Return how long a prompt waits for those before it and for the iteration under way."""
-    varied = (engine.arrival_scv + lengths.prompt_scv) / 2.0
-    one_s = turn.iterations_per_prompt * prices.prompt_pace_s
+    varied = (station.arrival_scv + lengths.prompt_scv) / 2.0
+    one_s = cycle.iterations_per_prompt * prices.prompt_pace_s
     share = np.minimum(busy, rate * one_s)
-    left = np.maximum(1.0 - share, 1.0 / (1.0 + engine.stages * engine.seats))
+    left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.seats))
     behind_s = varied * share * one_s / left
     # The iteration under way: one of decodes, or where prompts are cut also one with a chunk.
-    under_way_s = np.where(engine.chunked, turn.pace_s(prices) / turn.rounds, prices.decode_pace_s)
-    rest = np.where(engine.chunked, busy, (busy - share) / left)
+    under_way_s = np.where(
+        station.chunked, cycle.pace_s(prices) / cycle.rounds, prices.decode_pace_s
+    )
+    rest = np.where(station.chunked, busy, (busy - share) / left)
     return behind_s + np.minimum(1.0, rest) * under_way_s / 2.0

@@ -4,11 +4,12 @@
 new request takes each freed seat, so `max_batch` requests always run; closed clients run as many as
 they are, less those who think. Where `qps` is given, as many run as it takes to serve them, and
 rates beyond the capacity are `saturated`, without latencies of the first token. The equations are
-those of `analytic_steady` and `analytic_queue`; iterations are priced by composition.
+those of `batch_cycle` and `queueing`; iterations are priced by composition.
 
     TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
-    TPOT = (turn of a seat - time to its first token) / (output tokens - 1)
-    cost = GPUs * $/h / output tokens/h        energy = work of a turn + waiting of idle stages
+           + what the server before the engine adds
+    TPOT = (cycle of a seat - time to its first token) / (output tokens - 1)
+    cost = GPUs * $/h / output tokens/h        energy = work of a cycle + waiting of idle stages
 
 Every running request has KV memory for its whole life, so nothing is ever restarted; a batch that
 does not fit is infeasible. A mean knows no percentiles: those columns, and all that counts the
@@ -17,27 +18,29 @@ requests of one run, are null.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
 from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
+from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.point import ANALYTIC, FIDELITIES, ServingPoint
-from simulators.serving.steady.batch_cycle import Turn, turn_of
-from simulators.serving.steady.batch_limits import Design, Verdicts, design_of
+from simulators.serving.engine.frontend import NUMBERS, load_frontend
+from simulators.serving.point import NONE, ServingPoint
+from simulators.serving.row_groups import rows_of
+from simulators.serving.steady.batch_cycle import Cycle, cycle_of
+from simulators.serving.steady.batch_limits import Verdicts, design_of
+from simulators.serving.steady.columns import Design
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
 from simulators.serving.steady.queueing import (
     Crowd,
-    State,
+    SteadyState,
     crowd_of,
     is_known,
     known_crowd,
@@ -59,52 +62,45 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         UserError: a choice means nothing.
     """
+    check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
     everything = design_of(batch, families, verdicts)
     is_alive = verdicts.codes == 0
     alive, place = np.flatnonzero(is_alive), np.cumsum(is_alive) - 1
-    design = everything if alive.size == batch.num_rows else everything.at(alive)
+    design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
     living: Living = []
     for family in families:
         found = [(p.replica, place[p.rows[is_alive[p.rows]]]) for p in family.pipelines]
         if parts := [(replica, rows) for replica, rows in found if replica and rows.size]:
             living.append(parts)
     crowd = _crowd(design, living)
-    seats = seats_of(design.engine, crowd)
-    turn = turn_of(design.engine, design.lengths, design.kind, seats)
+    seats = seats_of(design.station, crowd)
+    cycle = cycle_of(design.station, design.lengths, design.kind, seats)
     prices = no_prices(alive.size)
     for parts in living:
         members = [(replica.cut.pp, rows) for replica, rows in parts]
-        put_prices(prices, parts[0][0], turn.iterations, members)
-    state = state_of(design.engine, design.lengths, turn, prices, seats, crowd)
-    columns = _columns(design, turn, prices, state, seats)
+        put_prices(prices, parts[0][0], cycle.iterations, members)
+    state = state_of(design.station, design.lengths, cycle, prices, seats, crowd)
+    columns = _columns(design, cycle, prices, state, seats)
+    server_s = _server_s(batch, alive, design, state)
+    for name in ("ttft_mean_s", "e2e_mean_s"):
+        columns[name] = columns[name] + server_s
     return _outcome(columns, alive, verdicts)
 
 
-def analytic_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows ask for the steady state.
-
-    Raises:
-        UnknownNameError: a row asks for a fidelity that is none.
-    """
-    codes, names = categories(batch, "fidelity")
-    for name in names:
-        if name not in FIDELITIES:
-            raise UnknownNameError("fidelity", str(name), FIDELITIES)
-    return np.array([name == ANALYTIC for name in names], bool)[codes]
-
-
-def evaluate_apart(
-    evaluate: Callable[[pa.RecordBatch], pa.RecordBatch],
-    batch: pa.RecordBatch,
-    chosen: NDArray[np.bool_],
-) -> pa.RecordBatch:
-    """Return all rows in order, those chosen and the others evaluated in batches of their own."""
-    parts = [evaluate(batch.filter(pa.array(which))) for which in (chosen, ~chosen)]
-    place = np.argsort(np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)]))
-    table = pa.Table.from_batches(parts).combine_chunks().take(pa.array(place))
-    return table.combine_chunks().to_batches()[0]
+def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyState) -> Floats:
+    """Return what the server before an engine adds to the first token of the mean request."""
+    runtimes, names = categories(batch, "runtime")
+    choices, words = categories(batch, "frontend")
+    known = [load_frontend(str(name)) for name in names]
+    request_s, token_s, iterations = (
+        np.array([getattr(one, name) for one in known])[runtimes[alive]] for name in NUMBERS
+    )
+    added_s = request_s + token_s * design.lengths.prompt + iterations * state.tpot_s
+    wanted = np.array([word != NONE for word in words])[choices[alive]]
+    found: Floats = np.where(wanted, np.nan_to_num(added_s), 0.0)
+    return found
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
@@ -124,48 +120,48 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
 
 def _crowd(design: Design, living: Living) -> Crowd:
     """Return how many requests a replica has where that depends on its pace."""
-    engine, known = design.engine, is_known(design.engine)
-    crowd = known_crowd(engine)
+    station, known = design.station, is_known(design.station)
+    crowd = known_crowd(station)
     for replica, rows in (part for parts in living for part in parts):
         unknown = rows[~known[rows]]
         for start in range(0, unknown.size, ROWS_AT_ONCE):
             some = unknown[start : start + ROWS_AT_ONCE]
-            looked_at = seats_looked_at(float(engine.seats[some].max()))
-            tried = np.minimum(looked_at, engine.seats[some][:, None])
+            looked_at = seats_looked_at(float(station.seats[some].max()))
+            tried = np.minimum(looked_at, station.seats[some][:, None])
             each = np.repeat(some, looked_at.size - 1)
-            part, taken = engine.at(each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
-            turn = turn_of(part, design.lengths.at(each), design.kind[each], taken)
+            part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
+            cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
             prices = no_prices(each.size)
-            put_prices(prices, replica, turn.iterations, [(replica.cut.pp, np.arange(each.size))])
-            pace_s = turn.pace_s(prices)
+            put_prices(prices, replica, cycle.iterations, [(replica.cut.pp, np.arange(each.size))])
+            pace_s = cycle.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
-            crowd.put(some, crowd_of(engine.at(some), tried, per_s))
+            crowd.put(some, crowd_of(rows_of(station, some), tried, per_s))
     return crowd
 
 
 def _columns(
-    design: Design, turn: Turn, prices: Prices, state: State, seats: Floats
+    design: Design, cycle: Cycle, prices: Prices, state: SteadyState, seats: Floats
 ) -> dict[str, Any]:
     """Return the metrics that a steady state has."""
-    engine, lengths = design.engine, design.lengths
+    station, lengths = design.station, design.lengths
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
     tokens_per_s = per_s * tokens
     # While there is work, stages other than the slowest wait for it.
-    busy = state.busy * turn.busy_s(prices) / (engine.stages * turn.pace_s(prices))
-    waiting_s = (1.0 - busy) * engine.stages / state.requests_per_s
-    joules = turn.joules(prices) / seats + prices.waiting_w * waiting_s
-    iterations = turn.decodes_n + turn.prompts_n
-    members = turn.decodes_n * turn.iterations.decodes + turn.prompts_n * (
-        turn.iterations.prompt_decodes + turn.iterations.prompts
+    busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
+    waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
+    joules = cycle.joules(prices) / seats + prices.waiting_w * waiting_s
+    iterations = cycle.decodes_n + cycle.prompts_n
+    members = cycle.decodes_n * cycle.iterations.decodes + cycle.prompts_n * (
+        cycle.iterations.prompt_decodes + cycle.iterations.prompts
     )
     whole = np.full(seats.size, 0, np.int64)
     return {
         "ttft_mean_s": state.ttft_s,
         "tpot_mean_s": state.tpot_s,
         "itl_mean_s": state.tpot_s,
-        "e2e_mean_s": state.ttft_s + np.where(turn.later > 0.0, turn.later * state.tpot_s, 0.0),
+        "e2e_mean_s": state.ttft_s + np.where(cycle.later > 0.0, cycle.later * state.tpot_s, 0.0),
         "queue_mean_s": state.queue_s,
         "requests_per_s": per_s,
         "tokens_per_s": tokens_per_s,
@@ -183,7 +179,7 @@ def _columns(
         "saturated": state.saturated,
         "gpus": gpus.astype(np.int64),
         "kv_blocks": design.kv_blocks.astype(np.int64),
-        **dict(zip(SHARES, turn.shares(prices), strict=True)),
+        **dict(zip(SHARES, cycle.shares(prices), strict=True)),
     }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.fits.methods.boosting import boosted
+from lab.fits.methods.monotone_trees import boosted
 from simulators.kernels.monotone_correction import Correction, corrected_seconds, features_of
 
 COUNT = 400

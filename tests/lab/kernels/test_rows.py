@@ -16,9 +16,9 @@ from simulators.core.errors import UnknownNameError, UserError
 
 
 def test_few_matrices_still_leave_some_to_judge_by() -> None:
-    place = np.array([0.1, 0.3, 0.5, 0.7, 0.9]).repeat(2)
+    bucket = np.array([0.1, 0.3, 0.5, 0.7, 0.9]).repeat(2)
     size = np.ones(10)
-    rows = products(size, size, size, size, size, gpu="rtx_4090", dtype="bf16", place=place)
+    rows = products(size, size, size, size, size, gpu="rtx_4090", dtype="bf16", bucket=bucket)
     assert rows.held_out.sum() == 2
     assert not rows.where(~rows.held_out).held_out.any()
 
@@ -37,8 +37,8 @@ def test_joined_rows_keep_their_sides() -> None:
     (both,) = joined([one, one], lambda rows: rows.kernel)
     assert len(both) == 100
     assert np.array_equal(both.held_out, np.tile(one.held_out, 2))
-    assert np.array_equal(both.where(both.held_out).place, both.place[both.held_out])
-    assert np.array_equal(one.place, fraction(one.group))
+    assert np.array_equal(both.where(both.held_out).bucket, both.bucket[both.held_out])
+    assert np.array_equal(one.bucket, fraction(one.group))
     assert len(both.thinned(7)) == 7
     assert np.array_equal(both.drawn(9).seconds, both.drawn(9).seconds)
 

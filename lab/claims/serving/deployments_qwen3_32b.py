@@ -1,0 +1,36 @@
+"""Errors on Qwen3-32B as NVIDIA measured it on H100: a model, and rows, that no fit has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import at_most
+from lab.claims.serving._deployments import METRICS, TPOT, TTFT, predict, summary, text
+from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, silicon
+from simulators.core.contract import Check
+from simulators.serving.measured_deployments import FRAMEWORKS
+
+NEEDS = (QWEN3_32B,)
+LIMITS = {TPOT: 8.0, TTFT: 25.0}
+"""Of mean errors in percent, under each framework."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the mean error of both metrics under each framework, and the median of TTFT."""
+    rows = silicon(reference, QWEN3_32B, QWEN3_32B_PEER)
+    found = predict([row for row in rows if not row.excluded])
+    names = np.array([row.framework for row in found.rows])
+    for framework in FRAMEWORKS:
+        which = names == framework
+        for metric in METRICS:
+            measured, peer = found.measured[metric][which], found.peer[metric][which]
+            answered = ~np.isnan(peer)
+            mine = summary(found.ours[metric][which], measured)
+            note = f"ours {text(mine)}; peer {text(summary(peer[answered], measured[answered]))}"
+            title, count = f"deployments, Qwen3-32B, {framework}, {metric}", int(which.sum())
+            yield at_most(f"{title} mean", mine[0], LIMITS[metric], count, note)
+            if metric == TTFT:
+                yield at_most(f"{title} median", mine[1], LIMITS[metric], count, note)

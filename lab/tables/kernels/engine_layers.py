@@ -1,0 +1,125 @@
+"""A serving engine's layers, as timed inside it: LLMServingSim's profiles of vllm.
+
+A layer is named, not its sizes: they follow from the model's public configuration and its cut. The
+LM head was timed by sequences, the rest by tokens, all as kernels on the GPU among those of other
+layers. Norms have their residual sum inside, and rotary embeddings leave the write to the cache
+out. One model has few matrices, fewer than a hash of them would share out: they are put in the
+order of their hashes instead, so that there is one to judge by.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from lab.tables.kernels.tensor_cores import products
+from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.kernels.families.pointwise import chain_of
+from simulators.workload.operators import Elementwise
+
+LAYERS, HEADS = (
+    "serving_modern/lss_profile_dense.parquet",
+    "serving_modern/lss_profile_per_sequence.parquet",
+)
+SIZES = {LAYERS: "tokens", HEADS: "sequences"}
+"""The column of rows of each table."""
+
+GPUS = {"rtx_4090": "RTX4090", "rtx_pro_6000": "RTXPRO6000"}
+MODELS = {
+    "meta-llama/Llama-3.1-8B": "llama3_1_8b",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3_30b",
+    "Qwen/Qwen3-32B": "qwen3_32b",
+}
+FRAMEWORK, VERSION, KIND = "vllm", "0.19.0", "bf16"
+
+CHAINS = {
+    "layernorm": ("ffn_norm", 2.0, 2.0), "act_fn": ("ffn_activation", 2.0, 1.0),
+    "rotary_emb": ("rotary", 1.0, 1.0),
+}  # fmt: skip
+"""Pointwise layers: the operator each is, and the numbers it reads and writes by element."""
+
+LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
+
+
+def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
+    """Return the products of one GPU's layers, all models together; empty without tables."""
+    columns = [
+        np.stack([m, np.full_like(m, matrix[0]), np.full_like(m, matrix[1]), time_us * 1e-6])
+        for file in (LAYERS, HEADS)
+        for layer, model, tp, rows in by_layer(reference / file, gpu)
+        if (matrix := matrix_of(layer, model, tp)) is not None
+        for m, time_us in [numbers(rows, (SIZES[file], "time_us")).values()]
+    ]
+    if not columns:
+        return []
+    m, n, k, seconds = np.concatenate(columns, axis=1)
+    labels = {"gpu": gpu, "framework": FRAMEWORK, "dtype": KIND, "version": VERSION}
+    hashed = products(m, n, k, np.ones(m.size), seconds, **labels)
+    hashes, order = np.unique(hashed.bucket, return_inverse=True)
+    bucket = (order + 0.5) / hashes.size
+    return [products(m, n, k, np.ones(m.size), seconds, bucket=bucket, **labels)]
+
+
+def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] | None:
+    """Return columns and inner length of a layer's product on one of `tp` GPUs; none without one.
+
+    >>> matrix_of("down_proj", load_model("llama3_1_8b"), 2)
+    (4096.0, 7168.0)
+    """
+    width = model.heads * model.head_dim / tp
+    keys = 2.0 * model.kv_heads * model.head_dim / tp
+    hidden = float(model.hidden)
+    return {
+        "qkv_proj": (width + keys, hidden),
+        "o_proj": (hidden, width),
+        "gate_up_proj": (2.0 * model.ffn / tp, hidden),
+        "down_proj": (hidden, model.ffn / tp),
+        "lm_head": (model.vocab / tp, hidden),
+    }.get(layer)
+
+
+def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
+    """Return the pointwise layers of one GPU by kernel, all models together."""
+    return joined(_chains(reference, gpu), lambda rows: rows.kernel)
+
+
+def _chains(reference: Path, gpu: str) -> Iterator[Rows]:
+    """Yield the rows of each pointwise layer of each model."""
+    for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
+        if layer in CHAINS:
+            tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
+            elements = tokens * _width(layer, model, tp)
+            yield tidy(
+                {"elements": elements}, time_us * 1e-6, group_of([elements]), gpu=gpu,
+                framework=FRAMEWORK, kernel=chain_of(CHAINS[layer][0]), dtype=KIND,
+                operator_of=functools.partial(_chain, layer),
+            )  # fmt: skip
+
+
+def _chain(layer: str, sizes: Sizes) -> Elementwise:
+    name, reads, writes = CHAINS[layer]
+    return Elementwise(
+        name=name, elements=np.asarray(sizes["elements"]), reads=reads, writes=writes, dtype=KIND
+    )
+
+
+def _width(layer: str, model: LanguageModel, tp: int) -> float:
+    """Return elements per token on one of `tp` GPUs."""
+    if layer == "layernorm":
+        return float(model.hidden)
+    if layer == "act_fn":
+        return model.ffn / tp
+    return (model.heads + model.kv_heads) * model.head_dim / tp
+
+
+def by_layer(file: Path, gpu: str) -> Iterator[tuple[str, LanguageModel, int, pa.Table]]:
+    """Yield layer, model, degree and rows of one GPU, for models we know; none without a table."""
+    for name, model in MODELS.items() if gpu in GPUS and file.is_file() else ():
+        table = read_table(file, gpu=GPUS[gpu], model=name)
+        for (tp, layer), rows in by_labels(table, "tp", "layer"):
+            yield layer, load_model(model), tp, rows

@@ -1,0 +1,125 @@
+"""What a simulator may add to the command line: a question by flags, a benchmark's log, a load.
+
+All of it is optional and found by what the simulator object has. The sweeper asks, sweeps and
+prints; what the words mean is known here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from simulators.core.folder import PACKAGE, SIMULATORS
+
+
+def flag(doc: str, *, least: int | None = None, choices: Sequence[Any] = (), **default: Any) -> Any:
+    """Declare a field of a question's flags; one without a default must be given.
+
+    Args:
+        doc: what `--help` says of it.
+        least: the least whole number it may be.
+        choices: the values it may take; any if empty.
+        **default: `default=` as in `dataclasses.field`.
+    """
+    return field(metadata={"doc": doc, "least": least, "choices": tuple(choices)}, **default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """A metric that must not exceed a limit; `interval` is the metric whose error it shares."""
+
+    metric: str
+    limit: float
+    interval: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question that was put in flags: the space to sweep, and the words of its answer.
+
+    Args:
+        name: of the space.
+        asks: the question as a sentence.
+        space: what a space file would hold.
+        cost: the metric that the answer keeps lowest.
+        without_cost: the one it keeps lowest instead where no design states that.
+        deadlines: what the answer must meet.
+        shown: metrics told of the answer.
+        details: axes that, where they vary, are told of a design behind its description.
+        alternatives: fields in one of which the next best design differs.
+        described: a design in a phrase.
+        costs: amounts in dollars of a design, each with the words behind it; none without a price.
+        too_large: what is said when the constraints leave no point.
+        among: which designs there were, as in "on at most 8 of h100_sxm".
+        warnings: by column of truths, what is said of a design for which it is true.
+        advice: lines that say what would help when no design meets the deadlines.
+        target: what the answer may be exported for besides its own engine.
+    """
+
+    name: str
+    asks: str
+    space: Mapping[str, Any]
+    cost: str
+    without_cost: str
+    deadlines: tuple[Deadline, ...]
+    shown: tuple[str, ...]
+    details: tuple[str, ...]
+    alternatives: tuple[str, ...]
+    described: Callable[[Mapping[str, Any]], str]
+    costs: Callable[[Mapping[str, Any]], Mapping[str, float]]
+    too_large: str
+    among: str
+    warnings: Mapping[str, str]
+    advice: tuple[str, ...]
+    target: str
+
+
+@runtime_checkable
+class Asks(Protocol):
+    """A simulator that can be asked by flags alone; it says so by a file `questions.py`."""
+
+    flags: type  # frozen dataclass: its fields are the flags
+
+    def question(self, flags: Any) -> Question:
+        """Return the question that some flags put.
+
+        Raises:
+            UserError: a flag has a value that means nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsLogs(Protocol):
+    """A simulator whose metrics a benchmark of the real thing measures."""
+
+    def read_log(self, text: str, source: str) -> Mapping[str, float]:
+        """Return what a benchmark measured, under the names of the metrics.
+
+        Args:
+            text: what the benchmark wrote.
+            source: what messages call the text.
+
+        Raises:
+            UserError: the text holds no figure that is known.
+        """
+        ...
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return what relative errors of predictions teach, or nothing."""
+        ...
+
+
+@runtime_checkable
+class CarriesLoad(Protocol):
+    """A simulator whose designs carry a load, with copies of them where one is too little."""
+
+    load: str  # the field that says how much a design is asked to carry
+    throughput: str  # the metric that grows with it
+    deadlines: str  # an example of what is promised, as an SQL condition
+
+
+def askable() -> list[str]:
+    """Return the simulators that can be asked by flags: those with a `questions.py`."""
+    return [name for name in SIMULATORS.names() if (PACKAGE / name / "questions.py").is_file()]

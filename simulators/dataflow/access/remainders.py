@@ -1,0 +1,282 @@
+"""Counts of loops that do not divide a layer's bounds, so that last tiles are smaller.
+
+Loops over a dimension may multiply to more than it has. Then each of them, at the last iteration of
+all loops over that dimension further out, ends where the dimension ends: spatial loops leave
+instances idle, loops in time take fewer steps. Horeni et al., "Ruby" (ISPASS 2022).
+
+At every place in the nest a dimension has tiles of one size, and a last one of what remains. So a
+sum over iterations needs two states per dimension, carried from the innermost loop out. `sums[0]`
+is of whole tiles, `sums[1]` of what a step adds to the tile before; columns are (whole, whole),
+(whole, last), (last, whole), (last, last) tiles of the two dimensions of a rank.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Ints, array, i8, kernel, matrix
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
+
+EACH, FIRST, DISTINCT = range(3)
+"""Of instances side by side: add up all, look at the first, or at those whose tiles differ."""
+
+ALL, NONE = 1 << 30, -1
+"""Places in the nest that every loop, and that no loop, is outside of."""
+
+RANK = array(i8)  # dim, coefficient, dim or -1, coefficient
+
+
+@kernel(i8(i8, i8), borrows=True)
+def left_over(bound: int, tile: int) -> int:
+    """Return the size of the last tile."""
+    return bound - (bound - 1) // tile * tile
+
+
+@kernel(i8(i8, i8, i8), borrows=True)
+def last_run(bound: int, tile: int, times: int) -> int:
+    """Return the iterations of a loop over tiles that is the last one of its dimension."""
+    return (left_over(bound, tile * times) - 1) // tile + 1
+
+
+@kernel(i8(matrix(i8), i8, i8, i8, i8), borrows=True)
+def repeat(sums: Ints, axis: int, times: int, last: int, added: int) -> int:
+    """Take a loop over one dimension in: its iterations add up, or look like the first one."""
+    for table in range(2):
+        for other in range(2):
+            whole, cut = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
+            one, end = sums[table, whole], sums[table, cut]
+            if added:
+                sums[table, whole] = times * one
+                sums[table, cut] = (last - 1) * one + end
+            elif last > 1:
+                sums[table, cut] = one
+    return 0
+
+
+@kernel(i8(matrix(i8), i8, i8, i8), borrows=True)
+def slide(sums: Ints, axis: int, times: int, last: int) -> int:
+    """Take in the loop whose steps send only what they do not share with the tile before."""
+    for other in range(2):
+        whole, cut = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
+        first, step, end = sums[0, whole], sums[1, whole], sums[1, cut]
+        sums[0, whole] = first + (times - 1) * step
+        if last > 1:
+            sums[0, cut] = first + (last - 2) * step + end
+    return 0
+
+
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), borrows=True)
+def of_diagonals(
+    sums: Ints, table: int, m: int, a: int, n: int, b: int, state: int, finest: int
+) -> int:
+    """Return the sum over different values of `a * i + b * j`, of the largest tile at each.
+
+    `state` says whether the last i and j have a last tile; `finest` divides a and b.
+    """
+    total = 0
+    back, down = b // finest, a // finest
+    for i in range(m):
+        for j in range(n):
+            if i >= back and j + down < n:
+                continue
+            largest, x, y = 0, i, j
+            while x < m and y >= 0:
+                cut = 2 * (state >> 1 and x == m - 1) + (state & 1 and y == n - 1)
+                largest = max(largest, sums[table, cut])
+                x += back
+                y -= down
+            total += largest
+    return total
+
+
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), borrows=True)
+def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int, how: int) -> int:
+    """Take in the loops of one fan-out over both dimensions of a rank."""
+    if how != DISTINCT or m == 1 or n == 1:
+        repeat(sums, 0, m, m_last, how != FIRST)
+        repeat(sums, 1, n, n_last, how != FIRST)
+        return 0
+    finest, rest = a, b
+    while rest:
+        finest, rest = rest, finest % rest
+    for table in range(2):
+        whole = of_diagonals(sums, table, m, a, n, b, 0, finest)
+        narrow = of_diagonals(sums, table, m, a, n_last, b, 1, finest)
+        short = of_diagonals(sums, table, m_last, a, n, b, 2, finest)
+        both = of_diagonals(sums, table, m_last, a, n_last, b, 3, finest)
+        sums[table, 0], sums[table, 1], sums[table, 2], sums[table, 3] = whole, narrow, short, both
+    return 0
+
+
+@kernel(i8(PROBLEM, RANK, i8, i8, i8), borrows=True)
+def tile_sums(problem: Problem, rank: Ints, child: int, slides: int, step: int) -> int:
+    """Start sums with the extents of one tile, and with what a step of `slides` adds to it."""
+    d, e = rank[0], rank[2]
+    for state in range(4):
+        p = problem.extents[child, d]
+        wide = left_over(problem.bounds[d], p) if state >> 1 else p
+        q = high = 1
+        if e >= 0:
+            q = problem.extents[child, e]
+            high = left_over(problem.bounds[e], q) if state & 1 else q
+        extent = 1 + (wide - 1) * rank[1] + (high - 1) * rank[3]
+        fresh = extent
+        if slides == d:
+            fresh = rank[1] * (step - p + wide)
+        elif slides >= 0:
+            fresh = rank[3] * (step - q + high)
+        problem.sums[0, state] = extent
+        problem.sums[1, state] = min(extent, fresh)
+    return 0
+
+
+@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8, i8, i8, i8))
+def along(
+    problem: Problem, loops: Ints, rank: Ints,
+    parent: int, child: int, outside: int, between: int, slides: int, place: int,
+) -> int:  # fmt: skip
+    """Return the sum of a rank's extents over the loops outside `child`, up to a place.
+
+    Args:
+        problem: the layer on the accelerator, laid out.
+        loops: of the mapping.
+        rank: one or two dimensions with coefficients; a coefficient of 0 counts iterations.
+        parent: level that sends.
+        child: level that receives.
+        outside: which instances count of levels outside the parent.
+        between: which from there to the child.
+        slides: the dimension whose loop at `place` sends only what is new, or -1.
+        place: level and order of the innermost loop that counts.
+    """
+    bounds, extents, dims = problem.bounds, problem.extents, problem.bounds.size
+    step = 1
+    if slides >= 0:
+        step = extents[place // dims + 1, slides] * problem.spread[place // dims, slides]
+    tile_sums(problem, rank, child, slides, step)
+    for level in range(child - 1, -1, -1):
+        how = outside if level < parent else between
+        if problem.sizes[level, at.STAGED] and how == DISTINCT:
+            side_by_side(problem, loops, rank, level, at.SPATIAL_Y, how)
+            side_by_side(problem, loops, rank, level, at.SPATIAL_X, how)
+        else:
+            side_by_side(problem, loops, rank, level, 0, how)
+        for k in range(dims - 1, -1, -1):
+            d = loops[level, at.ORDER, k]
+            times = loops[level, at.TEMPORAL, d]
+            if times == 1 or (d != rank[0] and d != rank[2]):
+                continue
+            last = last_run(bounds[d], extents[level + 1, d] * problem.spread[level, d], times)
+            axis = 0 if d == rank[0] else 1
+            if slides == d and level * dims + k == place:
+                slide(problem.sums, axis, times, last)
+            else:
+                repeat(problem.sums, axis, times, last, level * dims + k <= place)
+    return int(problem.sums[0, 3])
+
+
+@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8), borrows=True)
+def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int, how: int) -> int:
+    """Take in one level's fan-out over columns, over rows, or over both (`row` 0)."""
+    d, e = rank[0], rank[2]
+    tile = problem.extents[level + 1, d]
+    m = loops[level, row, d] if row else problem.spread[level, d]
+    if row == at.SPATIAL_X:
+        tile *= loops[level, at.SPATIAL_Y, d]
+    m_last = last_run(problem.bounds[d], tile, m)
+    if e < 0:
+        adds = how == EACH or (how == DISTINCT and rank[1] > 0)
+        return repeat(problem.sums, 0, m, m_last, adds)
+    other = problem.extents[level + 1, e]
+    n = loops[level, row, e] if row else problem.spread[level, e]
+    if row == at.SPATIAL_X:
+        other *= loops[level, at.SPATIAL_Y, e]
+    n_last = last_run(problem.bounds[e], other, n)
+    return fan_out(problem.sums, m, m_last, tile * rank[1], n, n_last, other * rank[3], how)
+
+
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8), borrows=True)
+def words_moved(
+    problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int
+) -> int:
+    """Return the words of a tensor on their way from one level to another, over the whole layer."""
+    levels, dims, home = loops.shape[0], problem.bounds.size, problem.home
+    slides, place = -1, ALL
+    if child < levels:
+        place = NONE
+        for k in range(child * dims):
+            d = loops[k // dims, at.ORDER, k % dims]
+            if home[tensor, d] >= 0 and loops[k // dims, at.TEMPORAL, d] > 1:
+                slides, place = d, k
+    words = 1
+    for row in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
+        if problem.terms[row, 0] < 0:
+            break
+        holds = slides >= 0 and row - at.RANKS * tensor == home[tensor, slides]
+        words *= along(
+            problem, loops, problem.terms[row], parent, child, outside, between,
+            slides if holds else -1, place,
+        )  # fmt: skip
+    return words * times_again(problem, loops, tensor, parent, child, outside, between, place)
+
+
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8, i8), borrows=True)
+def times_again(
+    problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int,
+    place: int,
+) -> int:  # fmt: skip
+    """Return how often loops that do not walk a tensor send it again; of no tensor, all of them."""
+    times = 1
+    rank = problem.rank
+    rank[1], rank[2], rank[3] = 0, -1, 0
+    for d in range(problem.bounds.size):
+        if tensor < 0 or problem.home[tensor, d] < 0:
+            rank[0] = d
+            times *= along(problem, loops, rank, parent, child, outside, between, -1, place)
+    return times
+
+
+@kernel(i8(PROBLEM, LOOPS, i8, i8), borrows=True)
+def words_seen(problem: Problem, loops: Ints, level: int, how: int) -> int:
+    """Return the different words of the output that instances of a level ever see."""
+    words = 1
+    for row in range(at.RANKS * at.OUTPUT, at.RANKS * (at.OUTPUT + 1)):
+        if problem.terms[row, 0] < 0:
+            break
+        words *= along(problem, loops, problem.terms[row], level, level, how, how, -1, ALL)
+    return words * times_again(problem, loops, at.OUTPUT, level, level, how, how, NONE)
+
+
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, i8), borrows=True)
+def count_instances(problem: Problem, loops: Ints, keep: Ints, counts: Ints, how: int) -> int:
+    """Fill in accesses, of the first instance or of all, by level and tensor."""
+    levels = keep.size
+    for tensor in range(at.TENSORS):
+        child = levels
+        for level in range(levels - 1, -1, -1):
+            if not keep[level] >> tensor & 1:
+                continue
+            sent = words_moved(problem, loops, tensor, level, child, how, DISTINCT)
+            counts[level, tensor, at.FILLS] = 0
+            counts[level, tensor, at.READS] = sent
+            counts[level, tensor, at.UPDATES] = 0
+            if tensor == at.OUTPUT:
+                counts[level, tensor, at.UPDATES] = sent
+                counts[level, tensor, at.READS] -= words_seen(problem, loops, level, how)
+            if child < levels:
+                came = words_moved(problem, loops, tensor, level, child, how, how)
+                if tensor == at.OUTPUT:
+                    came -= words_seen(problem, loops, child, how)
+                counts[child, tensor, at.FILLS] = came
+            child = level
+    return 0
+
+
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS))
+def count_cut(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
+    """Fill in accesses of the first instance, which is never cut short; return the cycles.
+
+    Accesses of all instances together go to `problem.totals`.
+    """
+    count_instances(problem, loops, keep, counts, FIRST)
+    count_instances(problem, loops, keep, problem.totals, EACH)
+    levels = keep.size
+    return times_again(problem, loops, -1, levels, levels, FIRST, FIRST, ALL)

@@ -1,0 +1,275 @@
+"""A walk of a few iterations of each loop, which stand for the others.
+
+Timeloop counts so (Parashar et al., ISPASS 2019), and these are its rules. Of a loop in time it
+walks the first iteration, the second on behalf of all that follow and, over a dimension whose last
+tile is smaller, the last. Of instances side by side it walks the first; the others need the same
+words, displaced. A level keeps what it holds from one walked iteration to the next as long as its
+tile moves on by the same vector, or does not move.
+
+The last step of a loop right next to a level so counts as a whole one, and a step from the second
+iteration to the last shares nothing. With links, an element takes what a neighbour in its row or
+column was sent the step before, where that saves the level outside some reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.core.jit import Ints, array, i8, kernel, matrix
+from simulators.dataflow.access.remainders import left_over
+
+DIM, TIMES, LAST, TILE, KIND = range(5)
+"""Columns of a loop: dimension, iterations, those of the last run, the tile inside it, place."""
+
+STILL, IN_TIME, NEXT = range(3)
+"""A spatial loop, of which the first instance is looked at; one in time; that next to the child."""
+
+BOUND, INSIDE, BLOCK, CUT, RANK, COEFFICIENT = range(6)
+"""Columns of a dimension: bound, in the child's tile, in all children's; whether cut; its rank."""
+
+LOW, EXTENT, HELD_LOW, HELD_EXTENT, VECTOR, NEW_LOW, NEW_EXTENT, SENT_EXTENT = range(8)
+"""Rows of boxes, by rank: the tile, the one before, how it moved, what is new, what was before."""
+
+SENT, RECEIVED, LINKED, LARGEST, LARGEST_BLOCK, STEPS, ACTIVE = range(7)
+"""What a walk finds: words that leave, arrive and come from neighbours; tiles; time; elements."""
+
+CODE, SAME_AS, CODE_BEFORE, STAMP = range(4)
+"""Rows of elements: where its tile begins, the first that has the same, both, a step before."""
+
+
+@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), array(i8), matrix(i8)), borrows=True)
+def go_to(loops: Ints, dims: Ints, at: Ints, count: Ints, last: Ints, boxes: Ints) -> int:
+    """Place the tile for the walked iterations `at`; return how many iterations it stands for."""
+    weight = 1
+    last[:] = 1
+    boxes[LOW] = 0
+    for k in range(loops.shape[0]):
+        d = loops[k, DIM]
+        index = 0
+        if loops[k, KIND] != STILL:
+            end = loops[k, LAST] if last[d] else loops[k, TIMES]
+            count[k] = min(end, 3 if dims[d, CUT] else 2)
+            index = at[k]
+            if index == 1:
+                weight *= max(1, end - (2 if dims[d, CUT] else 1))
+            elif index == 2:
+                index = end - 1
+        if index + 1 < loops[k, LAST]:
+            last[d] = 0
+        if dims[d, RANK] >= 0:
+            boxes[LOW, dims[d, RANK]] += index * loops[k, TILE] * dims[d, COEFFICIENT]
+    return weight
+
+
+@kernel(i8(matrix(i8), array(i8), i8, matrix(i8)), borrows=True)
+def measure(dims: Ints, last: Ints, column: int, boxes: Ints) -> int:
+    """Fill in the extents of a tile; return its words."""
+    boxes[EXTENT] = 1
+    for d in range(dims.shape[0]):
+        if dims[d, RANK] >= 0:
+            size = dims[d, column]
+            if last[d]:
+                size = left_over(dims[d, BOUND], size)
+            boxes[EXTENT, dims[d, RANK]] += (size - 1) * dims[d, COEFFICIENT]
+    words = 1
+    for rank in range(boxes.shape[1]):
+        words *= int(boxes[EXTENT, rank])
+    return words
+
+
+@kernel(i8(matrix(i8), i8), borrows=True)
+def moves_on(boxes: Ints, moving: int) -> int:
+    """Return whether the tile moved by the same vector as before, or is the first that moves."""
+    for rank in range(boxes.shape[1]):
+        moved = boxes[LOW, rank] - boxes[HELD_LOW, rank]
+        if moving and moved != boxes[VECTOR, rank]:
+            return 0
+        boxes[VECTOR, rank] = moved
+    return 1
+
+
+@kernel(i8(matrix(i8)), borrows=True)
+def take_away(boxes: Ints) -> int:
+    """Take what is held out of what is new, if that leaves a box; return the ranks that differ."""
+    differ, which = 0, 0
+    for rank in range(boxes.shape[1]):
+        low, held = boxes[LOW, rank], boxes[HELD_LOW, rank]
+        end, held_end = low + boxes[EXTENT, rank], held + boxes[HELD_EXTENT, rank]
+        if held_end <= low or held >= end:
+            return -1
+        if low != held or end != held_end:
+            differ += 1
+            which = rank
+    if differ == 1:
+        low, held = boxes[LOW, which], boxes[HELD_LOW, which]
+        end, held_end = low + boxes[EXTENT, which], held + boxes[HELD_EXTENT, which]
+        if held <= low:
+            boxes[NEW_LOW, which] = held_end
+            boxes[NEW_EXTENT, which] = max(0, end - held_end)
+        else:
+            boxes[NEW_EXTENT, which] = held - low
+    elif differ == 0:
+        boxes[NEW_EXTENT] = 0
+    return differ
+
+
+@kernel(i8(matrix(i8), i8))
+def step_to(boxes: Ints, moving: int) -> int:
+    """Find what is new of the tile; return whether it has begun to move along a vector."""
+    boxes[NEW_LOW] = boxes[LOW]
+    boxes[NEW_EXTENT] = boxes[EXTENT]
+    stays = True
+    for rank in range(boxes.shape[1]):
+        if (
+            boxes[LOW, rank] != boxes[HELD_LOW, rank]
+            or boxes[EXTENT, rank] != boxes[HELD_EXTENT, rank]
+        ):
+            stays = False
+    if stays:
+        boxes[NEW_EXTENT] = 0
+    elif boxes[HELD_EXTENT, 0] == 0:
+        moving = 0
+    elif moves_on(boxes, moving):
+        take_away(boxes)
+        moving = 1
+    else:
+        moving = 0
+    boxes[HELD_LOW] = boxes[LOW]
+    boxes[HELD_EXTENT] = boxes[EXTENT]
+    return moving
+
+
+@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), matrix(i8)), borrows=True)
+def spread_out(spatial: Ints, dims: Ints, ends: Ints, radix: Ints, elements: Ints) -> int:
+    """Fill in where the tiles of all elements begin, relative to the first; return their number."""
+    active = 1
+    for k in range(spatial.shape[0]):
+        active *= ends[k]
+    for e in range(active):
+        rest, code = e, 0
+        for k in range(spatial.shape[0] - 1, -1, -1):
+            d = spatial[k, DIM]
+            if dims[d, RANK] >= 0:
+                step = spatial[k, TILE] * dims[d, COEFFICIENT]
+                code += rest % ends[k] * step * radix[dims[d, RANK]]
+            rest //= ends[k]
+        elements[CODE, e] = code
+        first = 0
+        while elements[CODE, first] != code:
+            first += 1
+        elements[SAME_AS, e] = first
+    return active
+
+
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8), borrows=True)
+def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, rows: int) -> int:
+    """Return whether a neighbour had, a step before, what an element needs now."""
+    code = elements[CODE, e] + shift
+    column, row = e % columns, e // columns
+    for there, linked in (
+        (e - columns, row > 0), (e + columns, row + 1 < rows),
+        (e - 1, column > 0), (e + 1, column + 1 < columns),
+    ):  # fmt: skip
+        if linked and there < before and elements[CODE_BEFORE, there] == code:
+            return 1
+    return 0
+
+
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8, i8, array(i8)), borrows=True)
+def fan_out_words(
+    elements: Ints, active: int, before: int, shift: int, columns: int, rows: int,
+    linked: int, step: int, words: int, found: Ints,
+) -> int:  # fmt: skip
+    """Add up the words that leave for the elements, arrive, and come from neighbours."""
+    tiles = left = given = 0
+    for e in range(active):
+        tiles += elements[SAME_AS, e] == e
+        if linked and handed_over(elements, e, before, shift, columns, rows):
+            given += 1
+        elif elements[STAMP, elements[SAME_AS, e]] != step:
+            elements[STAMP, elements[SAME_AS, e]] = step
+            left += 1
+    if left == tiles:
+        given = 0
+    found[SENT] += words * left
+    found[RECEIVED] += words * (active - given)
+    found[LINKED] += words * given
+    return left
+
+
+@kernel(i8(matrix(i8), array(i8), array(i8)), borrows=True)
+def runs_of(spatial: Ints, last: Ints, ends: Ints) -> int:
+    """Fill in how far spatial loops run, of which the first instance is at; return the elements."""
+    active = 1
+    for k in range(spatial.shape[0]):
+        d = spatial[k, DIM]
+        ends[k] = spatial[k, LAST] if last[d] else spatial[k, TIMES]
+        last[d] = last[d] and spatial[k, LAST] == 1
+        active *= ends[k]
+    return active
+
+
+@kernel(i8(array(i8), array(i8)), borrows=True)
+def advance(at: Ints, count: Ints) -> int:
+    """Go on to the next walked iterations, innermost first; return whether there are any."""
+    for k in range(at.size - 1, -1, -1):
+        at[k] += 1
+        if at[k] < count[k]:
+            return 1
+        at[k] = 0
+    return 0
+
+
+@kernel(i8(matrix(i8), matrix(i8), matrix(i8), array(i8), array(i8), array(i8)))
+def walk(loops: Ints, spatial: Ints, dims: Ints, radix: Ints, wiring: Ints, found: Ints) -> int:
+    """Walk the iterations outside a child's tile and fill in what is found; return the steps.
+
+    Args:
+        loops: outside the child, outermost first, without those that spread it out.
+        spatial: those, slowest first.
+        dims: of the layer.
+        radix: by rank, so that one number tells corners of boxes apart.
+        wiring: columns, rows, whether neighbours are linked, whether the child multiplies.
+        found: all zero at first.
+    """
+    depth = loops.shape[0]
+    columns, rows, links, multiplies = wiring[0], wiring[1], wiring[2], wiring[3]
+    at, count = np.zeros(depth, np.int64), np.ones(depth, np.int64)
+    last = np.zeros(dims.shape[0], np.int64)
+    ends, laid_out = np.zeros(spatial.shape[0], np.int64), np.zeros(spatial.shape[0], np.int64)
+    boxes = np.zeros((8, radix.size), np.int64)
+    elements = np.zeros((4, runs_of(spatial, last, ends)), np.int64)
+    spread_out(spatial, dims, ends, radix, elements)
+    step = moving = before = corner = second = 0
+    while True:
+        step += 1
+        weight = go_to(loops, dims, at, count, last, boxes)
+        found[LARGEST_BLOCK] = max(found[LARGEST_BLOCK], measure(dims, last, BLOCK, boxes))
+        active = runs_of(spatial, last, ends)
+        found[LARGEST] = max(found[LARGEST], measure(dims, last, INSIDE, boxes))
+        if multiplies:
+            boxes[NEW_LOW], boxes[NEW_EXTENT] = boxes[LOW], boxes[EXTENT]
+        else:
+            moving = step_to(boxes, moving)
+        words, shift, same = 1, -corner, 1
+        for rank in range(radix.size):
+            words *= boxes[NEW_EXTENT, rank]
+            shift += boxes[NEW_LOW, rank] * radix[rank]
+            same = same and boxes[NEW_EXTENT, rank] == boxes[SENT_EXTENT, rank]
+        if depth and loops[depth - 1, KIND] == NEXT:
+            if at[depth - 1] == 1:
+                second = words
+            elif at[depth - 1] == 2:
+                words = second
+        if not np.array_equal(ends, laid_out):
+            spread_out(spatial, dims, ends, radix, elements)
+            laid_out[:] = ends
+        fan_out_words(elements, active, before, shift, columns, rows, links and same and words,
+                      step, weight * words, found)  # fmt: skip
+        found[STEPS] += weight
+        found[ACTIVE] += weight * active
+        before, corner = active, corner + shift
+        boxes[SENT_EXTENT] = boxes[NEW_EXTENT]
+        elements[CODE_BEFORE] = elements[CODE]
+        if not advance(at, count):
+            return step

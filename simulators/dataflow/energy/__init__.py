@@ -1,0 +1,1 @@
+"""Energy, cycles and area from counts, an accelerator and the technology table."""

@@ -1,0 +1,232 @@
+"""A mapping counted and charged: words, energy and cycles by level and tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.catalog.accelerator import TENSORS, Accelerator
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import FILLS, HOP, READS, UPDATES, VERDICTS, Problem
+from simulators.dataflow.access.exact_counts import lay_out
+from simulators.dataflow.energy.charges import (
+    COMPUTE_CYCLES,
+    CYCLES,
+    ENERGY_PJ,
+    MACS_USED,
+    RESULTS,
+    evaluate,
+)
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.mapping.loop_nest import Mapping, encode
+from simulators.workload.loop_nest import Layer
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one tensor does at one level; words are those of the first instance.
+
+    The other instances have as many, unless the last tile of a dimension is smaller.
+    """
+
+    level: str
+    tensor: str
+    reads: int
+    fills: int
+    updates: int
+    instances: int
+    totals: tuple[int, int, int]  # reads, fills and updates of all instances
+    energy_pj: float  # over all instances
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One mapping, counted and charged."""
+
+    energy_pj: float
+    cycles: int
+    compute_cycles: int
+    macs: int
+    macs_used: int
+    utilization: float
+    traffic: tuple[Traffic, ...]
+    mac_energy_pj: float
+
+    @property
+    def edp(self) -> float:
+        """Energy times cycles, in pJ."""
+        return self.energy_pj * self.cycles
+
+    def level_energy_pj(self) -> dict[str, float]:
+        """Return the energy of accesses by level, and of the multipliers as `mac`."""
+        shares: dict[str, float] = {}
+        for line in self.traffic:
+            shares[line.level] = shares.get(line.level, 0.0) + line.energy_pj
+        return {**shares, "mac": self.mac_energy_pj}
+
+
+def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
+    """Return a layer on an accelerator as the numbers the kernels read."""
+    if not layer.tensors[-1].output or any(len(r) != 1 for r in layer.tensors[-1].ranks):
+        raise UserError(f"layer '{layer.name}': the output comes last, and each rank is one loop")
+    levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
+    terms = np.full((at.RANKS * tensors, 4), -1, np.int64)
+    home, coef = np.full((tensors, dims), -1, np.int64), np.zeros((tensors, dims), np.int64)
+    for t, tensor in enumerate(layer.tensors):
+        for r, rank in enumerate(tensor.ranks):
+            for k, (dim, c) in enumerate(rank):
+                d = layer.dims.index(dim)
+                terms[at.RANKS * t + r, 2 * k : 2 * k + 2] = d, c
+                home[t, d], coef[t, d] = r, c
+    return Problem(
+        np.array(layer.bounds, np.int64), terms, home, coef,
+        np.array([tensor.words(layer.extents) for tensor in layer.tensors], np.int64),
+        *machine_of(accelerator),
+        extents=np.ones((levels + 1, dims), np.int64),
+        spread=np.ones((levels + 1, dims), np.int64),
+        tiles=np.ones((levels + 1, tensors), np.int64),
+        placed=np.ones((levels * dims + 1, 4), np.int64),
+        instances=np.ones((levels + 1, 3), np.int64),
+        first=np.zeros(levels + 1, np.int64),
+        totals=np.zeros((levels, tensors, 3), np.int64),
+        sums=np.zeros((2, 4), np.int64),
+        rank=np.zeros(4, np.int64),
+        cut=np.zeros(1, np.int64),
+    )  # fmt: skip
+
+
+def evaluated(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Evaluation | str:
+    """Return one mapping counted and charged, or the word for why it is infeasible.
+
+    Raises:
+        UserError: the mapping is not of this layer and accelerator.
+    """
+    loops, keep = encode(mapping, layer, accelerator)
+    problem = problem_of(layer, accelerator)
+    counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
+    if verdict := evaluate(problem, loops, keep, counts, result):
+        return VERDICTS[verdict]
+    return Evaluation(
+        energy_pj=float(result[ENERGY_PJ]),
+        cycles=int(result[CYCLES]),
+        compute_cycles=int(result[COMPUTE_CYCLES]),
+        macs=layer.macs,
+        macs_used=int(result[MACS_USED]),
+        utilization=layer.macs / accelerator.mac.instances / float(result[CYCLES]),
+        traffic=_traffic(accelerator, problem, keep, counts),
+        mac_energy_pj=float(problem.energy_pj[-1, 0]) * layer.macs,
+    )
+
+
+def level_cycles(level: int, lines: Iterable[Traffic], accelerator: Accelerator) -> int:
+    """Return the cycles that the words of one level take at its bandwidths."""
+    mine = [line for line in lines if line.level == accelerator.levels[level].name]
+    reads = sum(line.reads for line in mine)
+    writes = sum(line.fills + line.updates for line in mine)
+    read, write, shared = (float(rate) for rate in machine_of(accelerator).rates[level, :HOP])
+    return math.ceil(max(reads / read, writes / write, (reads + writes) / shared))
+
+
+def totalled(
+    dense: Evaluation, lines: Sequence[Traffic], accelerator: Accelerator, *,
+    multiplies: float = 1.0, steps: float = 1.0,
+) -> Evaluation:  # fmt: skip
+    """Return an evaluation with other words moved, and a share of its multiplies and steps."""
+    compute = math.ceil(dense.compute_cycles * steps)
+    levels = range(len(accelerator.levels))
+    cycles = max(compute, *(level_cycles(k, lines, accelerator) for k in levels))
+    moved_pj = sum(line.energy_pj for line in dense.traffic) + dense.mac_energy_pj
+    leak_pj = dense.energy_pj - moved_pj - _network_pj(dense.traffic, accelerator)
+    mac_pj = dense.mac_energy_pj * multiplies
+    return dataclasses.replace(
+        dense,
+        energy_pj=sum(line.energy_pj for line in lines)
+        + mac_pj
+        + _network_pj(lines, accelerator)
+        + leak_pj * cycles / dense.cycles,
+        cycles=cycles,
+        compute_cycles=compute,
+        utilization=dense.macs * steps / accelerator.mac.instances / cycles,
+        traffic=tuple(lines),
+        mac_energy_pj=mac_pj,
+    )
+
+
+def _network_pj(lines: Iterable[Traffic], accelerator: Accelerator) -> float:
+    """Return the energy of wires, as `charge` has it."""
+    machine = machine_of(accelerator)
+    names = [level.name for level in accelerator.levels]
+    spent = 0.0
+    for line in lines:
+        k = names.index(line.level)
+        hops = 0.5 * float(machine.sizes[k, at.FAN_X] + machine.sizes[k, at.FAN_Y])
+        spent += float(machine.rates[k, HOP]) * hops * line.totals[READS]
+    return spent
+
+
+def scaled(line: Traffic, scale: Sequence[float], accelerator: Accelerator) -> Traffic:
+    """Return a line with shares of its reads, fills and updates, rounded up."""
+    level = [one.name for one in accelerator.levels].index(line.level)
+    energy, block = machine_of(accelerator).energy_pj, accelerator.levels[level].block_words
+    before = (line.reads, line.fills, line.updates)
+    words = [math.ceil(n * share) for n, share in zip(before, scale, strict=True)]
+    totals = [math.ceil(n * share) for n, share in zip(line.totals, scale, strict=True)]
+    energy_pj = sum(
+        float(energy[level, k]) * -(-words[k] // block) * line.totals[k] / before[k]
+        for k in (READS, FILLS, UPDATES)
+        if before[k]
+    )
+    return dataclasses.replace(
+        line, reads=words[READS], fills=words[FILLS], updates=words[UPDATES],
+        totals=(totals[READS], totals[FILLS], totals[UPDATES]), energy_pj=energy_pj,
+    )  # fmt: skip
+
+
+def tile_words_by_level(
+    mapping: Mapping, layer: Layer, accelerator: Accelerator
+) -> dict[tuple[str, str], int]:
+    """Return the words of the tile of each tensor at each level that keeps it."""
+    loops, keep = encode(mapping, layer, accelerator)
+    problem = problem_of(layer, accelerator)
+    lay_out(problem, loops, keep)
+    return {
+        (level.name, tensor): int(problem.tiles[k, t])
+        for k, level in enumerate(accelerator.levels)
+        for t, tensor in enumerate(TENSORS)
+        if int(keep[k]) >> t & 1
+    }
+
+
+def _traffic(
+    accelerator: Accelerator, problem: Problem, keep: Ints, counts: Ints
+) -> tuple[Traffic, ...]:
+    """Return the lines of every level and tensor kept there."""
+    if not problem.cut[0]:
+        problem.totals[:] = counts * problem.instances[: keep.size, at.USED, None, None]
+    lines = []
+    for k, level in enumerate(accelerator.levels):
+        for t, tensor in enumerate(TENSORS):
+            if not int(keep[k]) >> t & 1:
+                continue
+            reads, fills, updates = words = counts[k, t].tolist()
+            totals = problem.totals[k, t].tolist()
+            spent_pj = sum(
+                float(problem.energy_pj[k, action])
+                * -(-words[action] // level.block_words)
+                * (totals[action] / words[action] if words[action] else 0.0)
+                for action in (READS, FILLS, UPDATES)
+            )
+            lines.append(
+                Traffic(
+                    level=level.name, tensor=tensor, reads=reads, fills=fills, updates=updates,
+                    instances=int(problem.instances[k, at.USED]),
+                    totals=(totals[READS], totals[FILLS], totals[UPDATES]), energy_pj=spent_pj,
+                )
+            )  # fmt: skip
+    return tuple(lines)

@@ -1,0 +1,1 @@
+"""Layers, networks and loop nests, and the files they are read from."""

@@ -1,0 +1,126 @@
+"""Networks, accelerators and mappings that are named by the path of a YAML file.
+
+A network is a list of layers or a Timeloop problem, an accelerator a Timeloop architecture, a
+mapping a list of levels or Timeloop's directives (`timeloop_files.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from simulators.catalog.accelerator import Accelerator, load_accelerator
+from simulators.core.errors import UserError, suggestion
+from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
+from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.mapping.networks import Counted, layers_of
+from simulators.dataflow.mapping.timeloop_files import (
+    accelerator_of_architecture,
+    layer_of_problem,
+    mapping_of_directives,
+    table_of,
+)
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
+
+KINDS: dict[str, Callable[..., Layer]] = {
+    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
+}  # fmt: skip
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is the path of a YAML file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file.
+
+    Raises:
+        UserError: it cannot be read, or is not YAML; says where.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
+        """Reads tags such as `!Component` as what they stand before."""
+
+    Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, True))
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a safe loader
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from error
+
+
+def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
+    """Return the layers of a network, or those of a file: a Timeloop problem or a list of layers.
+
+    Raises:
+        UserError: the network, the file or the layer is not there or not right.
+    """
+    if not is_file(name):
+        return layers_of(name, layer)
+    table = table_of(read_yaml(Path(name)), name)
+    if "problem" in table:
+        return ((layer_of_problem(table["problem"], name), 1),)
+    if not isinstance(table.get("layers"), list):
+        raise UserError(f"{name}: neither a 'problem' of Timeloop nor a list of 'layers'")
+    found = tuple(_layer(table_of(entry, name), name) for entry in table["layers"])
+    chosen = tuple(pair for pair in found if layer in ("all", pair[0].name))
+    if not chosen:
+        names = [one.name for one, _ in found]
+        raise UserError(f"{name} has no layer '{layer}'{suggestion(layer, names)}")
+    return chosen
+
+
+def accelerator_named(name: str) -> Accelerator:
+    """Return the accelerator of that name, TOML file, or Timeloop architecture.
+
+    Raises:
+        UserError: there is none, or it is not right.
+    """
+    if not is_file(name):
+        return load_accelerator(name)
+    table = table_of(read_yaml(Path(name)), name)
+    if "architecture" not in table:
+        raise UserError(f"{name}: no 'architecture' in it")
+    return accelerator_of_architecture(table["architecture"], Path(name))
+
+
+def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest:
+    """Return the mapping of a file: Timeloop's, or a list of levels with loops.
+
+    Raises:
+        UserError: it is not there or not right.
+    """
+    table = read_yaml(Path(name))
+    if isinstance(table, Mapping) and "mapping" in table:
+        table = table["mapping"]
+    if not isinstance(table, list) or not all(isinstance(entry, Mapping) for entry in table):
+        raise UserError(f"{name}: a mapping is a list of levels, or of Timeloop's directives")
+    if any("target" in entry for entry in table):
+        return mapping_of_directives(table, layer, accelerator, name)
+    return read_mapping(table)
+
+
+def _layer(entry: Mapping[str, Any], where: str) -> Counted:
+    """Return a layer of our own list: `conv`, `dwconv`, `matmul`, `bmm` or `einsum`."""
+    name, times = str(entry.get("name", "layer")), entry.get("times", 1)
+    if not isinstance(times, int) or times < 1:
+        raise UserError(f"{where}: layer '{name}': times is {times!r}, no positive whole number")
+    kinds = [key for key in entry if key in KINDS]
+    sizes = entry.get("sizes", {}) if "einsum" in entry else entry.get(kinds[0] if kinds else "")
+    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in sizes.values()):
+        raise UserError(
+            f"{where}: layer '{name}' needs one of {', '.join(KINDS)} with whole sizes, or "
+            "einsum with sizes"
+        )
+    if "einsum" in entry:
+        return einsum(name, str(entry["einsum"]), **sizes), times
+    try:
+        return KINDS[kinds[0]](name, **sizes), times
+    except TypeError as error:
+        said = re.sub(r"^\w+\(\) ", "", str(error))
+        raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error

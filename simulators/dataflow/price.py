@@ -1,0 +1,142 @@
+"""An accelerator prices operators, so that composition can run a model on it as on a GPU.
+
+Products and attention are mapped; norms, pointwise chains and embeddings stream through the
+outermost level. Numbers have the widths of the accelerator's own words, whatever an operator says.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.catalog.accelerator import load_accelerator
+from simulators.core.errors import UserError
+from simulators.core.folder import ACCELERATORS
+from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.search.mapper import find
+from simulators.dataflow.search.named_dataflows import ANY, hints_for
+from simulators.workload.loop_nest import Layer, bmm, matmul
+from simulators.workload.operators import (
+    Attention,
+    Column,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
+
+EVALUATIONS = 20_000
+PJ_PER_J = 1e12
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and energy of operators that run one after the other."""
+
+    latency_s: float
+    energy_j: float
+
+
+def price(
+    operators: Sequence[Compute], accelerator: str, *, evaluations: int = EVALUATIONS
+) -> tuple[Cost, ...]:
+    """Return the cost of each operator, its repeats included.
+
+    Raises:
+        UserError: a size is a column, or no whole positive number.
+        Infeasible: a buffer of the accelerator holds too little.
+    """
+    return tuple(_price(operator, accelerator, evaluations) for operator in operators)
+
+
+def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
+    name = operator.name
+    if isinstance(operator, Gemm):
+        sizes = (operator.batch, operator.m, operator.k, operator.n)
+        b, n, c, m = (_whole(size, name) for size in sizes)
+        layers = [(bmm(name, b=b, n=n, c=c, m=m) if b > 1 else matmul(name, n=n, c=c, m=m), 1)]
+    elif isinstance(operator, GroupedGemm):
+        rows = math.ceil(_number(operator.tokens, name) * operator.top_k / operator.experts)
+        n, k = _whole(operator.n, name), _whole(operator.k, name)
+        layers = [(matmul(name, n=max(1, rows), c=k, m=n), operator.experts)]
+    elif isinstance(operator, Attention):
+        layers = _attention(operator)
+    else:
+        return _streamed(operator, accelerator)
+    costs = [(times, _mapped(layer, _version(accelerator), evaluations)) for layer, times in layers]
+    return Cost(
+        operator.repeat * sum(times * cost.latency_s for times, cost in costs),
+        operator.repeat * sum(times * cost.energy_j for times, cost in costs),
+    )
+
+
+def _attention(operator: Attention) -> list[tuple[Layer, int]]:
+    """Return two chained batched products per request, of the mean sizes of the batch."""
+    requests = _whole(operator.requests, operator.name)
+    new = max(1, round(_number(operator.query_tokens, operator.name) / requests))
+    seen = max(1, round(_number(operator.pairs, operator.name) / requests / new))
+    heads, size = int(operator.heads), int(operator.head_dim)
+    return [
+        (bmm("scores", b=heads, n=new, c=size, m=seen), requests),
+        (bmm("context", b=heads, n=new, c=seen, m=size), requests),
+    ]
+
+
+def _streamed(operator: Norm | Elementwise | Embedding, accelerator: str) -> Cost:
+    """Return the time and energy of reading and writing through the outermost level."""
+    if isinstance(operator, Elementwise):
+        elements = _number(operator.elements, operator.name)
+        reads, writes = elements * operator.reads, elements * operator.writes
+    else:
+        reads = writes = _number(operator.rows, operator.name) * _number(
+            operator.cols, operator.name
+        )
+    found = load_accelerator(accelerator)
+    machine, dram = machine_of(found), found.levels[0]
+    read_rate, write_rate, shared_rate = (float(rate) for rate in machine.rates[0, :3])
+    cycles = max(reads / read_rate, writes / write_rate, (reads + writes) / shared_rate)
+    energy_pj = machine.energy_pj[0, 0] * reads + machine.energy_pj[0, 1] * writes
+    return Cost(
+        operator.repeat * cycles / found.clock_hz,
+        operator.repeat * float(energy_pj) / dram.block_words / PJ_PER_J,
+    )
+
+
+def _version(accelerator: str) -> tuple[str, int]:
+    return accelerator, ACCELERATORS.find(accelerator).stat().st_mtime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cost:
+    found = load_accelerator(accelerator[0])
+    best = find(
+        layer,
+        found,
+        evaluations=evaluations,
+        remainders=True,
+        hints=hints_for(ANY, layer, found),
+    ).evaluation
+    return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
+
+
+def _number(size: Column, name: str) -> float:
+    if isinstance(size, np.ndarray) and size.size != 1:
+        raise UserError(
+            f"operator '{name}' has columns of sizes; an accelerator maps one at a time"
+        )
+    return float(np.asarray(size).reshape(-1)[0])
+
+
+def _whole(size: Column, name: str) -> int:
+    number = _number(size, name)
+    if number != int(number) or number < 1:
+        raise UserError(
+            f"operator '{name}' has a size of {number:g}; it must be whole and positive"
+        )
+    return int(number)

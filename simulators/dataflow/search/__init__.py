@@ -1,0 +1,1 @@
+"""The mapper: what it minimises, what it must obey, and its walk among mappings."""

@@ -1,0 +1,176 @@
+"""Simulated annealing over mappings, by local moves: the loop of the mapper.
+
+A move puts a prime factor elsewhere, exchanges two, reorders loops or toggles a bypass. Each step
+changes a feasible mapping a little and keeps the change when it is better, or not much worse while
+it is still warm. Kirkpatrick et al., "Optimization by simulated annealing" (1983). Random numbers
+are drawn outside, so that a seed gives one answer everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
+from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
+from simulators.dataflow.search.objective import score
+
+DRAWS = 12
+"""Uniform numbers each step may use."""
+
+RELOCATE, EXCHANGE, REORDER = 0.45, 0.65, 0.90
+"""Cumulative shares of the kinds of move; the rest toggles a bypass."""
+
+AGAIN = 0.35
+"""Chance of a second move in the same step, which crosses walls of capacity and mesh."""
+
+
+class Space(NamedTuple):
+    """What may be changed."""
+
+    primes: Ints  # by factor: dim, prime
+    slots: Ints  # dim x place: where its factors may stand, 3 * level + row
+    slot_count: Ints  # by dim
+    keeps: Ints  # level x option: masks of kept tensors
+    keep_count: Ints  # by level
+    ordered: Ints  # by level: whether its loops must keep their order
+    limits: Floats  # most cycles allowed, cycles at full utilization
+    program: Floats  # the objective
+    quantities: Floats  # what it is of; the area never changes
+    stack: Floats  # scratch
+
+
+SPACE = named_tuple(
+    (matrix(i8), matrix(i8), array(i8), matrix(i8), array(i8), array(i8), array(f8), matrix(f8),
+     array(f8), array(f8)),
+    Space,
+)  # fmt: skip
+
+
+@kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
+def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int:
+    """Move one prime factor to a slot."""
+    d, prime = int(primes[factor, 0]), primes[factor, 1]
+    old = where[factor]
+    # Rows of time, X and Y are 0, 2 and 3: the order of loops stands between.
+    row = old % 3
+    loops[old // 3, row + (row > 0), d] //= prime
+    row = slot % 3
+    loops[slot // 3, row + (row > 0), d] *= prime
+    where[factor] = slot
+    return d
+
+
+@kernel(i8(array(i8, 4), matrix(i8), matrix(i8), i8, i8), borrows=True)
+def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
+    """Copy a mapping over another; return its levels."""
+    levels, rows, dims = loops.shape[1:]
+    for level in range(levels):
+        keep[target, level] = keep[source, level]
+        for row in range(rows):
+            for d in range(dims):
+                loops[target, level, row, d] = loops[source, level, row, d]
+    for factor in range(where.shape[1]):
+        where[target, factor] = where[source, factor]
+    return int(levels)
+
+
+@kernel(i8(SPACE, LOOPS, KEEP, array(i8), matrix(f8), i8, i8), borrows=True)
+def change(
+    space: Space, loops: Ints, keep: Ints, where: Ints, draws: Floats, step: int, first: int
+) -> int:
+    """Make one move; return its kind."""
+    kind = draws[step, first]
+    u, v, w = draws[step, first + 1], draws[step, first + 2], draws[step, first + 3]
+    factors, levels, dims = where.size, keep.size, loops.shape[2]
+    if kind < RELOCATE and factors:
+        factor = int(u * factors)
+        d = space.primes[factor, 0]
+        slot = space.slots[d, int(v * space.slot_count[d])]
+        place(loops, where, space.primes, factor, slot)
+        return 0
+    if kind < EXCHANGE and factors:
+        one, two = int(u * factors), int(v * factors)
+        a, b = where[one], where[two]
+        d, e = space.primes[one, 0], space.primes[two, 0]
+        fits = 0
+        for k in range(space.slot_count[d]):
+            fits += space.slots[d, k] == b
+        for k in range(space.slot_count[e]):
+            fits += space.slots[e, k] == a
+        if fits == 2:
+            place(loops, where, space.primes, one, b)
+            place(loops, where, space.primes, two, a)
+        return 1
+    if kind < REORDER:
+        level, i, j = int(u * levels), int(v * dims), int(w * dims)
+        if space.ordered[level]:
+            return 2
+        moved = loops[level, at.ORDER, i]
+        step_by = 1 if j > i else -1
+        while i != j:
+            loops[level, at.ORDER, i] = loops[level, at.ORDER, i + step_by]
+            i += step_by
+        loops[level, at.ORDER, j] = moved
+        return 2
+    level = int(u * levels)
+    keep[level] = space.keeps[level, int(v * space.keep_count[level])]
+    return 3
+
+
+@kernel(
+    i8(
+        PROBLEM, SPACE, COUNTS, matrix(f8), array(f8), array(i8, 4), matrix(i8), matrix(i8),
+        array(f8),
+    ),
+    borrows=True,
+)  # fmt: skip
+def anneal(
+    problem: Problem, space: Space, counts: Ints, draws: Floats, heat: Floats, loops: Ints,
+    keep: Ints, where: Ints, best: Floats,
+) -> int:  # fmt: skip
+    """Walk from mapping 0 of `loops`; return the feasible mappings seen.
+
+    Args:
+        problem: the layer on the accelerator.
+        space: what may be changed.
+        counts: scratch room.
+        draws: uniform numbers, one row per step.
+        heat: first and last temperature, in logarithms of the goal.
+        loops: mappings: where the walk is, its trial, the best so far.
+        keep: the same.
+        where: slots of the factors, the same.
+        best: logarithm of the goal of the three mappings; then scratch for an evaluation.
+    """
+    seen = 0
+    steps = draws.shape[0]
+    out = best[3:]
+    quantities = space.quantities
+    temperature = heat[0]
+    cooling = (heat[1] / heat[0]) ** (1.0 / max(1, steps))
+    for step in range(steps):
+        temperature *= cooling
+        copy(loops, keep, where, 0, 1)
+        change(space, loops[1], keep[1], where[1], draws, step, 0)
+        if draws[step, 4] < AGAIN:
+            change(space, loops[1], keep[1], where[1], draws, step, 5)
+        if evaluate(problem, loops[1], keep[1], counts, out) != at.FEASIBLE:
+            continue
+        seen += 1
+        if out[CYCLES] > space.limits[0]:
+            continue
+        quantities[0], quantities[1] = out[ENERGY_PJ], out[CYCLES]
+        quantities[2] = space.limits[1] / out[CYCLES]
+        value = score(space.program, quantities, space.stack)
+        goal = np.log(value) if value > 0.0 else -np.inf
+        if goal - best[0] > -temperature * np.log(draws[step, 9] + 1e-300):
+            continue
+        copy(loops, keep, where, 1, 0)
+        best[0] = goal
+        if goal < best[2]:
+            copy(loops, keep, where, 1, 2)
+            best[2] = goal
+    return seen

@@ -1,0 +1,174 @@
+"""What a replica may hold and batch: seats, tokens of an iteration, and the KV blocks that fit."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.composition.replica import Replica
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Ints
+from simulators.serving.deployment import Hardware
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.policies import Scheduler
+from simulators.serving.point import CACHED, SWAP, ServingPoint
+from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+
+GB = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the operator of the service sets; equal for all replicas."""
+
+    blocks: int
+    block_size: int
+    watermark: float  # share of the blocks kept free when a request is admitted
+    seats: int  # requests that run at a time, over all stages
+    batch_tokens: int  # prompt tokens in a batch of whole prompts
+    chunk: int  # tokens in a batch of chunks
+    most_tokens: int  # a request's longest possible life
+    stages: int = 1
+    reserves: bool = False
+    parity: bool = False
+    host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
+    move_s: float = 0.0  # to move a block there or back
+    keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
+    patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
+
+    def vector(self) -> Ints:
+        """Return the limits as the kernels read them.
+
+        A policy that reserves fills its batch with as many requests as memory holds.
+        """
+        limits = np.zeros(at.LIMITS, np.int64)
+        limits[at.BLOCK] = self.block_size
+        limits[at.WATERMARK] = self.kept_free
+        limits[at.SEATS] = self.seats
+        limits[at.BATCH_SEATS] = max(1, self.seats // self.stages)
+        limits[at.RESERVED] = self.most_tokens // self.block_size
+        if self.reserves:
+            limits[at.BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[at.RESERVED]))
+        limits[at.BATCH_TOKENS], limits[at.CHUNK] = self.batch_tokens, self.chunk
+        limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
+        limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
+        limits[at.PARITY], limits[at.KEEPS] = self.parity, self.keeps
+        return limits
+
+    @property
+    def kept_free(self) -> int:
+        """Blocks kept free when a request is admitted."""
+        return int(self.watermark * self.blocks)
+
+    def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
+        """Return which requests could ever run to their end, alone on a replica."""
+        room = (self.blocks - max(1, self.kept_free)) * self.block_size
+        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.most_tokens, room))
+
+
+def limits_of(
+    point: ServingPoint, hardware: Hardware, scheduler: Scheduler, lengths: tuple[Ints, Ints]
+) -> Limits:
+    """Return the limits of a point's replicas, which serve prompts and outputs of some lengths.
+
+    Room is kept for the activations of the largest batch: a chunk, or a batch of whole prompts, of
+    which the longest may be alone.
+
+    Raises:
+        Infeasible: the model does not fit, or the scheduler cannot do what is asked of it.
+        UserError: nobody has said how fast the GPU's link to its host is.
+    """
+    for name, needed in scheduler.requires.items():
+        if getattr(point, name) != needed:
+            raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
+    if point.poll_interval and not scheduler.poll_interval:
+        raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
+    if point.preemption == CACHED and not scheduler.keeps:
+        raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
+    context = point.max_context or hardware.replica.model.max_context
+    tokens = point.chunk_size
+    if not scheduler.chunked:
+        prompt, output = lengths
+        short = prompt[prompt + output <= context]
+        tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
+    host_blocks, move_s = 0, 0.0
+    if point.preemption == SWAP:
+        host_blocks, move_s = swap_space(
+            hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
+        )
+    groups = point.attention_dp  # each has seats and a budget of its own
+    return Limits(
+        blocks=kv_blocks(
+            hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
+            tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest,
+        ),
+        block_size=point.block_size,
+        watermark=point.watermark,
+        seats=point.max_batch * groups,
+        batch_tokens=point.max_batch_tokens * groups,
+        chunk=point.chunk_size * groups,
+        most_tokens=context,
+        stages=point.pp,
+        reserves=scheduler.reserves,
+        keeps=point.preemption == CACHED,
+        host_blocks=host_blocks,
+        move_s=move_s,
+        patience=max(1, point.poll_interval or scheduler.poll_interval),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def kv_blocks(
+    hardware: Hardware,
+    *,
+    memory_fraction: float,
+    block_size: int,
+    tokens: int,
+    rows: int,
+    of_rest: bool = False,
+) -> int:
+    """Return the KV blocks that fit beside weights and activations on the fullest GPU.
+
+    Args:
+        hardware: the model on its GPUs.
+        memory_fraction: share of the memory the engine may use.
+        block_size: tokens per block.
+        tokens: most tokens of an iteration.
+        rows: most rows of logits.
+        of_rest: the share is one of what the weights leave.
+
+    Raises:
+        Infeasible: the weights do not fit, or nothing is left.
+    """
+    replica = hardware.replica
+    model, cut = replica.model, replica.cut
+    usable = replica.gpu.hbm_bytes * memory_fraction
+    weights = weight_bytes(model, cut, replica.dtype)
+    if of_rest:
+        usable += (1.0 - memory_fraction) * weights
+    if weights > usable:
+        raise Infeasible("weights_exceed_hbm", _missing(weights, usable))
+    working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
+    block_bytes = block_size * kv_bytes_per_token(model, cut, replica.kv_dtype)
+    blocks = int((usable - weights - working) // block_bytes)
+    if blocks < 1:
+        raise Infeasible("no_kv_memory", _missing(weights + working + block_bytes, usable))
+    return blocks
+
+
+def _missing(needed: float, usable: float) -> str:
+    return f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB"
+
+
+def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple[int, float]:
+    """Return the blocks that the host holds for a GPU, and the seconds to move one there or back.
+
+    Raises:
+        UserError: nobody has said how fast the GPU's link to its host is.
+    """
+    if replica.gpu.pcie_bytes_per_s <= 0.0:
+        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
+    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s

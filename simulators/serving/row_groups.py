@@ -1,0 +1,77 @@
+"""Rows of a batch are answered in groups, and returned as they stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.columns import categories
+from simulators.core.jit import Ints
+
+C = TypeVar("C")
+Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def evaluate_together(
+    evaluate: Evaluate, batch: pa.RecordBatch, alike: Sequence[str]
+) -> pa.RecordBatch:
+    """Return all rows, those that agree in the columns `alike` evaluated one after another."""
+    kinds = kinds_of(batch, alike)
+    if (np.diff(kinds) >= 0).all():
+        return evaluate(batch)
+    order = np.argsort(kinds, kind="stable")
+    return evaluate(batch.take(pa.array(order))).take(pa.array(np.argsort(order)))
+
+
+def evaluate_apart(
+    chosen: NDArray[np.bool_], one: Evaluate, other: Evaluate, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return all rows, those chosen evaluated by `one` and the rest by `other`."""
+    if chosen.all():
+        return one(batch)
+    if not chosen.any():
+        return other(batch)
+    parts = [one(batch.filter(pa.array(chosen))), other(batch.filter(pa.array(~chosen)))]
+    place = np.argsort(np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)]))
+    table = pa.Table.from_batches(parts).combine_chunks().take(pa.array(place))
+    return table.combine_chunks().to_batches()[0]
+
+
+def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
+    """Return a number per row, equal where rows agree in all columns, by first appearance.
+
+    >>> kinds_of(pa.record_batch({"tp": [4, 4, 2, 4], "pp": [1, 2, 1, 1]}), ["tp", "pp"]).tolist()
+    [0, 1, 2, 0]
+    """
+    kind = np.zeros(batch.num_rows, np.int64)
+    for name in alike:
+        codes, values = categories(batch, name)
+        if len(values) > 1:
+            _, kind = np.unique(kind * len(values) + codes, return_inverse=True)
+    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    numbered: Ints = rank[kind]
+    return numbered
+
+
+def groups_of(kinds: Ints) -> list[Ints]:
+    """Return the rows of each kind, of kinds numbered from 0.
+
+    >>> [rows.tolist() for rows in groups_of(np.array([0, 1, 0]))]
+    [[0, 2], [1]]
+    """
+    return np.split(np.argsort(kinds, kind="stable"), np.cumsum(np.bincount(kinds))[:-1])
+
+
+def rows_of(columns: C, rows: Ints) -> C:
+    """Return some rows of a dataclass of columns, those within it included."""
+    parts: dict[str, Any] = {
+        name: column[rows] if isinstance(column, np.ndarray) else rows_of(column, rows)
+        for name, column in vars(columns).items()
+    }
+    return type(columns)(**parts)

@@ -1,0 +1,190 @@
+"""Overrides become a configuration, by Hydra's compose interface; its errors become one paragraph.
+
+This is the only module that imports Hydra.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from simulators.core.errors import UnknownNameError, UserError, unknown
+from simulators.core.modules import is_dotted
+from sweeper import engines, samplers
+from sweeper.space.design_space import KEYS
+from sweeper.space.shipped_files import conf, find_space, spaces
+from sweeper.space.space_file import read_space
+
+_TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
+_FAILURES = ("retry", "max")
+_USUAL = {"sampler": "grid", "engine": "auto"}
+
+
+def compose(words: list[str]) -> dict[str, Any]:
+    """Return the configuration that these overrides make, with the space's name under `name`."""
+    words = [f"+{w}" if w.startswith("space=") else w for w in words]
+    chosen = [w for w in words if w.startswith("+space=")]
+    if not chosen:
+        meant = next((w for w in words if w in spaces()), "NAME")
+        raise UserError(
+            f"which space? Write +space={meant}\nKnown: {', '.join(spaces()) or 'none'}"
+        )
+    if flags := [w for w in words if w.startswith("-")]:
+        raise UserError(
+            f"'{flags[0]}' is no option of a sweep; its options are keys, as in output=json"
+        )
+    for word in words:
+        if "=" not in word and not word.startswith("~"):
+            raise UserError(f"'{word}' is not an override; write key=value")
+    file = find_space(chosen[-1].removeprefix("+space="))
+    overrides = [w for w in words if not w.startswith("+space=")]
+    node = read_space(file, complete=True)
+    inputs = dict.fromkeys(n for grid in node.get("union") or [] for n in grid)
+    with _hydra_errors(overrides, [*(node.get("axes") or {}), *inputs]):
+        config = _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
+    config["name"] = file.stem
+    return config
+
+
+def map_replacements(overrides: list[str]) -> list[str]:
+    """Make an override of a whole mapping replace it, where Hydra would merge the two.
+
+    And read a condition as text, where Hydra would look for a grammar in its signs.
+
+    >>> map_replacements(["space.objectives={mfu: max}"])
+    ['~space.objectives', '+space.objectives={mfu: max}']
+    >>> map_replacements(["space.where=mfu > 0.3"])
+    ['space.where="mfu > 0.3"']
+    """
+    result: list[str] = []
+    for word in overrides:
+        if word.startswith(("space.objectives={", "space.derived={")):
+            result += [f"~{word.split('=')[0]}", f"+{word}"]
+        elif match := re.fullmatch(r"(\+*space\.(?:where|slo))=([^'\"\s].*)", word):
+            text = match[2].replace("\\", "\\\\").replace('"', '\\"')
+            result.append(word if text == "null" else f'{match[1]}="{text}"')
+        else:
+            result.append(word)
+    return result
+
+
+def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    store = ConfigStore.instance()
+    for sampler in {*samplers.names(), *filter(is_dotted, [_chosen(overrides)["sampler"]])}:
+        _offer("sampler", sampler, samplers.options_of(sampler))
+    for engine in engines.ENGINES:
+        _offer("engine", engine, engines.options_of(engine))
+    store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
+        config = hydra_compose(config_name="config", overrides=overrides)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    chosen = _chosen(overrides)
+    for group, choice in chosen.items():
+        plain[group] = {"name": choice, **plain[group]}
+    _check_choices(plain, chosen)
+    return plain
+
+
+def _offer(group: str, name: str, kind: type) -> None:
+    """Make `group=name` and `group.field=value` work on the command line, with checked types."""
+    node = OmegaConf.structured(kind)
+    OmegaConf.set_readonly(node, False)  # frozen dataclasses arrive read-only
+    ConfigStore.instance().store(group=group, name=name, node=node)
+
+
+def _chosen(overrides: list[str]) -> dict[str, str]:
+    """Return the sampler and the engine that were chosen."""
+    words = (w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
+    return _USUAL | dict(words)
+
+
+def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys that a part of the configuration has; of the whole if there is none such."""
+    if room in chosen:
+        options = samplers.options_of if room == "sampler" else engines.options_of
+        return tuple(f.name for f in dataclasses.fields(options(chosen[room])))
+    return {"failures": _FAILURES, "space": KEYS}.get(room.split(".")[0], _TOP)
+
+
+def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
+    """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
+    failures = plain["failures"]
+    for room in ("", "failures", *chosen):
+        known = (*(["name"] if room in chosen else []), *_known(room, chosen))
+        for key in plain[room] if room else plain:
+            if key not in known:
+                raise unknown(f"there is no key '{room}{'.' if room else ''}{key}'", key, known)
+    for path, value in (("plot", plain["plot"]), ("failures.retry", failures["retry"])):
+        if not isinstance(value, bool):
+            raise UserError(f"{path}={value}: write {path}=true or {path}=false")
+    most = failures["max"]
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
+        raise UserError(f"failures.max={most}: write a whole number, or null for no limit")
+
+
+@contextlib.contextmanager
+def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
+    """Say in one paragraph what Hydra and OmegaConf say in several."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+        raise UserError(_plainly(str(error), str(cause).strip(), overrides, axes)) from None
+
+
+def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) -> str:
+    """Return what is wrong with the overrides, in terms of the words that were typed."""
+    if match := re.search(r"Could not find '(\w+)/([^']*)'", hydra):
+        known = {"sampler": samplers.names(), "engine": engines.ENGINES}.get(match[1], ())
+        return str(UnknownNameError(match[1], match[2], known))
+    if "Ambiguous value" in hydra and (match := re.search(r"argument '([^=']+)=([^']*)'", hydra)):
+        return (
+            f"'{match[1]}={match[2]}': several values are a list; write '{match[1]}=[{match[2]}]'"
+        )
+    if (
+        any(hint in omegaconf for hint in ("not in struct", "not in '"))
+        or "Could not override" in hydra
+    ):
+        match = re.search(r"Key '([^']+)'", omegaconf) or re.search(r"override '([^']+)'", hydra)
+        return _unknown_key(match[1] if match else "", overrides, axes)
+    lines = [x.strip() for x in omegaconf.splitlines() if x.strip() and "object_type" not in x]
+    message = " ".join(line for line in lines if not line.startswith("full_key"))
+    if match := re.search(r"full_key: (\S+)", omegaconf):
+        message = f"{match[1]}: {message}"
+    if any(hint in omegaconf for hint in ("mismatched input", "no viable alternative", "Lexer")):
+        word = next((w for w in overrides if w.split("=")[0] in hydra), "an override")
+        message = (
+            f"{word} cannot be read. Put quotes around the whole override, as in "
+            "'space.axes.tp=[4,8]', and around text with signs in it once more, as in "
+            "'space.constraints=[\"tp <= 4\"]'"
+        )
+    return message
+
+
+def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
+    """Return which key an override names that is not there, and which there are."""
+    leaf = key.split(".")[-1]
+    word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
+    path = word.split("=")[0].lstrip("+~")
+    room = path.rsplit(".", 1)[0] if "." in path else ""
+    if room == "space.axes":
+        message = f"'{word}': axis '{leaf}' is not an input of this space's simulator"
+        return str(unknown(message, leaf, axes, "Its inputs"))
+    chosen = _chosen(overrides)
+    known = _known(room, chosen)
+    if not known:
+        return (
+            f"'{word}': there is no key '{path}': {room} '{chosen[room]}' has no options; "
+            f"choose another by {room}=NAME"
+        )
+    return str(unknown(f"'{word}': there is no key '{path}'", leaf, known))

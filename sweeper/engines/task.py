@@ -1,0 +1,176 @@
+"""What a worker does with a range of points: decode, drop, evaluate, write, summarise.
+
+The rows stay in the file that is written here; the part that travels back holds counts and the
+local Pareto front. One bad point costs one row: what a simulator raises is split down to the point
+that raises it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from simulators.core.columns import STATUSES
+from simulators.core.contract import Simulator, WarmsUp, load_simulator
+from simulators.core.errors import UserError
+from sweeper.engines.chunks import PART
+from sweeper.query.pareto import local_front
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
+from sweeper.space.spans import Batch, Mask, split, width
+from sweeper.space.sql import names_in
+from sweeper.store.store import Part, Store, answer_schema
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a worker must know to turn point numbers into rows of a store."""
+
+    space: DesignSpace
+    store: Store
+    objectives: Objectives
+    where: str | None = None
+
+    def warm_up(self) -> None:
+        """Compile what will be called, so that the cache serves every worker."""
+        simulator = load_simulator(self.space.simulator)
+        if isinstance(simulator, WarmsUp):
+            simulator.warm_up()
+
+    def answer(self, where: Batch) -> Part:
+        """Evaluate a range of points and write their rows."""
+        laps = Laps()
+        kept, batch = self._decoded(where, laps)
+        results = evaluate(load_simulator(self.space.simulator), batch)
+        laps.end("model")
+        return self._write(where, kept, batch, results, laps)
+
+    def answer_in_parts(self, where: Batch) -> Iterator[Part]:
+        """Do the same part by part, so that none grows too large to read in one go."""
+        for piece in split(where, -(-width(where) // PART)):
+            yield self.answer(piece)
+
+    def give_up(self, where: Batch, status: str, reason: str) -> Part:
+        """Write rows that say why there is no answer: `timeout` or `crash`."""
+        laps = Laps()
+        kept, batch = self._decoded(where, laps)
+        results = _verdict(load_simulator(self.space.simulator), batch.num_rows, status, reason)
+        return self._write(where, kept, batch, results, laps)
+
+    def _decoded(self, where: Batch, laps: Laps) -> tuple[Mask | None, pa.RecordBatch]:
+        """Return which points the constraints allow, and those points."""
+        kept = self.space.kept(where)
+        batch = self.space.batch(where, kept)
+        laps.end("decode")
+        return kept, batch
+
+    def _write(
+        self,
+        where: Batch,
+        kept: Mask | None,
+        batch: pa.RecordBatch,
+        results: pa.RecordBatch,
+        laps: Laps,
+    ) -> Part:
+        derived = {
+            name: values if kept is None else values.filter(pa.array(kept))
+            for name, values in self.space.derive(where).items()
+        }
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= derived
+        columns |= dict(zip(results.schema.names, results.columns, strict=True))
+        table = pa.table(columns)
+        laps.end("arrow")
+        name = self.store.write(table, where, seconds=laps.seconds())
+        laps.end("parquet")
+        # Codes rather than strings: counting a million statuses is then counting small integers.
+        codes = columns["status"].indices.to_numpy(zero_copy_only=False)
+        words = columns["status"].dictionary.to_pylist()
+        counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
+        good = codes == (words.index("ok") if "ok" in words else -1)
+        reasons: Counter[str] = Counter()
+        if np.count_nonzero(good) < batch.num_rows:
+            for text in columns["reason"].drop_null().to_pylist():
+                reasons[text.split(":")[0]] += 1
+        front, ties = local_front(self._candidates(columns, good), self.objectives)
+        laps.end("front")
+        return Part(
+            name=name,
+            points=len(where),
+            rows={word: n for word, n in zip(words, counted, strict=True) if n},
+            reasons=dict(reasons),
+            front=front,
+            ties=ties,
+            seconds=laps.seconds(),
+            laps=laps.cpu_s,
+        )
+
+    def _candidates(self, columns: Mapping[str, pa.Array], good: Any) -> dict[str, Any]:
+        """Return the objectives of the rows that may be on the front."""
+        if self.where is not None:
+            names = names_in(self.where, f"where '{self.where}'")
+            rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
+            meets = (
+                rows.select(pl.sql_expr(self.where).fill_null(value=False)).to_series().to_numpy()
+            )
+            good = good & meets
+        objectives = {o: _values(columns[o]) for o in self.objectives}
+        return objectives if good.all() else {o: v[good] for o, v in objectives.items()}
+
+
+class Laps:
+    """How long each step of a piece of work took: wall time in all, CPU time by step."""
+
+    def __init__(self) -> None:
+        self.cpu_s: dict[str, float] = {}
+        self._started, self._mark = time.perf_counter(), time.process_time()
+
+    def end(self, step: str) -> None:
+        """Say that the step has just ended."""
+        now = time.process_time()
+        self.cpu_s[step] = self.cpu_s.get(step, 0.0) + now - self._mark
+        self._mark = now
+
+    def seconds(self) -> float:
+        """Return the wall time since the work began."""
+        return time.perf_counter() - self._started
+
+
+def _values(column: pa.Array) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.to_numpy(zero_copy_only=False)
+
+
+def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Evaluate a batch; a point the simulator raises on becomes a row with status `error`."""
+    if batch.num_rows == 0:
+        return _verdict(simulator, 0, "error", "")
+    try:
+        return simulator.evaluate(batch)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001 - one bad point costs one row, never the sweep
+        if batch.num_rows == 1:
+            return _verdict(simulator, 1, "error", f"{type(error).__name__}: {error}")
+    middle = batch.num_rows // 2
+    halves = [evaluate(simulator, h) for h in (batch.slice(0, middle), batch.slice(middle))]
+    joined = pa.Table.from_batches(halves).combine_chunks().unify_dictionaries().to_batches()
+    return joined[0]
+
+
+def _verdict(simulator: Simulator, rows: int, status: str, reason: str) -> pa.RecordBatch:
+    """Return rows without metrics."""
+    schema = answer_schema(simulator)
+    code = pa.array(np.full(rows, STATUSES.index(status), np.int8))
+    columns: dict[str, pa.Array] = {f.name: pa.nulls(rows, f.type) for f in schema}
+    columns["status"] = pa.DictionaryArray.from_arrays(code, pa.array(STATUSES))
+    columns["reason"] = pa.array([reason] * rows, pa.string())
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)

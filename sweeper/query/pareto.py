@@ -1,0 +1,206 @@
+"""The Pareto front of results, its knee, and the rows and objectives it is made of.
+
+A point with several objectives has no best value, only a front: the designs for which nothing else
+is at least as good everywhere and better somewhere. Grids tie often, so the front is a set of
+distinct objective vectors, each with the number of designs that reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
+from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.space.objectives import Objectives
+from sweeper.space.sql import check_columns, condition
+
+FEASIBLE = pl.col("status").cast(pl.String) == "ok"
+"""Whether a row is a design that can exist and was simulated."""
+_AT_ONCE = 1_000_000
+"""Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
+
+
+def pareto_front(
+    results: pl.LazyFrame,
+    objectives: Objectives,
+    *,
+    where: str | None = None,
+    per: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Return the non-dominated designs, best in the first objective first.
+
+    One row per distinct vector of objectives (and group), with all columns of `results` and
+    `equivalents`, the number of designs that reach exactly this vector. Rows whose status is not
+    `ok`, or that lack an objective, are never on the front. With `per`, columns, each combination
+    of their values has its own front.
+
+    >>> rows = pl.LazyFrame({"cost": [1, 2, 2, 1], "speed": [1, 3, 1, 1]})
+    >>> pareto_front(rows, {"cost": "min", "speed": "max"}).rows()
+    [(1, 1, 2), (2, 3, 1)]
+    """
+    schema = results.collect_schema()
+    check_columns(list(objectives), schema.names(), "objective")
+    check_columns(per, schema.names(), "per")
+    for name in objectives:
+        if not (schema[name].is_numeric() or schema[name] in (pl.Boolean, pl.Null)):
+            raise UserError(f"objective '{name}' is not a number, but {schema[name]}")
+    if where is not None:
+        condition(where, schema.names())
+    columns = [*objectives, *(p for p in per if p not in objectives)]
+    found = [_fronts(table, objectives, per) for table in _pieces(results, columns, where)]
+    wanted = _merged(found, objectives, per).sort("__row")
+    front = rows_at(results, wanted["__row"]).sort("__row")
+    front = front.with_columns(wanted["equivalents"]).drop("__row")
+    first, better = next(iter(objectives.items()))
+    return front.sort([*per, first], descending=[False] * len(per) + [better == "max"])
+
+
+def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFrame:
+    """Return the feasible rows that meet an SQL condition."""
+    schema = results.collect_schema()
+    chosen = results
+    if where is not None:
+        chosen = chosen.filter(condition(where, schema.names()))
+    if "status" in schema:
+        chosen = chosen.filter(FEASIBLE)
+    return chosen
+
+
+def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
+    """Return rows by their numbers, which stand in the column `__row`; in any order."""
+    numbered = results.with_row_index("__row")
+    return numbered.filter(pl.col("__row").is_in(numbers.implode())).collect()
+
+
+def alike(design: Mapping[str, Any], names: Iterable[str]) -> pl.Expr:
+    """Return the condition that a row has the values of a design in the columns named."""
+    same = (pl.col(name).eq_missing(design[name]) for name in names)
+    return pl.all_horizontal(pl.lit(value=True), *same)
+
+
+def unstated(
+    results: pl.LazyFrame, objectives: Iterable[str], *, where: str | None = None
+) -> list[str]:
+    """Return the objectives that no qualifying row states: with one of them there is no front.
+
+    None if no row qualifies at all.
+
+    >>> rows = pl.LazyFrame({"usd": [1.0, 2.0], "wait_s": [None, None]})
+    >>> unstated(rows, ["usd", "wait_s"])
+    ['wait_s']
+    """
+    names = list(objectives)
+    found = qualifying(results, where=where).select(pl.len().alias("rows"), pl.col(names).count())
+    counts = found.collect().row(0, named=True)
+    return [name for name in names if counts["rows"] and not counts[name]]
+
+
+def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of `table` on the front of their group, and how many rows equal each."""
+    picked = []
+    groups = table.partition_by(per, maintain_order=True) if per and len(table) else [table]
+    for rows in groups:
+        kept, ties = distinct_front(minimised(rows, objectives))
+        picked.append(rows[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32)))
+    return pl.concat(picked)
+
+
+def _merged(found: list[pl.DataFrame], objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
+    """Return the front of the fronts of several tables; what equals one another adds up."""
+    if len(found) == 1:
+        return found[0]
+    together = pl.concat(found)
+    alike = list(dict.fromkeys([*per, *objectives]))
+    totals = together.group_by(alike).agg(pl.col("equivalents").sum())
+    best = _fronts(together.drop("equivalents"), objectives, per)
+    return best.drop("equivalents").join(totals, on=alike, how="left", nulls_equal=True)
+
+
+def objective_matrix(
+    results: pl.LazyFrame, objectives: Objectives, *, where: str | None = None
+) -> tuple[Matrix, Ints]:
+    """Return the objectives of the qualifying rows, smaller is better, and the rows' numbers.
+
+    Read piece by piece, so that ten million rows need little more memory than their matrix.
+    """
+    rows, filled = _count(results), 0
+    matrix, numbers = np.empty((rows, len(objectives))), np.empty(rows, np.int64)
+    for some in _pieces(results, list(objectives), where):
+        matrix[filled : filled + len(some)] = minimised(some, objectives)
+        numbers[filled : filled + len(some)] = some["__row"].to_numpy()
+        filled += len(some)
+    return matrix[:filled], numbers[:filled]
+
+
+def _pieces(
+    results: pl.LazyFrame, columns: Sequence[str], where: str | None
+) -> Iterator[pl.DataFrame]:
+    """Yield the qualifying rows, numbered in `__row`, as many as fit into memory at a time."""
+    numbered = results.with_row_index("__row")
+    for start in range(0, _count(results) or 1, _AT_ONCE):
+        some = qualifying(numbered.slice(start, _AT_ONCE), where=where).select("__row", *columns)
+        try:
+            yield some.collect()
+        except pl.exceptions.PolarsError as error:
+            raise UserError(f"where '{where}' cannot be computed: {error}") from error
+
+
+def _count(results: pl.LazyFrame) -> int:
+    return int(results.select(pl.len()).collect().item())
+
+
+def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Objectives) -> Matrix:
+    """Return the objectives as a matrix in which smaller is better; missing values are NaN."""
+    rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
+    matrix = np.empty((rows, len(objectives)))
+    for j, (name, direction) in enumerate(objectives.items()):
+        column = columns[name]
+        if isinstance(column, pl.Series):
+            column = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        np.multiply(column, -1.0 if direction == "max" else 1.0, out=matrix[:, j], casting="unsafe")
+    return matrix
+
+
+def knee(front: pl.DataFrame, objectives: Objectives) -> int:
+    """Return the row of the front nearest to the best value of every objective at once.
+
+    Each objective is scaled to 0..1 over the front, on a logarithm where all its values are
+    positive, and the distance is Euclidean.
+
+    >>> front = pl.DataFrame({"a": [1.0, 2.0, 100.0], "b": [100.0, 2.0, 1.0]})
+    >>> knee(front, {"a": "min", "b": "min"})
+    1
+    """
+    if front.is_empty():
+        raise UserError("there is no knee: the front is empty")
+    values = minimised(front, objectives)
+    for j, direction in enumerate(objectives.values()):
+        column = -values[:, j] if direction == "max" else values[:, j]
+        if (column > 0).all():
+            values[:, j] = -np.log(column) if direction == "max" else np.log(column)
+    low, high = values.min(axis=0), values.max(axis=0)
+    scaled = (values - low) / np.where(high > low, high - low, 1.0)
+    return int(np.argmin((scaled**2).sum(axis=1)))
+
+
+def local_front(columns: Mapping[str, NDArray[Any]], objectives: Objectives) -> tuple[Matrix, Ints]:
+    """Return the distinct objective vectors on the front of some columns, and the ties of each."""
+    kept, ties = distinct_front(minimised(columns, objectives))
+    return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives]), ties
+
+
+def merge_fronts(
+    fronts: Sequence[Matrix], ties: Sequence[Ints], objectives: Objectives
+) -> tuple[Matrix, Ints]:
+    """Return the front of several fronts; the ties of equal vectors add up."""
+    values, together = np.concatenate(fronts), np.concatenate(ties)
+    kept, _ = distinct_front(minimised(dict(zip(objectives, values.T, strict=True)), objectives))
+    vectors, place = np.unique(values, axis=0, return_inverse=True)
+    totals = np.bincount(place.ravel(), weights=together, minlength=len(vectors))
+    return values[kept], totals[place.ravel()[kept]].astype(np.int64)

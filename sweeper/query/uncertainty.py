@@ -1,0 +1,123 @@
+"""The probability that a design is on the front, or meets a deadline, given errors of prediction.
+
+Each objective of each design is drawn from a lognormal whose 90 % interval is its band. The part of
+the error that all designs share (one calibration behind them all) moves them together and changes
+no order; only the part of their own does. Teich, "Pareto-front exploration with uncertain
+objectives" (2001), for the probability of dominance.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from simulators.core.errors import UserError
+from sweeper.query.pareto import objective_matrix, rows_at
+from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.query.ranks import rank_layers
+from sweeper.space.objectives import Objectives
+from sweeper.space.sql import check_columns
+
+Z90 = 1.6448536269514722
+"""Standard deviations from the middle of a normal distribution to the edge of its 90 % interval."""
+LAYERS = 3
+"""Fronts behind one another whose designs are drawn; what lies further back is on no front."""
+
+
+def probable_front(
+    results: pl.LazyFrame,
+    objectives: Objectives,
+    bands: Mapping[str, float],
+    *,
+    where: str | None = None,
+    shared: float = 0.0,
+    draws: int = 200,
+    seed: int = 0,
+    limit: int = 20_000,
+) -> pl.DataFrame:
+    """Return the designs of the first three layers with `p_front`, the likeliest first.
+
+    Args:
+        results: rows of metrics.
+        objectives: column to `min` or `max`; above zero.
+        bands: half the width of the 90 % interval of an objective, as a share of its value (0.2:
+            within 20 % nine times in ten); objectives without one are taken as exact. A pair of
+            columns `X_lo` and `X_hi` in the results is used in its place where it is there.
+        where: an SQL condition rows must meet.
+        shared: the share of each objective's variance that all designs have in common, 0 to 1.
+        draws: how often all designs are drawn.
+        seed: of the draws.
+        limit: candidates drawn at most; the best layers are kept first.
+
+    >>> rows = pl.LazyFrame({"cost": [1.0, 1.01, 9.0], "loss": [1.0, 1.01, 9.0]})
+    >>> front = probable_front(rows, {"cost": "min", "loss": "min"}, {"cost": 0.1, "loss": 0.1})
+    >>> [p > 0.1 for p in front["p_front"]]
+    [True, True, False]
+    """
+    names = results.collect_schema().names()
+    check_columns(list(objectives), names, "objective")
+    check_columns(list(bands), list(objectives), "band")
+    for name, band in bands.items():
+        if not 0 <= band < 10:
+            raise UserError(f"band of '{name}': {band} is no share of its value, as in 0.2")
+    if not 0 <= shared <= 1:
+        raise UserError(f"shared={shared}: write a share between 0 and 1")
+    values, numbers = objective_matrix(results, objectives, where=where)
+    ranks = rank_layers(values, LAYERS)
+    order = np.argsort(ranks, kind="stable")
+    candidates = order[ranks[order] > 0][:limit]
+    values, ranks = values[candidates], ranks[candidates]
+    drawn_from = pl.DataFrame({"__row": numbers[candidates].astype(np.uint32)})
+    kept = rows_at(results, drawn_from["__row"])
+    designs = drawn_from.join(kept, on="__row", how="left", maintain_order="left").drop("__row")
+    spread = np.column_stack([_sigma(designs, n, bands.get(n, 0.0)) for n in objectives])
+    generator = np.random.default_rng(seed)
+    own = spread * np.sqrt(1.0 - shared)
+    hits = np.zeros(len(candidates))
+    for _ in range(draws):
+        drawn = values * np.exp(own * generator.standard_normal(own.shape))
+        hits[distinct_front(drawn)[0]] += 1
+    likely = designs.with_columns(p_front=pl.Series(hits / draws), layer=pl.Series(ranks))
+    return likely.sort("p_front", descending=True, maintain_order=True)
+
+
+def chance_within(
+    row: Mapping[str, Any], metric: str, limit: float, *, interval: str, band: float
+) -> tuple[float, bool]:
+    """Return the chance that a metric of a design stays within a limit.
+
+    And whether that rests on an interval that the row states, of the metric `interval`: it is a
+    share of its value, alike for a mean and a percentile. Else it rests on `band`, half the width
+    of the 90 % interval.
+    """
+    low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
+    sigma, middle = math.log1p(band) / Z90, 0.0
+    if low and high:
+        sigma = math.log(high / low) / (2 * Z90)
+        middle = math.log(low * high) / 2 - math.log(row[interval])
+    stated = bool(low and high)
+    if not row[metric] or not sigma:
+        return 1.0, stated
+    return statistics.NormalDist().cdf((math.log(limit / row[metric]) - middle) / sigma), stated
+
+
+def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
+    """Return the standard deviation of the logarithm of an objective, row by row.
+
+    From its interval where the row states one, else from the band.
+    """
+    assumed = np.full(len(table), np.log1p(band) / Z90)
+    if f"{name}_lo" not in table.columns:
+        return assumed
+    low, high = (
+        table[f"{name}_{end}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        for end in ("lo", "hi")
+    )
+    with np.errstate(all="ignore"):
+        stated: Matrix = np.log(high / low) / (2 * Z90)
+    return np.where(np.isfinite(stated), stated, assumed)

@@ -1,0 +1,117 @@
+"""The report of a sweep as one self-contained HTML page: the answer, then what is behind it.
+
+The words, tables and bars are plain HTML and need no script; the pictures are drawn by `page.js`
+from the results themselves, which travel inside the page as codes (`columns.py`). The page asks
+nothing of the network.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from simulators.core.errors import UserError
+from sweeper.query.pareto import FEASIBLE
+from sweeper.report.columns import Coded, coded, packed
+from sweeper.report.content import Content
+from sweeper.space.sql import condition
+from sweeper.store.keys import SHOWN
+
+_HERE = Path(__file__).resolve().parent
+MOST = 100_000
+"""Rows a page carries; of a larger sweep the front and an even sample."""
+_PACKED = 2_400_000
+"""Characters of packed columns, so that a page stays under three megabytes."""
+
+
+def page(content: Content, *, rows: int = MOST) -> str:
+    """Return the page as HTML text, with so many rows at most; the front always travels whole."""
+    answers = content.answers
+    while True:
+        table, total = _rows(content, rows)
+        columns = _columns(content, table)
+        data = packed(columns)
+        if len(data) <= _PACKED:
+            break
+        if len(table) <= len(answers.front):
+            raise UserError(f"a front of {len(answers.front):,} designs is too large for a page")
+        rows = max(len(answers.front), int(len(table) * 0.95 * _PACKED / len(data)))
+    drawn = f"{len(table):,} feasible designs."
+    if len(table) < total:
+        drawn = f"The front and an even sample: {len(table):,} of {total:,} feasible designs."
+    parts = {
+        "title": html.escape(f"{answers.name}: the front of {total:,} designs"),
+        "name": html.escape(answers.name),
+        "date": f"{dt.date.today():%Y-%m-%d}",
+        "question": html.escape(content.question),
+        "answer": content.answer(),
+        "drawn": drawn,
+        "sensitivity": content.sensitivity(),
+        "waterfall": content.waterfall(),
+        "table": content.table(),
+        "accuracy": content.accuracy(),
+        "provenance": content.provenance(),
+        "css": (_HERE / "page.css").read_text(encoding="utf-8"),
+        "js": (_HERE / "page.js").read_text(encoding="utf-8"),
+        "meta": _json(_meta(content, columns, table)),
+        "data": data,
+    }
+    text = (_HERE / "page.html").read_text(encoding="utf-8")
+    for name, value in parts.items():
+        text = text.replace(f"{{{{{name}}}}}", value)
+    return text
+
+
+def _json(value: Any) -> str:
+    """Return JSON that cannot end the script element it stands in."""
+    return json.dumps(value, default=str, separators=(",", ":")).replace("</", "<\\/")
+
+
+def _meta(content: Content, columns: list[Coded], table: pl.DataFrame) -> dict[str, Any]:
+    answers = content.answers
+    return {
+        "name": answers.name,
+        "rows": len(table),
+        "front": len(answers.front),
+        "chosen": answers.knee,
+        "keys": [key[:SHOWN] for key in answers.front["key"].to_list()],
+        "objectives": dict(answers.objectives),
+        "axes": list(answers.space.varied),
+        "quantiles": content.quantiles(),
+        "load": answers.load,
+        "columns": [c.described() for c in columns],
+    }
+
+
+def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
+    """Return the front and then other feasible designs, and how many feasible ones there are."""
+    answers = content.answers
+    good = answers.results.filter(FEASIBLE)
+    names = good.collect_schema().names()
+    wanted = [n for n in content.columns if n in names]
+    qualifies = condition(answers.where, names) if answers.where else pl.lit(value=True)
+    chosen = good.select(*wanted, qualifies=qualifies.fill_null(value=False))
+    total = int(good.select(pl.len()).collect().item())
+    room = max(0, rows - len(answers.front))
+    every = max(1, -(-total // max(1, room)))
+    sample = chosen.gather_every(every).collect() if room else chosen.head(0).collect()
+    front = answers.front.select(*wanted).with_columns(qualifies=pl.lit(value=True))
+    table = pl.concat([front.cast(sample.schema), sample])
+    return table.unique(maintain_order=True, keep="first"), total
+
+
+def _columns(content: Content, table: pl.DataFrame) -> list[Coded]:
+    """Return the columns worth drawing: what was varied, and every metric that moved."""
+    found, objectives = [], content.answers.objectives
+    for name, (role, unit, doc) in content.columns.items():
+        if name not in table.columns or table[name].null_count() == len(table):
+            continue
+        if role == "metric" and name not in objectives and table[name].n_unique() < 2:
+            continue
+        found.append(coded(table[name], role=role, unit=unit, doc=doc))
+    return [*found, coded(table["qualifies"], role="mark", doc="meets the conditions of the space")]

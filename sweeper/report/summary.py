@@ -1,0 +1,165 @@
+"""What a person reads when a sweep has ended: the front, its knee, and what to type next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from sweeper.query.pareto import knee, unstated
+from sweeper.report.answers import Answers, real
+from sweeper.report.tables import print_table
+from sweeper.space.objectives import Objectives
+from sweeper.store.keys import SHOWN
+from sweeper.units import duration
+
+_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sweep that has ended: its answers, and how they came about."""
+
+    answers: Answers  # those of earlier runs included
+    evaluated: int  # rows that are new
+    failed: int  # those of them that ended as error, timeout or crash
+    seconds: float
+    said: tuple[str, ...]  # by the engine, line by line
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything a program would want to know."""
+        found = self.answers
+        return {
+            "space": found.name,
+            "simulator": found.space.simulator,
+            "definition": found.store.definition.id,
+            "points": found.space.size,
+            "removed": found.space.removed(),
+            "rows": found.status,
+            "reasons": found.reasons,
+            "evaluated": self.evaluated,
+            "seconds": round(self.seconds, 3),
+            "engine": list(self.said),
+            "objectives": dict(found.objectives),
+            "where": found.where,
+            "front": found.front.to_dicts(),
+            "knee": found.best if len(found.front) else None,
+            "files": f"{found.store.results}/*.parquet",
+        }
+
+
+def print_ended(ended: Ended) -> None:
+    """Print the front as a table, the knee in words, and where everything is."""
+    found = ended.answers
+    print()
+    if found.front.is_empty():
+        _print_nothing(found)
+        return
+    print_front(found.front, found, found.objectives, where=found.where)
+    print(_knee_sentence(found))
+    same = [a for a in found.space.varied if found.front[a].n_unique() == 1]
+    if same:
+        unmoved = ", ".join(f"{a}={found.human(a, found.front[a][0])}" for a in same)
+        print(f"Same on the whole front: {unmoved}")
+    print()
+    status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
+    rate = ended.evaluated / max(ended.seconds, 1e-9)
+    print(
+        f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
+        f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
+    )
+    for reason, count in list(found.reasons.items())[:5]:
+        print(f"  {count:,} {reason}")
+    if "calibrated" in found.front.columns and not found.front["calibrated"].any():
+        print(
+            "Not all of it is calibrated: some figure behind every design comes from a data sheet, "
+            "not a measurement; `explain` says which."
+        )
+    if silent := [n for n in found.wanted if n not in found.objectives]:
+        print(f"No design states {', '.join(silent)}: the front is one of the other objectives.")
+    for note in found.notes:
+        print(note)
+    print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
+    picture = "  with front.png" if (found.folder / "front.png").exists() else ""
+    print(f"Run    {found.folder}{picture}")
+    print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}")
+    print(f'       python -m sweeper pareto {found.name} --where "{_example(found)}"')
+
+
+def print_front(
+    front: pl.DataFrame,
+    answers: Answers,
+    objectives: Objectives,
+    *,
+    where: str | None = None,
+    rows: int = _ROWS,
+) -> None:
+    """Print a front: what each design chooses and what it achieves, in human units."""
+    space, best = answers.space, knee(front, objectives)
+    places = _spread(len(front), best, rows)
+    shown = front[places]
+    chosen = [
+        c
+        for c in (*space.varied, *space.derived)
+        if c in front and c not in objectives and front[c].n_unique() > 1
+    ]
+    chosen = chosen or [c for c in space.varied if c in front][:6]
+    header = ["", "design", *chosen, *objectives, "equal"]
+    lines = [
+        [
+            "*" if place == best else "",
+            row["key"][:SHOWN],
+            *(answers.human(c, row[c]) for c in chosen),
+            *(answers.human(c, real(row[c])) for c in objectives),
+            str(row["equivalents"]) if row["equivalents"] > 1 else "",
+        ]
+        for place, row in zip(places, shown.to_dicts(), strict=True)
+    ]
+    words = ", ".join(f"{n} {d}" for n, d in objectives.items())
+    words += f", where {where}" if where else ""
+    more = f", {len(shown)} shown" if len(shown) < len(front) else ""
+    designs = "1 design" if len(front) == 1 else f"{len(front)} designs"
+    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines)
+
+
+def _spread(count: int, best: int, rows: int) -> list[int]:
+    """Return at most `rows` of `count` places, spread evenly, the best among them."""
+    last = count - 1
+    if last < rows:
+        return list(range(count))
+    spread = [round(i * last / max(rows - 1, 1)) for i in range(1, rows - 1)]
+    return sorted([*dict.fromkeys((best, 0, last, *spread[: max(rows - 3, 0)]))][:rows])
+
+
+def _knee_sentence(found: Answers) -> str:
+    best = found.best
+    how = " ".join(found.choices(best))
+    what = ", ".join(f"{o} {found.scaled(o, best[o])}" for o in found.objectives)
+    ties = int(found.front["equivalents"].sum()) - len(found.front)
+    equal = f" {ties:,} further designs equal one of the front exactly." if ties else ""
+    return f"Knee {best['key'][:SHOWN]}: {how} → {what}.{equal}"
+
+
+def _example(found: Answers) -> str:
+    """Return a condition that makes sense for this sweep."""
+    first, direction = next(iter(found.objectives.items()))
+    middle = float(np.median(found.front[first].cast(pl.Float64).to_numpy()))
+    return f"{first} {'<=' if direction == 'min' else '>='} {middle:.3g}"
+
+
+def _print_nothing(found: Answers) -> None:
+    if silent := unstated(found.results, found.objectives, where=found.where):
+        print(f"No feasible design states {', '.join(silent)}, so there is no front.")
+        print("Choose `objectives` that this simulator states here; the rows show which do.")
+    elif feasible := found.status.get("ok", 0):
+        print(f"None of {feasible:,} feasible designs meets {found.where}, so there is no front.")
+    else:
+        print("No design is feasible, so there is no front.")
+    for reason, count in found.reasons.items():
+        print(f"  {count:,} {reason}")
+    if not found.status:
+        for text, count in found.space.removed().items():
+            print(f"  {count:,} removed by {text}")
+    print(f"Rows   {found.store.results}/*.parquet")

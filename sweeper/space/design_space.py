@@ -1,0 +1,157 @@
+"""A design space: the product of its axes, less what its constraints forbid."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import Describes, Simulator, load_simulator
+from simulators.core.errors import UserError, unknown
+from sweeper.space.factors import defaults, factors_of, mapping
+from sweeper.space.product import Product
+from sweeper.space.rules import TABLE, Rule
+from sweeper.space.spans import Batch, Mask, Span
+
+KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives")
+_LARGEST = 2**62
+"""Points have 64-bit numbers; the last bit is room to count past the end."""
+
+
+@dataclass(frozen=True)
+class DesignSpace(Product):
+    """All combinations of the axes' values that the constraints allow.
+
+    `derived` are further columns as SQL over axes, earlier derived columns and facts of the
+    simulator; `constraints` are SQL conditions over the same, and a point stays where all are true.
+
+    >>> len(DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4"))
+    4
+    """
+
+    derived: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        simulator: str,
+        *,
+        constraints: Sequence[str] = (),
+        derived: Mapping[str, str] | None = None,
+        **axes: Any,
+    ) -> DesignSpace:
+        """Return the space that a `spaces/*.yaml` with these keys describes.
+
+        Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13".
+        """
+        written = {"simulator": simulator, "axes": axes, "derived": dict(derived or {})}
+        return space_of({**written, "constraints": list(constraints)})
+
+    def kept(self, where: Batch) -> Mask | None:
+        """Return which points all constraints allow; None when every one of them is."""
+        mask: Mask | None = None
+        for rule in self.rules:
+            allowed = rule.look_up(self, where)
+            mask = allowed if mask is None else mask & allowed
+        return None if mask is None or mask.all() else mask
+
+    def count(self, where: Batch) -> int:
+        """Return how many points of a batch the constraints allow."""
+        kept = self.kept(where) if self.constraints else None
+        return len(where) if kept is None else int(kept.sum())
+
+    def derive(self, where: Batch) -> dict[str, pa.Array]:
+        """Return the derived columns of points by number."""
+        return {name: column.look_up(self, where) for name, column in self._columns.items()}
+
+    def derived_type(self, name: str) -> pa.DataType:
+        """Return the type of a derived column."""
+        return self._columns[name].look_up(self, np.zeros(1, np.int64)).type
+
+    def removed(self) -> dict[str, int]:
+        """Return how many points each constraint removes that no earlier one removed."""
+        roots = sorted({r for rule in self.rules for r in rule.roots})
+        shape = math.prod(len(self.factors[r]) for r in roots)
+        if shape > 50 * TABLE:
+            raise UserError(f"the constraints couple {shape:,} combinations: too many to count")
+        weight = self.size // max(shape, 1)
+        alive = np.ones(shape, bool)
+        counts: dict[str, int] = {}
+        for text, rule in zip(self.constraints, self.rules, strict=True):
+            allowed = rule.on(self, roots)
+            counts[text] = int((alive & ~allowed).sum()) * weight
+            alive &= allowed
+        return counts
+
+    @functools.cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The constraints, each with the factors it depends on."""
+        return tuple(
+            Rule.of(self, text, f"constraint '{text}'", self._columns, condition=True)
+            for text in self.constraints
+        )
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Rule]:
+        columns: dict[str, Rule] = {}
+        for name, text in self.derived.items():
+            columns[name] = Rule.of(self, text, f"derived column '{name}'", columns)
+        return columns
+
+
+def space_of(written: Mapping[str, Any]) -> DesignSpace:
+    """Return the design space a `spaces/*.yaml` describes."""
+    for key in written:
+        if key not in KEYS:
+            raise unknown(f"a space has no key '{key}'", key, KEYS)
+    if not written.get("simulator"):
+        raise UserError("a space needs `simulator:`, the model that answers it")
+    simulator = load_simulator(str(written["simulator"]))
+    space = DesignSpace(
+        simulator=str(written["simulator"]),
+        factors=factors_of(written, simulator),
+        derived={str(n): str(sql) for n, sql in mapping(written, "derived").items()},
+        constraints=_constraints(written.get("constraints") or ()),
+    )
+    if space.size > _LARGEST:
+        raise UserError(
+            f"the space has {float(space.size):.3g} points, more than can be numbered; "
+            "take values out of its longest axes"
+        )
+    _check_names(space, simulator)
+    return space
+
+
+def completed(space: DesignSpace) -> DesignSpace:
+    """Return a stored space with the fields its simulator has gained since, at their defaults."""
+    gained = defaults(load_simulator(space.simulator), space.axes)
+    return dataclasses.replace(space, factors=(*space.factors, *gained)) if gained else space
+
+
+def _constraints(written: Any) -> tuple[str, ...]:
+    if isinstance(written, str):
+        return (written,)
+    if not isinstance(written, list | tuple):
+        raise UserError(f"`constraints` is a list of SQL conditions, not {written!r}")
+    return tuple(str(sql) for sql in written)
+
+
+def _check_names(space: DesignSpace, simulator: Simulator) -> None:
+    """Evaluate what is written once, so that mistakes in it come to light."""
+    taken = {*space.axes, *schema_of(simulator.metrics).names}
+    for name in space.derived:
+        if name in taken:
+            raise UserError(f"derived column '{name}' has the name of an axis or a metric")
+    _ = space.rules, space.derive(Span(0, min(1, len(space))))
+    if isinstance(simulator, Describes):
+        overlap = set(schema_of(simulator.facts).names) & set(space.derived)
+        if overlap:
+            raise UserError(f"derived column '{overlap.pop()}' has the name of a fact")

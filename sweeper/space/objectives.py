@@ -1,0 +1,65 @@
+"""What a space wants of its results: objectives to make small or large, conditions to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.contract import Direction, load_simulator, objectives_of
+from simulators.core.errors import UserError, unknown
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.factors import mapping
+from sweeper.space.sql import condition, joined
+
+Objectives = Mapping[str, Direction]
+"""What is wanted: a column to `min` or `max`."""
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+
+
+def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Direction]:
+    """Return what the space wants small or large: its `objectives`, else all the simulator has."""
+    simulator = load_simulator(space.simulator)
+    wanted = dict(mapping(written, "objectives")) or objectives_of(simulator)
+    metrics, point = schema_of(simulator.metrics), space.schema
+    known = [*metrics.names, *space.derived, *point.names]
+    if not wanted:
+        raise UserError(
+            f"the space names no `objectives:` and the simulator '{space.simulator}' has none "
+            f"of its own; write e.g. objectives: {{{known[0]}: min}}"
+        )
+    for name, direction in wanted.items():
+        if name not in known:
+            what = f"neither a metric nor an axis of the simulator '{space.simulator}'"
+            raise unknown(f"objective '{name}' is {what}", name, known)
+        if direction not in ("min", "max"):
+            raise UserError(f"objective '{name}' is {direction!r}; write min or max")
+        kinds = metrics if name in metrics.names else point
+        kind = space.derived_type(name) if name in space.derived else kinds.field(name).type
+        if not any(is_one(kind) for is_one in _NUMBERS):
+            raise UserError(f"objective '{name}' is not a number, but {kind}")
+    return wanted
+
+
+def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:
+    """Return the condition results must meet to be on the front, if the space has one."""
+    return joined(*(condition_of(written, key, space) for key in ("slo", "where")))
+
+
+def condition_of(written: Mapping[str, Any], key: str, space: DesignSpace) -> str | None:
+    """Return the condition on results that a space states under a key, if it does."""
+    text = written.get(key)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise UserError(f"`{key}` is one SQL condition over the results, not {text!r}")
+    condition(text, columns_of(space))
+    return text
+
+
+def columns_of(space: DesignSpace) -> list[str]:
+    """Return the columns of the answers to a space."""
+    metrics = schema_of(load_simulator(space.simulator).metrics).names
+    return [*space.axes, *space.derived, *dict.fromkeys([*metrics, *OUTCOME.names])]

@@ -1,0 +1,166 @@
+"""A point is a number in mixed radix over the factors of a space, the first factor slowest.
+
+So neighbours share what is dear to set up. Axes that belong together (`zip`, `union`) form one
+factor of the product.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import load_simulator
+from simulators.core.errors import UserError
+from sweeper.space.notation import Scalar
+from sweeper.space.spans import Batch, Index, Mask, Span, numbers
+
+Codes = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Axes that move together: one row per joint choice. A plain axis is a factor of one column."""
+
+    columns: Mapping[str, tuple[Scalar, ...]]
+
+    def __post_init__(self) -> None:
+        if len({len(values) for values in self.columns.values()}) != 1:
+            sizes = ", ".join(f"{n} has {len(v)}" for n, v in self.columns.items())
+            raise UserError(f"zipped axes must have as many values as each other: {sizes}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+@dataclass(frozen=True)
+class Product:
+    """All combinations of the rows of some factors, as points of a simulator.
+
+    The simulator's point type gives every column its type; the factors set every field of it.
+    """
+
+    simulator: str
+    factors: tuple[Factor, ...]
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def size(self) -> int:
+        """Points before constraints (`len` cannot pass 2**63; this can)."""
+        return math.prod(len(f) for f in self.factors)
+
+    @property
+    def axes(self) -> dict[str, tuple[Scalar, ...]]:
+        """The values of each column of a point, in the order of the factors."""
+        return {name: values for f in self.factors for name, values in f.columns.items()}
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The columns that take more than one value."""
+        return tuple(name for name, values in self.axes.items() if len(set(values)) > 1)
+
+    def codes(self, where: Batch) -> list[Codes]:
+        """Return for each factor which of its rows every point takes."""
+        result: list[Codes] = []
+        stride = self.size
+        for factor in self.factors:
+            stride //= len(factor)
+            if len(factor) == 1:
+                result.append(np.broadcast_to(np.int32(0), len(where)))
+            elif isinstance(where, Span) and not len(where.without):
+                first, last = where.lo // stride, (where.hi - 1) // stride
+                steps: Codes = (np.arange(first, last + 1) % len(factor)).astype(np.int32)
+                offset = where.lo - first * stride
+                if stride < len(where):
+                    result.append(np.repeat(steps, stride)[offset : offset + len(where)])
+                else:  # at most two steps: repeat each as often as it is seen, not `stride` times
+                    seen = min(stride - offset, len(where))
+                    counts = (seen, len(where) - seen)[: len(steps)]
+                    result.append(np.repeat(steps, counts))
+            else:
+                result.append(((numbers(where) // stride) % len(factor)).astype(np.int32))
+        return result
+
+    def batch(self, where: Batch, kept: Mask | None = None) -> pa.RecordBatch:
+        """Return points as dictionary-encoded columns, ready for the simulator."""
+        columns: dict[str, pa.Array] = {}
+        for factor, codes in zip(self.factors, self.codes(where), strict=True):
+            chosen = pa.array(codes if kept is None else codes[kept])
+            for name in factor.columns:
+                columns[name] = _encoded(chosen, self.dictionaries[name])
+        names = self.schema.names
+        return pa.RecordBatch.from_arrays([columns[n] for n in names], names)
+
+    def points(self, where: Batch) -> pl.DataFrame:
+        """Return points by number, with plain columns in the order of the point type."""
+        columns = {
+            name: self.dictionaries[name].take(pa.array(codes))
+            for factor, codes in zip(self.factors, self.codes(where), strict=True)
+            for name in factor.columns
+        }
+        table = pa.table({name: columns[name] for name in self.schema.names})
+        return pl.DataFrame(pl.from_arrow(table))
+
+    def index_of(
+        self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None
+    ) -> Index:
+        """Return the number of each point, -1 where it is not of this space (constraints apart).
+
+        `trusted` holds per factor the rows to recognise, with a column `code`; all when None.
+        """
+        total = np.zeros(len(points), np.int64)
+        inside = np.ones(len(points), bool)
+        for factor, table in zip(self.factors, trusted or self.factor_tables, strict=True):
+            names = list(factor.columns)
+            found = points.select(names).join(
+                table, on=names, how="left", nulls_equal=True, maintain_order="left"
+            )["code"]
+            codes = found.fill_null(-1).to_numpy()
+            inside &= codes >= 0
+            total = total * len(factor) + codes
+        return np.where(inside, total, -1)
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of a point."""
+        return schema_of(load_simulator(self.simulator).point)
+
+    @functools.cached_property
+    def dictionaries(self) -> dict[str, pa.Array]:
+        """The values of each column, typed."""
+        return {n: pa.array(v, self.schema.field(n).type) for n, v in self.axes.items()}
+
+    @functools.cached_property
+    def factor_tables(self) -> tuple[pl.DataFrame, ...]:
+        """The rows of each factor with their `code`."""
+        code = pl.int_range(pl.len(), dtype=pl.Int64)
+        return tuple(
+            pl.DataFrame(
+                pl.from_arrow(pa.table({n: self.dictionaries[n] for n in factor.columns}))
+            ).with_columns(code=code)
+            for factor in self.factors
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without the caches."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def _encoded(codes: pa.Array, values: pa.Array) -> pa.DictionaryArray:
+    """Return a dictionary-encoded column; a null is a missing code, as Parquet wants it."""
+    if values.null_count:
+        places = pc.cumulative_sum(pc.cast(values.is_valid(), pa.int32()))
+        codes = pc.if_else(values.is_valid(), pc.subtract(places, 1), None).take(codes)
+        values = values.drop_null()
+    return pa.DictionaryArray.from_arrays(codes, values)

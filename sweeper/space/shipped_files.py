@@ -1,0 +1,42 @@
+"""Where files of spaces and options are: in the user's folders, the checkout or the wheel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulators.core.errors import UnknownNameError, UserError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SHIPPED = (_PACKAGE.parent, _PACKAGE / "_shipped")
+"""What holds `conf/` and `spaces/`: a checkout, else a wheel."""
+
+
+def conf() -> Path:
+    """Return the folder that holds `config.yaml`."""
+    for folder in _SHIPPED:
+        if (folder / "conf" / "config.yaml").is_file():
+            return folder / "conf"
+    raise UserError("conf/config.yaml is missing from the installation")
+
+
+def spaces() -> dict[str, Path]:
+    """Return every space there is and its file; a user's own hides a shipped one."""
+    home = os.environ.get("SWEEPER_HOME")
+    searched = (Path(), *([Path(home)] if home else []), *_SHIPPED)
+    found: dict[str, Path] = {}
+    for folder in reversed(searched):
+        found |= {file.stem: file for file in sorted((folder / "spaces").rglob("*.yaml"))}
+    return dict(sorted(found.items()))
+
+
+def find_space(name: str) -> Path:
+    """Return the file of a space, by name or by path."""
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise UserError(f"space '{name}': there is no such file")
+        return Path(name)
+    known = spaces()
+    if name not in known:
+        raise UnknownNameError("space", name, known, f"To add one, write spaces/{name}.yaml")
+    return known[name]

@@ -1,0 +1,151 @@
+"""Keys of points: hashes of their values and of every file that those values make a point read.
+
+So an edited data sheet or trace asks again exactly the points that read it, and a point keeps its
+key whatever space it is met in. A definition is what a space's point numbers mean: inside one,
+finished work is a set of number ranges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from simulators.core.contract import Reads, load_simulator
+from simulators.core.errors import UserError
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.notation import Scalar
+from sweeper.space.product import Factor
+
+SHOWN = 10
+"""Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What the numbers of a space's points stand for, and which file contents lie behind them."""
+
+    simulator: str
+    version: int
+    factors: tuple[Mapping[str, tuple[Scalar, ...]], ...]
+    derived: Mapping[str, str]
+    constraints: tuple[str, ...]
+    contents: Mapping[str, Mapping[str, str]]  # field -> value as JSON -> digest of what it reads
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name this definition in file names."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=6).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the definition as canonical JSON, as kept in the metadata of every part."""
+        return json.dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Definition:
+        """Return the definition that `to_json` wrote."""
+        d = json.loads(text)
+        factors = tuple({n: tuple(v) for n, v in f.items()} for f in d["factors"])
+        return cls(**{**d, "factors": factors, "constraints": tuple(d["constraints"])})
+
+    def space(self) -> DesignSpace:
+        """Return the space the definition describes."""
+        factors = tuple(Factor(f) for f in self.factors)
+        return DesignSpace(self.simulator, factors, self.derived, self.constraints)
+
+    def digest(self, name: str, value: Scalar) -> str:
+        """Return the digest of what a value reads; empty when it reads nothing."""
+        return self.contents.get(name, {}).get(json.dumps(value), "")
+
+    def shared(self) -> str:
+        """Return the digest of what every point reads, whatever its values."""
+        return self.digest("", None)
+
+    def may_overlap(self, other: Definition) -> bool:
+        """Whether some point could be in both definitions and read the same contents in both."""
+        if self is other or self.id == other.id:
+            return True
+        if (self.simulator, self.version) != (other.simulator, other.version):
+            return False
+        theirs = {n: set(v) for f in other.factors for n, v in f.items()}
+        return self.shared() == other.shared() and all(
+            any(v in theirs.get(n, ()) and self.digest(n, v) == other.digest(n, v) for v in values)
+            for f in self.factors
+            for n, values in f.items()
+        )
+
+
+def define(space: DesignSpace) -> Definition:
+    """Return the definition of a space as the files stand now."""
+    simulator = load_simulator(space.simulator)
+    contents: dict[str, dict[str, str]] = {}
+    if isinstance(simulator, Reads):
+        fields: dict[str, tuple[Scalar, ...]] = {"": (None,), **space.axes}
+        for name, values in fields.items():
+            digests = {json.dumps(v): _digest(simulator.reads(name, v)) for v in set(values)}
+            if read := {value: digest for value, digest in sorted(digests.items()) if digest}:
+                contents[name] = read
+    return Definition(
+        simulator=space.simulator,
+        version=simulator.version,
+        factors=tuple(f.columns for f in space.factors),
+        derived=space.derived,
+        constraints=space.constraints,
+        contents=contents,
+    )
+
+
+def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
+    """Return the key of each point of a definition as 32 hexadecimal digits."""
+    start = _hash("", None, definition.shared())
+    totals = [np.full(len(points), half, np.uint64) for half in start]
+    for factor in definition.factors:
+        for name in factor:
+            column = points.select(name)
+            table = column.unique().with_row_index("position")
+            hashes = [_hash(name, v, definition.digest(name, v)) for v in table[name].to_list()]
+            halves = np.array(hashes, dtype=np.uint64).reshape(len(hashes), 2)
+            position = column.join(
+                table, on=name, how="left", nulls_equal=True, maintain_order="left"
+            )["position"].to_numpy()
+            for half in (0, 1):
+                totals[half] += halves[position, half]  # wraps around: addition modulo 2**64
+    digits = [
+        f"{a:016x}{b:016x}" for a, b in zip(totals[0].tolist(), totals[1].tolist(), strict=True)
+    ]
+    return pl.Series("key", digits, dtype=pl.String)
+
+
+def _hash(name: str, value: Any, digest: str) -> tuple[int, int]:
+    text = json.dumps([name, value, digest])
+    raw = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+
+
+def _digest(files: tuple[Path, ...]) -> str:
+    if not files:
+        return ""
+    joined = "".join(f"{file.name}:{_file_digest(file)};" for file in sorted(files))
+    return hashlib.blake2b(joined.encode(), digest_size=8).hexdigest()
+
+
+def _file_digest(file: Path) -> str:
+    try:
+        stat = file.stat()
+        return _read_digest(file, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_digest(file: Path, _mtime_ns: int, _size: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,0 +1,154 @@
+"""A part is one Parquet file, on a disk or in an object store: written whole or not at all.
+
+On a disk that takes a temporary name, an fsync and a rename; in an object store one PUT is atomic.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from simulators.core.errors import UserError
+
+_META = b"sweeper"
+_WRITING_S = 60.0
+"""Age from which a temporary file is not being written by another machine."""
+
+
+def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system a folder is on and its path there; a URL names another than this."""
+    if "://" in folder:
+        fs, path = pafs.FileSystem.from_uri(folder)
+        return fs, path
+    return pafs.LocalFileSystem(), folder
+
+
+def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
+    """Write a table and what it says of itself."""
+    fs, path = filesystem(folder)
+    try:
+        fs.create_dir(path, recursive=True)
+        if not isinstance(fs, pafs.LocalFileSystem):
+            with fs.open_output_stream(f"{path}/{name}") as sink:
+                _write(table, sink, meta)
+            return
+        temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as stream:
+                _write(table, stream, meta)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.rename(Path(path) / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise explained(error, folder) from error
+
+
+def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
+    """Return the rows of a part."""
+    fs, path = filesystem(folder)
+    try:
+        return pq.read_table(f"{path}/{name}", columns=columns, filesystem=fs, partitioning=None)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{folder}/{name} cannot be read: {error}") from error
+
+
+def read_frame(folder: str, name: str, columns: list[str] | None = None) -> pl.DataFrame:
+    """Return the rows of a part as a data frame."""
+    return pl.DataFrame(pl.from_arrow(read(folder, name, columns)))
+
+
+def metadata(folder: str, name: str) -> dict[str, Any]:
+    """Return what a part says of itself."""
+    fs, path = filesystem(folder)
+    try:
+        with fs.open_input_file(f"{path}/{name}") as stream:
+            written = pq.read_metadata(stream).metadata
+        meta: dict[str, Any] = json.loads(written[_META])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}/{name} is not a part of a sweep ({error}); move it out of the folder"
+        ) from error
+    return meta
+
+
+def check_whole(folder: str, name: str) -> None:
+    """Raise `UserError` unless the file ends as Parquet does; the rest is read lazily."""
+    fs, path = filesystem(folder)
+    try:
+        with fs.open_input_file(f"{path}/{name}") as stream:
+            stream.seek(max(stream.size() - 4, 0))
+            whole = stream.read() == b"PAR1"
+    except OSError as error:
+        raise explained(error, folder) from error
+    if not whole:
+        raise UserError(
+            f"{folder}/{name} is damaged: it does not end as Parquet does. Delete it and run the "
+            "sweep again; only its points will be evaluated"
+        )
+
+
+def check_writable(folder: str) -> None:
+    """Find out before the work starts whether results can be kept; sweep up after dead writers."""
+    fs, path = filesystem(folder)
+    try:
+        fs.create_dir(path, recursive=True)
+        if isinstance(fs, pafs.LocalFileSystem):
+            probe = Path(path) / f".probe.{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+            for leftover in Path(path).rglob(".*.tmp"):
+                if not _is_being_written(leftover):
+                    leftover.unlink(missing_ok=True)
+    except OSError as error:
+        raise explained(error, folder) from error
+
+
+def explained(error: OSError, folder: str) -> UserError:
+    """Return what an operating system's error means for results kept in a folder."""
+    if error.errno == errno.ENOSPC or "No space left" in str(error):
+        return UserError(
+            f"the disk under {folder} is full. Everything written so far is kept: make room, or "
+            "set outputs=/another/folder, and run the same command again to go on"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UserError(
+            f"{folder} may not be written ({os.strerror(error.errno)}); choose another folder with "
+            "outputs=/another/folder"
+        )
+    return UserError(f"{folder}: {error}")
+
+
+def _write(table: pa.Table, sink: Any, meta: str) -> None:
+    """Write one row group of plain types: dictionaries are an encoding, not a type, to readers."""
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", compression_level=1, write_statistics=False,
+        store_schema=False,
+    ) as writer:  # fmt: skip
+        writer.write_table(table, row_group_size=max(len(table), 1))
+        writer.add_key_value_metadata({_META.decode(): meta})
+
+
+def _is_being_written(temporary: Path) -> bool:
+    """Return whether the process that writes a temporary file is still there."""
+    pid = temporary.name.rsplit(".", 2)[-2]
+    try:
+        if time.time() - temporary.stat().st_mtime < _WRITING_S:
+            return True  # perhaps on another machine
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True  # somebody else's
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,60 @@
+"""The names of parts: which definition a file was written under, and which points it settles.
+
+The folder is the manifest. A part settles a range of point numbers, or the rows it holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+
+import numpy as np
+
+from sweeper.space.spans import Batch, Index, Span
+
+_NAME = re.compile(
+    r"^(?P<definition>[0-9a-f]{12})-"
+    r"(?:(?P<lo>\d+)-(?P<hi>\d+)(?P<without>-w[0-9a-f]+)?|x[0-9a-f]+)\.parquet$"
+)
+
+
+def name_of(definition: str, where: Batch) -> str:
+    """Return the name of the part that answers a batch under a definition."""
+    if not isinstance(where, Span):
+        return f"{definition}-x{_digest(where)}.parquet"
+    mark = f"-w{_digest(where.without)}" if len(where.without) else ""
+    return f"{definition}-{where.lo:012d}-{where.hi:012d}{mark}.parquet"
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file is a part."""
+    return _NAME.match(name) is not None
+
+
+def definition_in(name: str) -> str:
+    """Return the definition a part was written under."""
+    return name[:12]
+
+
+def range_in(name: str) -> tuple[int, int, bool] | None:
+    """Return the range that a part settles, and whether it leaves numbers out."""
+    match = _NAME.match(name)
+    assert match
+    return (int(match["lo"]), int(match["hi"]), bool(match["without"])) if match["lo"] else None
+
+
+def packed(numbers: Index) -> str:
+    """Return sorted numbers as text; steps rather than numbers, since many are alike."""
+    steps = np.diff(numbers, prepend=0).astype(np.int64)
+    return base64.b64encode(zlib.compress(steps.tobytes())).decode() if len(numbers) else ""
+
+
+def unpacked(text: str) -> Index:
+    """Return the numbers that `packed` wrote."""
+    return np.cumsum(np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64))
+
+
+def _digest(numbers: Index) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(numbers).tobytes(), digest_size=8).hexdigest()

@@ -1,0 +1,272 @@
+"""The store of a space's answers: what is finished, what is missing, all rows.
+
+Whoever evaluates writes the Parquet part itself; what travels back is its name and counts. A part's
+name says which definition of the space its point numbers belong to and which range it finishes. A
+result is done if and only if its file exists, so resuming is running again.
+
+Parts of an earlier definition of the space stay where they are. Their rows count wherever the point
+is still in the space and reads the same file contents.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+from numpy.typing import NDArray
+
+from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.contract import Simulator, load_simulator
+from simulators.core.errors import UserError
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import columns_of
+from sweeper.space.spans import Batch, Index, Span, covered, subtract
+from sweeper.store.keys import Definition
+from sweeper.store.parquet import (
+    check_whole,
+    explained,
+    filesystem,
+    metadata,
+    put,
+    read,
+    read_frame,
+)
+from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
+
+FAILURES = ("error", "timeout", "crash")
+"""What can be tried again; an infeasible point is an answer."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What travels back from whoever evaluated: the rows themselves stay in the file."""
+
+    name: str
+    points: int  # that it settles, with those that constraints removed
+    rows: Mapping[str, int]  # by status
+    reasons: Mapping[str, int]  # rows that are not `ok`, by the word their reason begins with
+    front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
+    ties: NDArray[np.int64]  # how many rows reach each
+    seconds: float
+    laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the answers to one space are kept."""
+
+    folder: str  # `outputs/<space>`, a path or a `pyarrow.fs` URL; shared storage on a cluster
+    definition: Definition  # what the space's point numbers mean now
+    metadata: Mapping[str, str] = field(default_factory=dict)  # what each part says of itself
+
+    @property
+    def results(self) -> str:
+        """The folder of the parts; one per version of the simulator."""
+        return f"{self.folder}/results/{self.definition.simulator}-v{self.definition.version}"
+
+    def write(self, table: pa.Table, where: Batch, *, seconds: float = 0.0) -> str:
+        """Write one part, whole or not at all, and return its file name."""
+        name = name_of(self.definition.id, where)
+        meta = {
+            **self.metadata,
+            "definition": json.loads(self.definition.to_json()),
+            "evaluated_in_s": round(seconds, 6),
+            "written": int(time.time()),
+            "without": packed(where.without) if isinstance(where, Span) else "",
+        }
+        put(self.results, name, table, json.dumps(meta))
+        return name
+
+    def parts(self) -> list[str]:
+        """Return the file names of all parts, of every definition, sorted."""
+        fs, path = filesystem(self.results)
+        try:
+            infos = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        except OSError as error:
+            raise explained(error, self.results) from error
+        return sorted(i.base_name for i in infos if i.is_file and is_part(i.base_name))
+
+    def finished(self) -> list[Span]:
+        """Return what parts of this definition settle by range, merged and in order."""
+        spans: list[Span] = []
+        for span in self._own().values():
+            if spans and span.lo == spans[-1].hi:
+                last = spans.pop()
+                without = np.concatenate([last.without, span.without])
+                spans.append(Span(last.lo, span.hi, without))
+            else:
+                spans.append(span)
+        return spans
+
+    def answered(self, space: DesignSpace) -> Index:
+        """Return the numbers of points answered by parts outside the finished ranges, sorted."""
+        found = [index for _, index in self._elsewhere(space, list(space.axes))]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+
+    def missing(self, space: DesignSpace, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield what of each batch is not answered yet."""
+        done = self.finished()
+        answered = self.answered(space)
+        holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
+        if len(holes):  # what a range left to a part that is gone
+            holes = holes[~np.isin(holes, answered)]
+        for batch in batches:
+            if isinstance(batch, Span):
+                gone = np.union1d(answered, batch.without) if len(batch.without) else answered
+                yield from subtract(batch, done, gone)
+                lost = holes[np.searchsorted(holes, batch.lo) : np.searchsorted(holes, batch.hi)]
+                if len(lost := lost[~np.isin(lost, batch.without)]):
+                    yield lost
+            else:
+                settled = covered(batch, done) | np.isin(batch, answered)
+                if not settled.all():
+                    yield batch[~settled]
+
+    def scan(self) -> pl.LazyFrame:
+        """Return all answers to the space as it is defined now, one row per point."""
+        space = self.definition.space()
+        own = list(self._own())
+        for name in own:
+            check_whole(self.results, name)
+        files = [f"{self.results}/{name}" for name in own]
+        frames = [pl.scan_parquet(files, glob=False)] if files else []
+        for rows, index in self._elsewhere(space):
+            frames.append(shaped(space, rows, index).lazy())
+        if not frames:
+            return _no_rows(space).lazy()
+        return pl.concat(frames, how="diagonal_relaxed")
+
+    def forget_failures(self) -> int:
+        """Take the rows that ended as error, timeout or crash out of the parts of this definition.
+
+        Each part with such rows is first hidden, then written again without them, so that a run
+        killed half-way neither loses nor repeats a row: the next call finishes the hidden ones.
+        Return how many rows were taken out; their points are missing again.
+        """
+        if "://" in self.folder:
+            raise UserError("failures.retry=true needs results in a local folder")
+        folder, dropped = Path(self.results), 0
+        for name in self.parts():
+            if self.definition.may_overlap(self.definition_of(name)):
+                status = read(self.results, name, ["status"])["status"].cast(pa.string())
+                if pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
+                    (folder / name).rename(folder / f".retry-{name}")
+        for hidden in sorted(folder.glob(".retry-*.parquet")):
+            rows = read_frame(self.results, hidden.name)
+            good = rows.filter(~pl.col("status").cast(pl.String).is_in(FAILURES))
+            dropped += len(rows) - len(good)
+            if len(good):
+                theirs = _stored_definition(self.results, hidden.name)  # may be an earlier one
+                index = theirs.space().index_of(good)
+                Store(self.folder, theirs, self.metadata).write(good.to_arrow(), index)
+            hidden.unlink()
+        return dropped
+
+    def _own(self) -> dict[str, Span]:
+        """Return the parts that settle ranges of this definition, in order, none overlapping.
+
+        A worker that outlives its driver may finish a range that the next run cuts otherwise. Such
+        a part is not counted here, but row by row like parts of other definitions.
+        """
+        own: dict[str, Span] = {}
+        ranges = [
+            (settled, name)
+            for name in self.parts()
+            if definition_in(name) == self.definition.id and (settled := range_in(name))
+        ]
+        end = 0
+        for (lo, hi, cut), name in sorted(ranges, key=lambda r: (r[0][0], -r[0][1])):
+            if lo >= end:
+                own[name] = Span(lo, hi, _without(self.results, name)) if cut else Span(lo, hi)
+                end = hi
+        return own
+
+    def _elsewhere(
+        self, space: DesignSpace, columns: list[str] | None = None
+    ) -> Iterator[tuple[pl.DataFrame, Index]]:
+        """Yield the rows, with their numbers, that answer points outside the finished ranges."""
+        own, done = self._own(), self.finished()
+        seen = np.empty(0, np.int64)
+        for name in self.parts():
+            if name in own or not self.definition.may_overlap(self.definition_of(name)):
+                continue
+            rows = read_frame(self.results, name, columns)
+            index = self.index_in(space, name, rows)
+            index[covered(index, done) | np.isin(index, seen)] = -1
+            if (index >= 0).any():
+                yield rows.filter(index >= 0), index[index >= 0]
+                seen = np.concatenate([seen, index[index >= 0]])
+
+    def definition_of(self, name: str) -> Definition:
+        """Return the definition a part was written under."""
+        key = (self.results, definition_in(name))
+        if key not in _DEFINITIONS:
+            _DEFINITIONS[key] = _stored_definition(self.results, name)
+        return _DEFINITIONS[key]
+
+    def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
+        """Return the number in `space` of each row of a part, -1 where it does not answer."""
+        theirs, ours = self.definition_of(name), self.definition
+        trusted = []
+        for factor, table in zip(space.factors, space.factor_tables, strict=True):
+            same = pl.Series([True] * len(factor))
+            for column, values in factor.columns.items():
+                alike = {v: theirs.digest(column, v) == ours.digest(column, v) for v in set(values)}
+                same &= pl.Series([alike[v] for v in values])
+            trusted.append(table.filter(same))
+        if missing := [n for n in space.axes if n not in rows.columns]:
+            raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
+        index = space.index_of(rows, trusted)
+        if (index >= 0).any() and space.constraints:
+            kept = space.kept(np.maximum(index, 0))
+            if kept is not None:
+                index[~kept] = -1
+        return index
+
+
+_DEFINITIONS: dict[tuple[str, str], Definition] = {}
+"""Definitions already read from parts: a definition's number is a hash of its content."""
+
+
+def _stored_definition(results: str, name: str) -> Definition:
+    return Definition.from_json(json.dumps(metadata(results, name)["definition"]))
+
+
+@functools.lru_cache(maxsize=65536)
+def _without(results: str, name: str) -> Index:
+    """Return the numbers that a part leaves out of its range; its name holds their digest."""
+    return unpacked(metadata(results, name)["without"])
+
+
+def shaped(space: DesignSpace, rows: pl.DataFrame, index: Index) -> pl.DataFrame:
+    """Return rows of another definition with the columns of this space."""
+    ours = set(columns_of(space))
+    known = [c for c in rows.columns if c in ours]
+    derived = {n: pl.Series(n, v) for n, v in space.derive(index).items()}
+    return rows.select(known).with_columns(**derived)
+
+
+def answer_schema(simulator: Simulator) -> pa.Schema:
+    """Return the columns that a simulator adds to a point: its metrics, then the outcome."""
+    metrics = (f for f in schema_of(simulator.metrics) if f.name not in OUTCOME.names)
+    return pa.schema([*metrics, *OUTCOME])
+
+
+def _no_rows(space: DesignSpace) -> pl.DataFrame:
+    """Return the columns of answers to a space that has none yet."""
+    nothing = np.empty(0, np.int64)
+    schema = answer_schema(load_simulator(space.simulator))
+    frame = pl.DataFrame(pl.from_arrow(schema.empty_table()))
+    return space.points(nothing).with_columns(
+        *(pl.Series(n, v) for n, v in space.derive(nothing).items()),
+        *frame.with_columns(pl.col("status").cast(pl.String)).get_columns(),
+    )

@@ -1,0 +1,82 @@
+"""Overlap, worked out on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, lists
+
+from simulators.collectives.traces.layers import operators_of, read_layers
+from simulators.collectives.traces.matching import nodes_of
+from simulators.collectives.traces.timeline import (
+    COMMUNICATION,
+    Node,
+    run_graph,
+    timeline,
+)
+from simulators.core.errors import UserError
+
+LAYERS = "layer,forward_us,input_grad_us,weight_grad_us,weight_grad_all_reduce_bytes\n"
+
+
+@given(lists(integers(0, 50), min_size=1, max_size=20), integers(0, 40))
+def test_exposed_communication_is_between_none_and_all(times: list[int], talk: int) -> None:
+    nodes: list[Node] = []
+    for t in times:
+        after = (len(nodes) - 2,) if nodes else ()
+        nodes += [Node("c", t, after), Node("a", talk, (len(nodes),), COMMUNICATION)]
+    step = timeline(nodes)
+    assert 0 <= step.comm_exposed_ns <= step.comm_total_ns == talk * len(times)
+    assert step.compute_total_ns == sum(times)
+
+
+def test_of_ready_nodes_the_lowest_goes_first() -> None:
+    step = timeline([Node("a", 5), Node("b", 5), Node("c", 5, (1,))])
+    assert step.start_ns.tolist() == [0, 5, 10]
+
+
+def test_ranks_have_devices_of_their_own() -> None:
+    step = timeline([Node("a", 5, rank=0), Node("b", 7, rank=1)])
+    assert step.finish_ns == 7
+
+
+def test_nodes_that_wait_for_each_other_are_refused() -> None:
+    with pytest.raises(UserError, match="wait for each other"):
+        timeline([Node("a", 1, (1,)), Node("b", 1, (0,))])
+    with pytest.raises(UserError, match="there are 1 nodes"):
+        timeline([Node("a", 1, (4,))])
+
+
+def test_compiled_graphs_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [Node(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
+    compiled = timeline(nodes)
+    monkeypatch.setattr("simulators.collectives.traces.timeline.run_graph", run_graph.py_func)
+    assert timeline(nodes).end_ns.tolist() == compiled.end_ns.tolist()
+
+
+def test_a_weight_gradients_all_reduce_hides_behind_the_layers_before(tmp_path: Path) -> None:
+    file = tmp_path / "two.csv"
+    file.write_text(LAYERS + "first,10,10,10,1000\nsecond,20,20,20,2000\n")
+    program = operators_of(read_layers(file))
+    step = timeline(nodes_of({0: program}, lambda o, rank: 10 * o.size_bytes))
+    # forward 30, second's gradients 20 + 20, first's weight gradient 10: 80 us of compute. The
+    # second's all-reduce (20 us) hides behind them, the first's (10 us) does not.
+    assert (step.compute_total_ns, step.comm_total_ns) == (80_000, 30_000)
+    assert step.comm_exposed_ns == 10_000
+
+
+def test_the_older_text_list_says_the_same(tmp_path: Path) -> None:
+    text, table = tmp_path / "two.txt", tmp_path / "two.csv"
+    table.write_text(LAYERS + "first,10,11,12,1000\n")
+    text.write_text("DATA\n1\nfirst -1 10 NONE 0 11 NONE 0 12 ALLREDUCE 1000 5\n")
+    assert read_layers(text) == read_layers(table)
+
+
+@pytest.mark.parametrize("content", ["", "DATA\nx\n", "DATA\n2\na -1 1\n", LAYERS + "a,b,c,d,e\n"])
+def test_a_malformed_list_says_where(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.txt"
+    file.write_text(content)
+    with pytest.raises(UserError, match=r"bad\.txt"):
+        read_layers(file)
