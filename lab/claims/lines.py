@@ -7,14 +7,17 @@ that nothing was fitted to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.calibration import fitted_tables, sha256_of
 from simulators.core.contract import Check
+from simulators.core.errors import Infeasible, UserError
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -25,10 +28,50 @@ def absent(name: str, note: str = "no rows", unit: str = "") -> Check:
     return Check(name, None, unit, note=note)
 
 
+Row = TypeVar("Row")
+Answer = TypeVar("Answer")
+
+
+def evaluated(
+    rows: Iterable[Row], answer: Callable[[Row], Answer], skipped: Counter[str]
+) -> Iterator[tuple[Row, Answer]]:
+    """Yield rows with their answers; those without one are counted by the reason.
+
+    >>> skipped = Counter()
+    >>> list(evaluated([{"gpu": "t4"}], lambda row: row["gpu"], skipped))
+    [({'gpu': 't4'}, 't4')]
+    """
+    for row in rows:
+        try:
+            found = answer(row)
+        except (Infeasible, UserError) as error:
+            skipped[reason(error)] += 1
+        else:
+            yield row, found
+
+
+def reason(error: Infeasible | UserError) -> str:
+    """Return why something has no answer, in one line that rows with the same reason share.
+
+    >>> reason(Infeasible("weights_exceed_hbm", "needs 171 GB, has 80 GB"))
+    'weights_exceed_hbm'
+    """
+    return error.reason if isinstance(error, Infeasible) else str(error).partition("\n")[0]
+
+
+def skipped_lines(name: str, skipped: Counter[str]) -> Iterator[Check]:
+    """Yield one line for each reason that left rows without an answer, with their number."""
+    for why, rows in sorted(skipped.items()):
+        note = f"{rows:,} rows skipped: {why}"
+        yield Check(f"{name}: skipped, {why}", None, rows=rows, note=note)
+
+
 def at_most(
     name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
 ) -> Check:
     """Return a value beside the largest that is allowed, if one is set."""
+    if np.isnan(value):
+        return absent(name, unit=unit)
     ok = None if limit is None else bool(value <= limit)
     return Check(name, value, unit, limit, ok, rows, note)
 
@@ -37,6 +80,8 @@ def at_least(
     name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
 ) -> Check:
     """Return a value beside the smallest that is allowed, if one is set."""
+    if np.isnan(value):
+        return absent(name, unit=unit)
     ok = None if limit is None else bool(value >= limit)
     return Check(name, value, unit, limit, ok, rows, note)
 

@@ -40,7 +40,7 @@ from lab.fits.engine_columns import (
 from lab.fits.methods.positive_least_squares import Problem, fit
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
 from simulators.composition.price import iteration, part_rows
 from simulators.composition.replica import Replica, load_runtime
@@ -157,7 +157,7 @@ def fit_measured(measured: Path, _device: str) -> Iterator[Calibration]:
             f"{measured}: a runtime cannot be called '{name}', for a shipped one is, or it has an "
             "@; give the file another name"
         )
-    table = read_table(measured, NEEDED).to_pylist()
+    table = read_records(measured, NEEDED)
     rows = [measured_deployment(row) for row in table]
     families = {(row.model, row.gpu, row.framework, row.dtype) for row in rows}
     if len(families) != 1:

@@ -24,6 +24,7 @@ from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.errors import UserError
 from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
@@ -96,6 +97,10 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )  # fmt: skip
 
 
+FEWEST = 2
+"""Rows of a class, of which half are drawn."""
+
+
 def priced_cases(reference: Path) -> list[Fitted]:
     """Return the unfused cases of one GPU that can be fitted to."""
     rows = read_rows(reference)[0]
@@ -116,7 +121,7 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part in sorted(rows, key=lambda part: part.kernel):
-        if part.gpu == gpu.name and part.kernel != "conv":
+        if part.gpu == gpu.name and part.kernel != "conv" and len(part) >= FEWEST:
             draw = np.random.default_rng(np.random.SeedSequence([seed, ROWS]))
             chosen = draw.choice(len(part), size=min(ROWS, len(part) // 2), replace=False)
             profile = fit_few(part.where(chosen), gpu, profile)
@@ -124,7 +129,11 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
 
 
 def fit(rows: Sequence[Fitted]) -> Framework:
-    """Return the constants that suit these rows best: backward products first, then the host."""
+    """Return the constants that suit these rows best: backward products first, then the host.
+
+    Raises:
+        UserError: a phase has no row to fit to.
+    """
     trained = [row for row in rows if row.case.is_training]
     framework = Framework()
     for vendor in sorted({row.case.gpu.vendor for row in trained}):
@@ -136,6 +145,8 @@ def fit(rows: Sequence[Fitted]) -> Framework:
         FORWARD: [row for row in trained if not row.is_allocating],
         BACKWARD: trained,
     }
+    if empty := [phase for phase, mine in judged.items() if not mine]:
+        raise UserError(f"no graph to fit constants to: {', '.join(empty)}")
 
     def error(phase: str, launch_s: float) -> float:
         return _error(judged[phase], phase, launch_s, framework)

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from lab.tables.rows import read_records
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 
 ASTRA_SIM = "collectives/astra_sim.parquet"
@@ -39,7 +40,9 @@ class Runs:
 
 def read_runs(reference: Path) -> Runs:
     """Return every run that did not abort."""
-    rows = [r for r in pq.read_table(reference / ASTRA_SIM).to_pylist() if r["status"] == "ok"]
+    rows = [r for r in read_records(reference / ASTRA_SIM) if r["status"] == "ok"]
+    if not rows:
+        raise UserError(f"{ASTRA_SIM} has no run that finished")
     return Runs(
         algorithm=[algorithm_of(r["algorithm"]) for r in rows],
         is_aware=np.array([r["backend"].endswith("_aware") for r in rows]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulators.catalog.accelerator import Accelerator, accelerator_of
+from simulators.core.errors import UnknownNameError
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated
 from simulators.dataflow.mapping.files import read_yaml
 from simulators.dataflow.mapping.loop_nest import read_mapping
@@ -25,8 +26,24 @@ class Tables:
     accelerators: Mapping[str, Accelerator]
     problems: Mapping[str, Any]
 
+    def accelerator(self, name: str) -> Accelerator:
+        """Return an architecture.
+
+        Raises:
+            UnknownNameError: the folder does not describe it.
+        """
+        if name not in self.accelerators:
+            raise UnknownNameError("architecture", name, self.accelerators)
+        return self.accelerators[name]
+
     def layer(self, name: str) -> Layer:
-        """Return a problem."""
+        """Return a problem.
+
+        Raises:
+            UnknownNameError: the folder does not describe it.
+        """
+        if name not in self.problems["problems"]:
+            raise UnknownNameError("problem", name, self.problems["problems"])
         problem = self.problems["problems"][name]
         shape = self.problems["shapes"][problem["shape"]]
         spaces, bounds = shape["dataspaces"], problem["bounds"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.tables.rows import Bools, read_table
+from lab.tables.rows import Bools, read_records
 from simulators.core.jit import Floats, Ints
 
 Key = tuple[str, str, int]  # collective, dtype, ranks
@@ -52,7 +52,7 @@ Libraries = dict[str, dict[str, Curves]]
 def read_libraries(reference: Path) -> Libraries:
     """Return the medians of the measured table."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in read_table(reference / NCCL).to_pylist():
+    for row in read_records(reference / NCCL):
         gpu = CATALOG_NAMES.get(row["gpu"], row["gpu"])
         is_eager = str(row["implementation"]).endswith("_eager")
         parts.setdefault((gpu, row["library"] + "_eager" * is_eager), []).append(row)
@@ -68,7 +68,7 @@ def read_own(path: Path) -> Curves:
     Raises:
         UserError: the file cannot be read or lacks a column.
     """
-    return _medians(read_table(path, COLUMNS).to_pylist())
+    return _medians(read_records(path, COLUMNS))
 
 
 def _medians(rows: Iterable[dict[str, Any]]) -> Curves:

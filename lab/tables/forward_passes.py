@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lab.tables.catalog_names import GPUS, MODELS, gpu_name, replica_of
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
 from simulators.composition.throttling import slowdown, throttled_s
@@ -152,7 +152,7 @@ def concurrent(reference: Path, gpu: str) -> Iterator[Case]:
     more than `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
     Only H100 is fitted to, and of it not tp 4.
     """
-    for row in read_table(reference / CONCURRENT, gpu=gpu, mode="agg").to_pylist():
+    for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
         if not MODELS.get(row["model"], "").startswith("llama3_1_"):
             continue
         clients, output = float(row["concurrency"]), MEAN_LENGTH * row["osl"]
@@ -180,7 +180,7 @@ def static_batches(reference: Path, version: str) -> Iterator[Case]:
     between them: the benchmark is a program around the engine. The 7B model is Llama-2-7B in shape.
     """
     llama = ["LLaMA 7B", "LLaMA 70B"]
-    for row in read_table(reference / STATIC, model=llama, doc_tag=version).to_pylist():
+    for row in read_records(reference / STATIC, model=llama, doc_tag=version):
         if not row["output_tokens_per_s_total"]:
             continue
         batch, prompt, output = (float(row[c]) for c in ("batch_size", "isl", "osl"))
@@ -199,7 +199,7 @@ def static_batches(reference: Path, version: str) -> Iterator[Case]:
 
 def _rows(path: Path, gpu: str = "gpu") -> Iterator[Mapping[str, Any]]:
     """Yield the rows of models and GPUs that are known by these tables' names."""
-    for row in read_table(path).to_pylist():
+    for row in read_records(path):
         if row["model"] in MODELS and row[gpu] in GPUS:
             yield row
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
 from lab.tables.known import known_rows
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import PricedLaunches, price_graph
 from simulators.kernels.profile import Profile
@@ -82,7 +83,7 @@ class Case:
 
 def read_cases(reference: Path) -> list[Case]:
     """Return every row of the table whose model and GPU are known."""
-    table = read_table(reference / TABLE).to_pylist()
+    table = read_records(reference / TABLE)
     rows = known_rows(table, TABLE, gpu=is_in_catalog, model=CODES.__contains__)
     return [_case(row) for row in rows]
 
@@ -110,7 +111,10 @@ def _case(row: Mapping[str, Any]) -> Case:
 @functools.lru_cache(maxsize=16)
 def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
     """Return the shape of one of the table's models."""
-    shape = json.loads((reference / SHAPES).read_text(encoding="utf-8"))["models"][name]
+    file = reference / SHAPES
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file")
+    shape = json.loads(file.read_text(encoding="utf-8"))["models"][name]
     sizes = {key: shape[key] for key in ("layers", "hidden", "heads", "ffn", "vocab")}
     more = {key: shape.get(key, 0) for key in ("head_dim", "experts", "expert_capacity")}
     return Classic(

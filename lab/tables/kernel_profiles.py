@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
+from simulators.core.errors import UserError
 from simulators.graphs.forward import DEPTHWISE
 from simulators.graphs.timeline import (
     Framework,
@@ -66,7 +67,7 @@ class Profile:
 def read_profiles(reference: Path) -> list[Profile]:
     """Return the profiles of the table that a graph can be drawn for."""
     seen: dict[str, list[tuple[str, float]]] = {}
-    for row in read_table(reference / TABLE, workload=list(PROFILES)).to_pylist():
+    for row in read_records(reference / TABLE, workload=list(PROFILES)):
         seen.setdefault(row["workload"], []).append((row["kernel"], 1e-9 * row["duration_ns"]))
     gpu = load_gpu(GPU)
     return [
@@ -76,12 +77,19 @@ def read_profiles(reference: Path) -> list[Profile]:
             priced=price_graph(draw(model, load), gpu, dtype="fp32", training=load.training),
         )
         for name, (model, load) in PROFILES.items()
+        if name in seen
     ]
 
 
 def depthwise_paces(profiles: list[Profile]) -> dict[str, float]:
-    """Return the time of depthwise kernels over that of streaming what they read and write."""
-    one = next(profile for profile in profiles if profile.name == FITTED)
+    """Return the time of depthwise kernels over that of streaming what they read and write.
+
+    Raises:
+        UserError: the profile that says so is not there.
+    """
+    one = next((profile for profile in profiles if profile.name == FITTED), None)
+    if one is None:
+        raise UserError(f"{TABLE} lacks {FITTED}, which says how depthwise kernels run")
     paces = np.array([launch.pace for launch in one.priced.launches])
     return {
         pace: sum(s for kernel, s in one.kernels if f"conv_depthwise2d_{name}" in kernel)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lab.tables.catalog_names import replica_of
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Effects, Replica
@@ -87,11 +87,13 @@ class LayerRows:
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every board, model and degree."""
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in read_table(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)).to_pylist():
+    for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)):
         groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
     found = []
     for (board, model, tp), rows in groups.items():
         timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
+        if not timed:
+            continue
         sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
         replica = replica_of(
             _model(timed[0]), BOARDS[board], cut=Parallelism(tp=tp), framework="vllm",

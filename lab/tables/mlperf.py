@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import GPUS
 from lab.tables.offline import ENGINE, MOST_TOKENS
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.serving.point import ServingPoint
@@ -42,7 +42,7 @@ def mlperf(reference: Path) -> list[Submission]:
     nvidia-blackwell-platform-sets-new-llm-inference-records-in-mlperf-inference-v4-1).
     """
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in read_table(reference / MLPERF, model=BENCHMARK, scenario=SCENARIOS).to_pylist():
+    for row in read_records(reference / MLPERF, model=BENCHMARK, scenario=SCENARIOS):
         if row["gpu"] in GPUS and row["tokens_per_s"]:
             key = (row["gpu"], row["scenario"])
             if key not in best or _per_gpu(row) > _per_gpu(best[key]):

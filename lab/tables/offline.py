@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.tables.catalog_names import MODELS, four_bit_experts, gpu_name, is_gpu
 from lab.tables.known import known_rows
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.engine.frontend import is_left_out
@@ -63,7 +63,7 @@ class Throughput:
 
 def offline(reference: Path) -> list[Throughput]:
     """Return the offline runs of the reference folder."""
-    table = read_table(reference / OFFLINE).to_pylist()
+    table = read_records(reference / OFFLINE)
     rows = known_rows(table, OFFLINE, model=MODELS.__contains__, gpu=is_gpu)
     return [
         Throughput(

@@ -15,7 +15,7 @@ from typing import Any
 from lab.tables.catalog_names import MODELS, is_gpu
 from lab.tables.known import known_rows
 from lab.tables.offline import ENGINE, MOST_TOKENS
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.serving.point import ServingPoint
 
 ONLINE = "serving_measured/trtllm_online_qps.parquet"
@@ -43,7 +43,7 @@ class Online:
 
 def online(reference: Path) -> list[Online]:
     """Return the runs of the reference folder whose models are known."""
-    table = read_table(reference / ONLINE).to_pylist()
+    table = read_records(reference / ONLINE)
     return [
         Online(
             point=_point(row),

@@ -223,6 +223,22 @@ def read_table(file: Path, needs: Sequence[str] = (), **wanted: Any) -> pa.Table
     return table.unify_dictionaries()
 
 
+class Record(dict[str, Any]):
+    """One row of a table by column; a column it lacks is the table's fault, and said so."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(f"a measured table lacks the column {name}\nIt has: {', '.join(self)}")
+
+
+def read_records(file: Path, needs: Sequence[str] = (), **wanted: Any) -> list[Record]:
+    """Return the rows of a measured table one by one, as `read_table` reads them.
+
+    Raises:
+        UserError: it is not there, cannot be read, or lacks a column; also when one is asked for.
+    """
+    return [Record(row) for row in read_table(file, needs, **wanted).to_pylist()]
+
+
 def _filters(file: Path, wanted: Mapping[str, Any]) -> list[tuple[str, str, Any]] | None:
     require(pyarrow.parquet.read_schema(file).empty_table(), wanted, str(file))
     return [
@@ -273,7 +289,12 @@ def first(table: pa.Table, name: str) -> str:
 
 
 def words(table: pa.Table, name: str) -> NDArray[np.str_]:
-    """Return a column of words."""
+    """Return a column of words.
+
+    Raises:
+        UserError: it is missing.
+    """
+    require(table, [name], "a measured table")
     return np.array(table[name].to_pylist(), np.str_)
 
 
@@ -305,5 +326,5 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
 
 
 def mape(predicted: Floats, measured: Floats) -> float:
-    """Return the mean absolute error, relative to what was measured."""
-    return float(np.mean(np.abs(predicted / measured - 1.0)))
+    """Return the mean absolute error, relative to what was measured; not a number without rows."""
+    return float(np.mean(np.abs(predicted / measured - 1.0))) if measured.size else np.nan

@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.tables.catalog_names import MODELS, is_gpu, replica_of
 from lab.tables.known import known_rows
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.composition.replica import Replica, Runtime
 from simulators.workload.llm.parallelism import Parallelism
 
@@ -69,7 +69,7 @@ class StaticBatch:
 def static_rows(reference: Path) -> list[StaticBatch]:
     """Return the static batches of the reference folder, each once: as its last release has it."""
     found = {}
-    table = read_table(reference / STATIC).to_pylist()
+    table = read_records(reference / STATIC)
     rows = known_rows(table, STATIC, model=MODELS.__contains__, gpu=is_gpu)
     for row in sorted(rows, key=lambda row: str(row["doc_tag"])):
         unsure = row["doc_tag"] == UNSURE and row["tp_size"] > 1

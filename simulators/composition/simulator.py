@@ -68,7 +68,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 4
+    version: int = 5
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -8,13 +8,13 @@ versions apart has `by_version` with the same arguments. Tables it cannot do wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import load_module
 from simulators.core.report import as_markdown, print_checks
@@ -106,13 +106,17 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
     return [check for claim in asked for check in _lines(claim, function, folder, rows)]
 
 
-def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterable[Check]:
-    """Return the lines of one claim, or which of its tables are not there."""
-    absent = [name for name in getattr(claim, "NEEDS", ()) if not (folder / name).is_file()]
+def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterator[Check]:
+    """Yield the lines of one claim, or why there are none, or no more of them."""
+    name = Path(str(claim.__file__)).stem
+    absent = [table for table in getattr(claim, "NEEDS", ()) if not (folder / table).is_file()]
     if absent:
-        return [Check(Path(str(claim.__file__)).stem, None, note=f"absent: {', '.join(absent)}")]
-    found: Iterable[Check] = getattr(claim, function)(folder, rows)
-    return found
+        yield Check(name, None, note=f"absent: {', '.join(absent)}")
+        return
+    try:
+        yield from getattr(claim, function)(folder, rows)
+    except (Infeasible, UserError) as error:
+        yield Check(name, None, note=f"skipped: {str(error).partition(chr(10))[0]}")
 
 
 def _files(room: str) -> list[Path]:

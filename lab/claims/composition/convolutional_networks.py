@@ -21,7 +21,7 @@ def checks(reference: Path, _rows: str) -> list[Check]:
     errors = {
         p.name: p.predicted_s(framework) / p.measured_s - 1.0 for p in profiles if p.name != FITTED
     }
-    value = round(100.0 * float(np.mean(np.abs(list(errors.values())))), 2)
+    value = round(100.0 * float(np.mean(np.abs(list(errors.values())))), 2) if errors else np.nan
     note = ", ".join(f"{name} {100 * error:+.0f}" for name, error in errors.items())
     title = f"composition/graphs: convolutional networks, kernels on {GPU}"
     return [at_most(title, value, None, len(errors), note)]

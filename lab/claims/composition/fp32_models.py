@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.composition._fp32_models import Evidence, Judged, error_line, evidence_of
+from lab.claims.lines import at_most
 from lab.fits.graphs import ROWS
 from lab.tables.graphs import TABLE, Case
 from simulators.core.contract import Check
@@ -49,10 +50,10 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     yield error_line(f"the same rows, {PAID}", _with_allocations(evidence, slow))
     yield error_line("fused by a compiler", fused, FUSED_LIMIT)
     inside = [j.is_inside for j in (*seen, *capped, *usual, *fused)]
-    yield Check(
-        "composition/graphs: models within their 90 % interval", 100.0 * float(np.mean(inside)),
-        "%", rows=len(inside), note="calibrated boards; kernels of one kind err together",
-    )  # fmt: skip
+    title = "composition/graphs: models within their 90 % interval"
+    note = "calibrated boards; kernels of one kind err together"
+    share = 100.0 * float(np.mean(inside)) if inside else np.nan
+    yield at_most(title, share, None, len(inside), note)
 
 
 def is_slow(case: Case) -> bool:

@@ -50,5 +50,5 @@ def _error(row: Fitted, framework: Framework) -> float:
 
 
 def _line(what: str, errors: list[float], note: str = "") -> Check:
-    value = round(100.0 * float(np.mean(errors)), 2)
+    value = round(100.0 * float(np.mean(errors)), 2) if errors else np.nan
     return at_most(f"composition/graphs {what}", value, None, len(errors), note)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.composition._fp32_models import Evidence, evidence_of, peer_errors
-from lab.claims.lines import at_most
+from lab.claims.lines import absent, at_most
 from lab.fits.graphs import Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
@@ -26,6 +26,9 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     evidence = evidence_of(reference)
     for how, limit in LIMITS.items():
         cases = [c for c in evidence.cases if c.parallelism == how]
+        if not cases:
+            yield absent(f"composition/graphs: {how}, four GPUs", unit="%")
+            continue
         errors = [np.mean(_parallel_s(evidence, c)) / c.total_s - 1.0 for c in cases]
         value = round(100.0 * float(np.mean(np.abs(errors))), 2)
         note = ", ".join([f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)])

@@ -15,7 +15,7 @@ import numpy as np
 
 from lab.claims.lines import at_most
 from lab.parity.maestro import CLUSTER, Window, named_cycles
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.core.contract import Check
 
 NEEDS = (TABLE,) = ("dataflow/maestro_256pe.csv",)
@@ -30,7 +30,7 @@ MEDIAN_LIMIT, RANK_LIMIT = 15.0, 0.9
 def checks(reference: Path, _rows: str) -> list[Check]:
     """Return median error and rank correlation of cycles over its layers; nothing was fitted."""
     pairs = []
-    for row in read_table(reference / TABLE).to_pylist():
+    for row in read_records(reference / TABLE):
         kind = KINDS[row["mapping_file"].split("_")[-2]]
         window = _window_of(row, kind)
         pairs.append((named_cycles(kind, window, elements=ELEMENTS), row["Runtime (Cycles)"]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.parity.sparse_tensor_cores import SparseProduct, tensor_core_cycles
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.core.contract import Check
 
 NEEDS = (TABLE,) = ("sparse/sparseloop_ref_outputs.parquet",)
@@ -19,7 +19,7 @@ EXACT = ("stc,", "tc")
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the worst ratio of each design; nothing was fitted."""
     off: dict[str, list[float]] = {}
-    for row in read_table(reference / TABLE).to_pylist():
+    for row in read_records(reference / TABLE):
         if not row["figure"].startswith(FIGURE):
             continue
         design = _design_of(row["design"])

@@ -33,7 +33,7 @@ LIMITS = {"constrained": (325.19, 1_229_312), "free": (277.5, 702_464)}
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the figures of the exercise, then those of ResNet-50's first layer."""
     tables, case = read_tables(reference), read_yaml(reference / CASE)
-    eyeriss = tables.accelerators["eyeriss_like_168"]
+    eyeriss = tables.accelerator("eyeriss_like_168")
     # The exercise has a level of wires between columns and rows, so diagonals are sent twice.
     levels = [dataclasses.replace(v, staged=v.name == "shared_glb") for v in eyeriss.levels]
     exercise = dataclasses.replace(eyeriss, levels=tuple(levels))

@@ -13,7 +13,7 @@ from lab.tables.accelerators import (
     PROBLEMS,
     read_tables,
 )
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records
 from simulators.core.contract import Check
 from simulators.dataflow.search.mapper import find
 
@@ -26,8 +26,8 @@ MOST_CPU_S = 10.0
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield a line for each layer on each architecture; nothing was fitted."""
     tables = read_tables(reference)
-    for row in read_table(reference / ANCHORS).to_pylist():
-        layer, accelerator = tables.layer(row["problem"]), tables.accelerators[row["arch"]]
+    for row in read_records(reference / ANCHORS):
+        layer, accelerator = tables.layer(row["problem"]), tables.accelerator(row["arch"])
         find(layer, accelerator, evaluations=1)  # compiles
         started = time.process_time()
         best = find(layer, accelerator, evaluations=EVALUATIONS)

@@ -78,11 +78,15 @@ def own_entry(rows: Rows) -> Entry | None:
 
 def entry_errors(rows: Rows, entry: Entry) -> Floats:
     """Return the signed errors of an entry in percent."""
+    if not len(rows):
+        return np.zeros(0)
     return percent_off(predicted_s(rows, load_gpu(rows.gpu), entry), rows.seconds)
 
 
 def entry_holds(rows: Rows, entry: Entry) -> Bools:
     """Say which rows lie in the interval of an entry."""
+    if not len(rows):
+        return np.zeros(0, bool)
     lo_s, hi_s = interval_s(entry.band, predicted_s(rows, load_gpu(rows.gpu), entry))
     return np.asarray((lo_s <= rows.seconds) & (rows.seconds <= hi_s))
 
@@ -97,6 +101,8 @@ def detailed(name: str, judged: Judged, note: str) -> Check:
 
 def quantiles(errors: Floats) -> str:
     """Return median, ninth decile and bias of signed errors in percent."""
+    if not errors.size:
+        return "no rows"
     median, high = np.quantile(np.abs(errors), (0.5, 0.9))
     return f"median {median:.1f}, p90 {high:.1f}, bias {np.mean(errors):+.1f}"
 
@@ -108,6 +114,8 @@ TAU_ROWS = 2000
 def details(judged: Judged) -> str:
     """Return median, root mean square, rank correlation, bias and worst case, in percent."""
     error = judged.errors
+    if not error.size:
+        return "no rows"
     some = evenly(error.size, TAU_ROWS)
     tau = kendall_tau(judged.predicted_s[some], judged.measured_s[some])
     return (

@@ -7,6 +7,7 @@ that the data sheet alone would give.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.claims.lines import evaluated
 from lab.fits.engines import least_s
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import PublicDeployment, silicon
@@ -39,6 +41,7 @@ class Predicted:
     ours: dict[str, Floats]
     peer: dict[str, Floats]
     bound: dict[str, Floats]
+    skipped: Counter[str]  # rows without ours, by the reason
 
     def where(self, choose: Callable[[PublicDeployment], bool]) -> Flags:
         """Return which rows are chosen."""
@@ -57,29 +60,46 @@ def predicted(reference: Path, rows: str) -> Predicted:
 
 
 def predict(rows: Sequence[PublicDeployment]) -> Predicted:
-    """Return what the simulator says of deployments, their groups left out of its numbers."""
-    ours = np.empty((len(rows), 2))
-    bound = np.empty(len(rows))
+    """Return what the simulator says of deployments, their groups left out of its numbers.
+
+    Those it says cannot be run are counted and left out.
+    """
+    skipped = Counter[str]()
+    ours, bound = np.full((len(rows), 2), np.nan), np.full(len(rows), np.nan)
     for indices in by_replica(rows).values():
-        shelf = Shelf()
-        bound[indices] = least_s([rows[i] for i in indices])
-        for i in indices:
-            framework, group = rows[i].framework, rows[i].group
-            runtime = f"{framework}@{group}" if is_left_out(framework, group) else framework
-            metrics = simulate(point_of(rows[i], runtime), shelf)
-            ours[i] = metrics.tpot_mean_s, metrics.ttft_mean_s
+        of_replica, shelf = [rows[i] for i in indices], Shelf()
+        answer = functools.partial(_simulated, of_replica, shelf)
+        found = dict(evaluated(range(len(indices)), answer, skipped))
+        if found:
+            runs = [indices[at] for at in found]
+            ours[runs] = list(found.values())
+            bound[runs] = least_s([rows[i] for i in runs])
+    kept = np.flatnonzero(~np.isnan(ours[:, 0])).tolist()
+    rows, ours, bound = [rows[i] for i in kept], ours[kept], bound[kept]
     return Predicted(
         rows,
         {TPOT: _column(rows, "tpot_s"), TTFT: _column(rows, "ttft_s")},
         {TPOT: ours[:, 0], TTFT: ours[:, 1]},
         {TPOT: _column(rows, "peer_tpot_s"), TTFT: _column(rows, "peer_ttft_s")},
         {TPOT: bound},
+        skipped,
     )
+
+
+def _simulated(rows: Sequence[PublicDeployment], shelf: Shelf, at: int) -> tuple[float, float]:
+    """Return the times per and to the first token of one of the rows."""
+    row = rows[at]
+    framework, group = row.framework, row.group
+    runtime = f"{framework}@{group}" if is_left_out(framework, group) else framework
+    metrics = simulate(point_of(row, runtime), shelf)
+    assert metrics.tpot_mean_s is not None
+    assert metrics.ttft_mean_s is not None
+    return metrics.tpot_mean_s, metrics.ttft_mean_s
 
 
 def _column(rows: Sequence[PublicDeployment], name: str) -> Floats:
     values = [getattr(row, name) for row in rows]
-    return np.array([np.nan if value is None else value for value in values])
+    return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def summary(predicted: Floats, measured: Floats) -> tuple[float, float, float, float]:

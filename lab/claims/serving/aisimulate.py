@@ -17,6 +17,7 @@ import numpy as np
 from lab.claims.lines import at_most
 from lab.tables.rows import numbers, read_table
 from simulators.core.contract import Check
+from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine.limits import Limits
@@ -50,7 +51,7 @@ TIMES = {"first_admit_ms": SCHEDULED, "first_token_ms": FIRST_TOKEN, "last_token
 
 BASE = {
     "scheduler": "vllm_v1", "chunk_size": 8192, "max_batch": 256, "block_size": 64,
-    "watermark": 0.0, "max_context": 16384, "without": "clocks",
+    "watermark": 0.0, "max_context": 16384, "without": "clocks", "runtime": "graphs",
 }  # fmt: skip
 """Its engine. Its tables hold kernels timed alone, on boards that do not slow down under load."""
 
@@ -156,7 +157,9 @@ def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
 
 def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
     """Return the requests of a run, and the peer's times of each in seconds."""
-    rows = read_table(file, run=run).sort_by("request_id")
+    rows = read_table(file, ("request_id",), run=run).sort_by("request_id")
+    if not rows.num_rows:
+        raise UserError(f"{file.name} has no request of {run}")
     arrival_ms, prompt, output, *times_ms = numbers(
         rows, ("arrival_ms", "input_tokens", "output_tokens", *TIMES)
     ).values()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most
+from lab.claims.lines import absent, at_least, at_most, skipped_lines
 from lab.claims.serving._deployments import (
     METRICS,
     TPOT,
@@ -37,6 +37,7 @@ LIMITS = {
 def checks(reference: Path, rows: str) -> Iterator[Check]:
     """Yield the errors of ours and the peer's over all rows and over kinds of rows."""
     found = predicted(reference, rows)
+    yield from skipped_lines("deployments", found.skipped)
     if not found.kept.any():
         yield absent("deployments", f"{SILICON} has no row that is kept")
         return

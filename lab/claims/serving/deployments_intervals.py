@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import within
+from lab.claims.lines import absent, within
 from lab.claims.serving._deployments import METRICS, predicted
 from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
@@ -21,6 +21,9 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
     """Yield the share of both metrics."""
     found = predicted(reference, rows)
     kept = [row for row in found.rows if not row.excluded]
+    if not kept:
+        yield absent("deployments within intervals", f"{SILICON} has no row that is kept")
+        return
     for metric in METRICS:
         bands = [band_of(row.framework, row.group, metric.lower()) for row in kept]
         low, high = np.array(bands).T

@@ -6,12 +6,13 @@ without it are used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import ratio_line
+from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
 from lab.tables.offline import OFFLINE, Throughput, offline
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible
@@ -25,9 +26,15 @@ LIMITS = {"dense": 14.0, "experts": 25.0}
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of dense models and of mixtures."""
-    rows, shelf = offline(reference), Shelf()
-    ours = np.array([_tokens_per_s(row, shelf) for row in rows])
-    ratio = ours / np.array([row.tokens_per_s for row in rows])
+    shelf, skipped = Shelf(), Counter[str]()
+    answer = evaluated(offline(reference), lambda row: _tokens_per_s(row, shelf), skipped)
+    found = list(answer)
+    yield from skipped_lines("offline", skipped)
+    if not found:
+        yield absent("offline throughput")
+        return
+    rows = [row for row, _ in found]
+    ratio = np.array([ours / row.tokens_per_s for row, ours in found])
     dense = np.array([row.is_dense for row in rows])
     for kind, which in (("dense", dense), ("experts", ~dense)):
         refused = f", {np.isnan(ratio[which]).sum()} not runnable by our account"

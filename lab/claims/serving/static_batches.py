@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import ratio_line
+from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
 from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
-from lab.tables.static_batches import SESSION, STATIC, static_rows
+from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
 from simulators.catalog.model import load_model
 from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
@@ -22,12 +23,21 @@ LIMITS = {"dense": 11.0}
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of dense models and of mixtures."""
-    rows = static_rows(reference)
-    columns, replicas = static_columns(rows)
-    runtimes = [load_runtime(f"{SESSION}@{row.group}") for row in rows]
-    numbers = [numbers_of(*one) for one in zip(runtimes, replicas, strict=True)]
-    predicted_s = np.sum(columns * np.stack(numbers), axis=-1)
-    ratio = np.array([row.measured_s for row in rows]) / predicted_s
+    skipped = Counter[str]()
+    found = list(evaluated(static_rows(reference), _predicted_s, skipped))
+    yield from skipped_lines("static batches", skipped)
+    if not found:
+        yield absent("static batches")
+        return
+    rows = [row for row, _ in found]
+    ratio = np.array([row.measured_s / predicted_s for row, predicted_s in found])
     dense = np.array([load_model(row.model).experts == 0 for row in rows])
     for kind, which in (("dense", dense), ("experts", ~dense)):
         yield ratio_line(f"static batches, {kind}", ratio[which], LIMITS.get(kind))
+
+
+def _predicted_s(row: StaticBatch) -> float:
+    """Return our time of a batch, its group left out of the fit."""
+    columns, [replica] = static_columns([row])
+    numbers = numbers_of(load_runtime(f"{SESSION}@{row.group}"), replica)
+    return float(np.sum(columns[0] * numbers))

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lab.claims.lines import absent
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
-from lab.tables.rows import numbers, read_table, words
+from lab.tables.rows import numbers, read_records, read_table, words
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import Requests
@@ -68,11 +69,15 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
     """
     prices: dict[str, OpTable] = {}
-    for outcome in read_table(reference / OUTCOMES).to_pylist():
+    for outcome in read_records(reference / OUTCOMES):
         name, key = outcome["config_id"], outcome["table_key"]
         if key not in prices:
             prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
-        rows = read_table(reference / REQUESTS, config_id=name).sort_by("request_id")
+        rows = read_table(reference / REQUESTS, ("request_id",), config_id=name)
+        if not rows.num_rows:
+            yield absent(f"vidur {name}", "absent: its requests")
+            continue
+        rows = rows.sort_by("request_id")
         theirs = numbers(rows, (*TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
         state = _replayed(outcome, theirs, prices[key])
         yield _run_check(outcome, theirs, state)

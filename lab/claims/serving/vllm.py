@@ -12,6 +12,7 @@ the groups of ranks share one, so that run is shown and not judged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most
+from lab.claims.lines import absent, at_most, evaluated, skipped_lines
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
-from lab.tables.rows import read_table
+from lab.tables.rows import read_records, read_table, require
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
@@ -38,6 +39,7 @@ NEEDS = REQUESTS, RUNS = (
     "serving_modern/vllm_requests.parquet",
     "serving_modern/vllm_runs_meta.parquet",
 )
+COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 LIMIT = 0.08
 """What is asked of dense models: of the mean TTFT, the median TPOT and the throughput."""
@@ -45,7 +47,7 @@ LIMIT = 0.08
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of mean TTFT, median TPOT and throughput of each run of a known model."""
-    for run in read_table(reference / RUNS).to_pylist():
+    for run in read_records(reference / RUNS):
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             yield absent(f"vllm {run['run']}", "not modelled")
             continue
@@ -53,12 +55,18 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         if len(rows) == 0:
             yield absent(f"vllm {run['run']}", "absent: its requests")
             continue
-        yield from _run_checks(run, rows.sort_by("queued_s").to_pydict())
+        require(rows, COLUMNS, REQUESTS)
+        column = {
+            name: np.array(values) for name, values in rows.sort_by("queued_s").to_pydict().items()
+        }
+        skipped = Counter[str]()
+        for _, lines in evaluated([(run, column)], lambda both: list(_run_checks(*both)), skipped):
+            yield from lines
+        yield from skipped_lines(f"vllm {run['run']}", skipped)
 
 
-def _run_checks(run: Mapping[str, Any], rows: Mapping[str, list[Any]]) -> Iterator[Check]:
+def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the errors of one run; TTFT counts from when the engine had the request."""
-    column = {name: np.array(values) for name, values in rows.items()}
     queued = column["queued_s"]
     lengths = column["input_toks"], column["output_toks"]
     asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))

@@ -68,7 +68,8 @@ def _mixed(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
     new, past, decodes, keys, cut, time_us = numbers(
         table, ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "tp", "time_us")
     ).values()
-    heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64).T / cut
+    heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64)
+    heads = heads.reshape(-1, 2).T / cut
     sizes = {
         "batch_size": np.where(new > 0, 1.0, 0.0), "isl": new, "step": past,
         "num_heads": heads[0], "num_key_value_heads": heads[1],
@@ -88,7 +89,11 @@ def _chunks(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
     if not path.is_file():
         return
     table = read_table(
-        path, gpu=CHUNK_GPUS[gpu], is_prefill=kernel == "prefill", is_mixed_batch=False
+        path,
+        (f"attn_{kernel}_ms",),
+        gpu=CHUNK_GPUS[gpu],
+        is_prefill=kernel == "prefill",
+        is_mixed_batch=False,
     )
     known = np.array([model.startswith(KNOWN) for model in words(table, "model").tolist()], bool)
     timed_rows = table.filter(pa.array(known)).filter(pc.field(f"attn_{kernel}_ms") > 0.0)
@@ -101,7 +106,9 @@ def _chunks(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
 def _points(reference: Path, gpu: str, kernel: str) -> Iterator[Rows]:
     """Yield decode points of VIDUR's first A100 profile, of a model with a key head per head."""
     if gpu in POINT_GPUS and kernel == "decode" and (reference / POINTS).is_file():
-        yield _series(read_table(reference / POINTS), gpu, kernel)
+        points = read_table(reference / POINTS, ("backend",))
+        if points.num_rows:
+            yield _series(points, gpu, kernel)
 
 
 def _series(table: pa.Table, gpu: str, kernel: str) -> Rows:

@@ -1,0 +1,104 @@
+"""Claims on any part of the measured data: what cannot be judged is a line, not a traceback."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from lab.tables.rows import evenly
+from simulators.core.calibration import reference_folder
+from sweeper.commands import validate
+
+ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving")
+ROWS = 24
+"""Of a table that is kept; the others are left out at random."""
+
+SIMULATED = 3
+"""The same, where a row is a whole run of an engine."""
+
+QUICK = [(room, seed) for room in ROOMS for seed in range(3)]
+MORE = [(room, seed) for room in ROOMS for seed in range(3, 40)]
+
+REFERENCE = reference_folder()
+pytestmark = pytest.mark.skipif(
+    REFERENCE is None or not REFERENCE.is_dir(), reason="there is no measured data"
+)
+
+
+@pytest.mark.parametrize(("room", "seed"), QUICK)
+def test_claims_on_a_part_of_the_tables(room: str, seed: int, tmp_path: Path) -> None:
+    _judge(room, seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("room", "seed"), MORE)
+def test_claims_on_more_parts_of_the_tables(room: str, seed: int, tmp_path: Path) -> None:
+    _judge(room, seed, tmp_path)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_claims_on_an_empty_folder(room: str, tmp_path: Path) -> None:
+    _judged(room, tmp_path)
+
+
+def _judge(room: str, seed: int, folder: Path) -> None:
+    _part_of_the_reference(folder, np.random.default_rng([seed, ROOMS.index(room)]))
+    _judged(room, folder)
+
+
+def _judged(room: str, folder: Path) -> None:
+    checks = validate.run(room, str(folder), "all")
+    assert checks
+    assert all(check.note for check in checks if check.value is None)
+    assert not any(check.value is not None and np.isnan(check.value) for check in checks)
+
+
+def _part_of_the_reference(folder: Path, draw: np.random.Generator) -> None:
+    """Make a folder with some of the tables, and of each some rows, perhaps none."""
+    assert REFERENCE is not None
+    kept = draw.uniform(0.3, 1.0)
+    for source in sorted(file for file in REFERENCE.rglob("*") if file.is_file()):
+        if draw.random() > kept:
+            continue
+        target = folder / source.relative_to(REFERENCE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix in (".parquet", ".csv"):
+            _thin(source, target, draw)
+        else:
+            target.symlink_to(source)
+
+
+def _thin(source: Path, target: Path, draw: np.random.Generator) -> None:
+    table = _table(source)
+    most = SIMULATED if source.parent.name in ("serving_measured", "serving") else ROWS
+    count = int(draw.choice([0, 1, most], p=[0.05, 0.1, 0.85]))
+    rows = np.sort(draw.permutation(table.num_rows)[:count])
+    table = table.take(rows)
+    if draw.random() < 0.05:
+        table = table.remove_column(int(draw.integers(table.num_columns)))
+    if source.suffix == ".csv":
+        pyarrow.csv.write_csv(table, target)
+    else:
+        pyarrow.parquet.write_table(table, target)
+
+
+@pytest.fixture(autouse=True)
+def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a claim spends on a search is of no matter here."""
+    for name in ("timeloop_mapper", "timeloop_exercise"):
+        module = next(m for m in validate.claims("dataflow") if Path(str(m.__file__)).stem == name)
+        monkeypatch.setattr(module, "EVALUATIONS", 200)
+
+
+@functools.cache
+def _table(source: Path) -> pa.Table:
+    if source.suffix == ".csv":
+        return pyarrow.csv.read_csv(source)
+    table = pyarrow.parquet.read_table(source)
+    return table.take(evenly(table.num_rows, 2000))
