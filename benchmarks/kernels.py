@@ -1,4 +1,4 @@
-"""Kernel predictions per CPU-second, in batches: `python -m benchmarks.kernels [--json]`.
+"""Compute predictions per CPU-second, in batches: `python -m benchmarks.kernels [--json]`.
 
 The neural peer answers 60 to 490 kernels a second, one at a time; the tile model's first form in
 numpy 218,000 products.
@@ -17,21 +17,20 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from simulators.kernels.energy import power_w
-from simulators.kernels.families.auxiliary_kernels import (
-    CausalConvolution,
-    EncoderAttention,
-    Quantisation,
-    StateUpdate,
-)
-from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.price import Kernel, price
+from simulators.kernels.price import price
 from simulators.workload.operators import (
     Attention,
+    CausalConvolution,
+    Compute,
+    Convolution,
     Elementwise,
     Embedding,
+    EncoderAttention,
     Gemm,
     GroupedGemm,
     Norm,
+    Quantisation,
+    StateUpdate,
 )
 
 ROWS = 200_000
@@ -49,7 +48,7 @@ def main() -> None:
     print_checks([*found, _metered()], as_json=chosen.json)
 
 
-def _cases() -> list[tuple[str, str, Kernel, float]]:
+def _cases() -> list[tuple[str, str, Compute, float]]:
     draw = np.random.default_rng(np.random.SeedSequence(0))
 
     def sizes(most: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -82,9 +81,10 @@ def _cases() -> list[tuple[str, str, Kernel, float]]:
     heads = Gemm(name="heads", m=m, n=512.0, k=128.0, batch=16.0, dtype="bf16")
     latent = Attention(
         name="latent", phase="decode", requests=tokens, query_tokens=tokens, pairs=tokens * past,
-        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, dtype="bf16",
+        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, latent=True,
+        dtype="bf16",
     )  # fmt: skip
-    sides: dict[str, Kernel] = {
+    sides: dict[str, Compute] = {
         "state convolution": CausalConvolution(
             name="c", phase="prefill", requests=m, tokens=m * tokens, channels=8192.0
         ),
@@ -119,7 +119,7 @@ def _cases() -> list[tuple[str, str, Kernel, float]]:
     ]  # fmt: skip
 
 
-def _timed(name: str, gpu_name: str, operator: Kernel, bar: float) -> Check:
+def _timed(name: str, gpu_name: str, operator: Compute, bar: float) -> Check:
     """Return the median rate of some runs, compilation left out."""
     gpu = load_gpu(gpu_name)
     return _rate(name, gpu_name, lambda: price(operator, gpu), bar)

@@ -17,6 +17,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
@@ -84,6 +85,8 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
+    if point.accelerator != NOTHING:
+        raise UserError(f"no engine runs on accelerator '{point.accelerator}', only on GPUs")
     _check_what_if(point)
     if point.block_size not in sheet.block_sizes:
         raise UserError(

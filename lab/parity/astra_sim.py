@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.tables.rows import read_records
-from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import PLAN, request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.collectives.uncontended import uncontended_ns
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 
@@ -54,13 +54,10 @@ def read_runs(reference: Path) -> Runs:
 
 
 def analytic_ns(runs: Runs) -> NDArray[np.int64]:
-    """Return what the phase model says of every run."""
-    out, requests = np.zeros(len(runs.plans), np.int64), runs.requests.copy()
+    """Return what every run takes without contention."""
+    requests = runs.requests.copy()
     requests[:, PLAN] = np.arange(len(runs.plans))
-    whole = np.stack([p.whole for p in runs.plans])
-    rates = np.stack([p.rates for p in runs.plans])
-    collectives_ns(requests, runs.memory_bytes_per_s, whole, rates, out)
-    return out
+    return uncontended_ns(runs.plans, requests, runs.memory_bytes_per_s)
 
 
 def event_ns(runs: Runs) -> NDArray[np.int64]:

@@ -47,9 +47,8 @@ def explained(
         ]  # fmt: skip
     chunk = at.chunk_bytes(request, plan.ranks)
     phases = at.phases_of(
-        plan.whole[:, blocks.RANKS], int(request[at.OP]), chunk,
-        baseline=bool(request[at.BASELINE]),
-    )  # fmt: skip
+        plan.whole, int(request[at.OP]), chunk, baseline=bool(request[at.BASELINE])
+    )
     endpoint_ns, chunks = int(request[at.ENDPOINT_NS]), at.chunks_of(request, plan.ranks)
     alone_ns = [
         phase_ns(op, payload, plan.whole[d], plan.rates[d], endpoint_ns, memory_bytes_per_s)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from simulators.collectives.algorithms import COLLECTIVES, IMPOSSIBLE
 from simulators.collectives.batch import Rows
 from simulators.collectives.closed.hierarchy import measured_s
-from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import BASELINE, OP
 from simulators.collectives.closed.traffic import (
     BUSY_NS,
@@ -32,11 +31,13 @@ from simulators.collectives.closed.traffic import (
     traffic,
 )
 from simulators.collectives.events.run import Report, has_event_model, simulate
+from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.explain import explained
 from simulators.collectives.measured import GROWTH, NETWORKS
 from simulators.collectives.topologies.blocks import MAX_DIMENSIONS, RANKS
 from simulators.collectives.topologies.plan import NS, Plan
 from simulators.collectives.topologies.topology import file_behind
+from simulators.collectives.uncontended import uncontended_ns
 from simulators.core.columns import outcome
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible
@@ -45,8 +46,8 @@ from simulators.core.levels import EXTRAPOLATED, MEASURED, UNMODELLED, shares_of
 from simulators.core.rules import check_batch
 
 Columns = dict[str, NDArray[Any]]
-EVENTFUL = ("event", "flow")
-"""Fidelities of the event loop: links that serve in turn, links that are shared."""
+EVENTFUL = {"event": IN_TURN, "flow": SHARED}
+"""Fidelities of the event loop, and how messages meet on links there."""
 FIDELITIES = ("analytic", *EVENTFUL, "measured")
 ORDERS = ("bandwidth_aware", "baseline")
 UTILISATIONS = tuple(f"utilisation_{d + 1}" for d in range(MAX_DIMENSIONS))
@@ -134,7 +135,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 3
+    version: int = 4
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
@@ -216,11 +217,7 @@ def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
 def _analytic(rows: Rows, reasons: NDArray[Any], out: Columns) -> None:
     """Time the rows that ask for the phase model."""
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (reasons == ""))
-    taken = np.zeros(where.size, np.int64)
-    collectives_ns(
-        rows.requests[where], rows.memory_bytes_per_s[where], rows.stacked("whole"),
-        rows.stacked("rates"), taken,
-    )  # fmt: skip
+    taken = uncontended_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
     impossible = taken == IMPOSSIBLE
     for i in where[impossible]:
         reasons[i] = _why_not(rows, int(i))
@@ -237,7 +234,7 @@ def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> No
         key = request.tobytes() + np.float64(memory).tobytes()
         if key not in done:
             if has_event_model(plan, int(request[OP]), baseline=bool(request[BASELINE])):
-                done[key] = _simulated(plan, request, memory, is_fair=fidelity == "flow")
+                done[key] = _simulated(plan, request, memory, EVENTFUL[fidelity])
             else:
                 done[key] = _why_not(rows, int(i))
         found = done[key]
@@ -250,11 +247,11 @@ def _event(rows: Rows, fidelity: str, reasons: NDArray[Any], out: Columns) -> No
 
 
 def _simulated(
-    plan: Plan, request: NDArray[np.int64], memory_bytes_per_s: float, *, is_fair: bool
+    plan: Plan, request: NDArray[np.int64], memory_bytes_per_s: float, mode: int
 ) -> Report | str:
     """Return a run's report, or why there is none."""
     try:
-        report = simulate(plan, request, memory_bytes_per_s, is_fair=is_fair)
+        report = simulate(plan, request, memory_bytes_per_s, mode=mode)
     except Infeasible as verdict:
         return str(verdict)
     if report.unfinished:
@@ -306,6 +303,5 @@ def _why_not(rows: Rows, row: int) -> str:
     words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)
     return "no_such_algorithm: {} cannot do {} on {}; ".format(*words) + (
         "halving_doubling and double_binary_tree need powers of two and do no all_to_all, "
-        "in_network needs a switch; a double binary tree does an all_reduce of the outermost "
-        "dimension, or of each in the baseline order"
+        "in_network needs a switch; a double binary tree does all_reduces alone"
     )

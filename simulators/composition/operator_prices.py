@@ -24,11 +24,7 @@ from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.price import (
-    is_timed_as_layer,
-    price,
-    roofline_s,
-)
+from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -60,7 +56,7 @@ class Row:
     """One operator or message of a stage: all its repetitions on one GPU."""
 
     operator: Operator
-    part: str  # of an iteration: tokens, prefill_attention, decode_attention, collective, send_recv
+    part: str  # of an iteration: tokens, prefill_attention, ... as in `price.py`
     seconds: Column
     joules: Column
     lo_s: Column  # the 90 % interval
@@ -96,6 +92,14 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
         for operator in operators
         if operator.repeat and operator.name not in inside
     ]
+
+
+def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
+    """Say whether the replica's library has a kernel for the mixed attention among operators."""
+    mixed = [o for o in operators if isinstance(o, Attention) and o.phase == "mixed"]
+    if replica.accelerator or not mixed:
+        return False
+    return all(is_fitted(one, replica.gpu, replica.library) for one in mixed)
 
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:

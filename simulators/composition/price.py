@@ -7,6 +7,7 @@ tabulate them one by one:
     tokens_s              the number of tokens, and the rows of logits
     prefill_attention_s   the four prefill sums
     decode_attention_s    decodes and the keys they read
+    mixed_attention_s     all of these, in the place of both where one kernel runs both
     collective_s          the number of tokens
     send_recv_s           the number of tokens
     launch_s              sequences; under a runtime without CUDA graphs, everything
@@ -34,11 +35,15 @@ from simulators.composition.evidence_shares import (
     summed,
 )
 from simulators.composition.intervals import HalfWidths, half_widths_of
-from simulators.composition.operator_prices import Row, compute_rows, message_rows
+from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
 from simulators.core.levels import Shares
 from simulators.kernels.energy import resting_w
-from simulators.workload.llm.attention import decode_operators, prefill_operators
+from simulators.workload.llm.attention import (
+    decode_operators,
+    mixed_operators,
+    prefill_operators,
+)
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
@@ -50,7 +55,7 @@ from simulators.workload.llm.transformer import (
 )
 from simulators.workload.operators import Column
 
-COMPUTED = ("tokens", "prefill_attention", "decode_attention")
+COMPUTED = ("tokens", "prefill_attention", "decode_attention", "mixed_attention")
 PARTS = (*COMPUTED, "collective", "send_recv")
 OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in COMPUTED))
 """What adds up over layers; the message to the next stage and launches belong to the stage."""
@@ -70,12 +75,14 @@ class Iteration:
     tokens_s: Column
     prefill_attention_s: Column
     decode_attention_s: Column
+    mixed_attention_s: Column
     collective_s: Column
     send_recv_s: Column
     launch_s: Column
     tokens_j: Column  # the joules of the part of the same name
     prefill_attention_j: Column
     decode_attention_j: Column
+    mixed_attention_j: Column
     waiting_w: float  # of all GPUs of the stage during messages and launches
     waits_level: int  # what launches rest on
     rows: Sequence[Row] = ()  # of all kernels and messages, where they were priced one by one
@@ -103,6 +110,7 @@ class Iteration:
             self.tokens_s
             + self.prefill_attention_s
             + self.decode_attention_s
+            + self.mixed_attention_s
             + self.collective_s
             + self.send_recv_s
         )
@@ -117,6 +125,7 @@ class Iteration:
         """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
         waiting_s = self.collective_s + self.send_recv_s + self.launch_s
         computing_j = self.tokens_j + self.prefill_attention_j + self.decode_attention_j
+        computing_j = computing_j + self.mixed_attention_j
         return computing_j + self.waiting_w * waiting_s
 
 
@@ -207,12 +216,20 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
     ends = logits_collectives(shard, logits)
     prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
+    chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
+    mixed = mixed_operators(shard, some) if replica.unified else ()
+    if is_one_launch(mixed, replica):
+        both = np.minimum(chunks, decodes)
+        chunks, decodes = (np.where(both > 0.0, 0.0, number) for number in (chunks, decodes))
+    else:
+        mixed = ()
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
         ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
         ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
-        ("prefill_attention", step.prefill_tokens, lambda n: compute_rows(prefill, replica, n)),
-        ("decode_attention", step.decodes, lambda name: compute_rows(decode, replica, name)),
+        ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
+        ("decode_attention", decodes, lambda name: compute_rows(decode, replica, name)),
+        ("mixed_attention", both, lambda name: compute_rows(mixed, replica, name)),
         ("collective", step.tokens, lambda name: message_rows(sums, replica, name)),
         ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
     )

@@ -221,6 +221,7 @@ class Replica:
     overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
     effects: Effects = EVERYTHING
     accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
+    unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
 
     @property
     def library(self) -> str:

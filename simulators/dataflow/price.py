@@ -1,7 +1,7 @@
 """An accelerator prices operators, so that composition can run a model on it as on a GPU.
 
-Products and attention are mapped; norms, pointwise chains and embeddings stream through the
-outermost level. Numbers have the widths of the accelerator's own words, whatever an operator says.
+Products and attention are mapped; everything else streams through the outermost level. Numbers
+have the widths of the accelerator's own words, whatever an operator says.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from simulators.dataflow.search.mapper import find
 from simulators.dataflow.search.named_dataflows import ANY, hints_for
 from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
+    STATE_CHUNK,
     Attention,
+    CausalConvolution,
     Column,
     Compute,
     Elementwise,
     Embedding,
+    EncoderAttention,
     Gemm,
     GroupedGemm,
     Norm,
+    Quantisation,
+    StateUpdate,
 )
 
 EVALUATIONS = 20_000
@@ -65,7 +70,7 @@ def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
         rows = math.ceil(_number(operator.tokens, name) * operator.top_k / operator.experts)
         n, k = _whole(operator.n, name), _whole(operator.k, name)
         layers = [(matmul(name, n=max(1, rows), c=k, m=n), operator.experts)]
-    elif isinstance(operator, Attention):
+    elif isinstance(operator, Attention | EncoderAttention):
         layers = _attention(operator)
     else:
         return _streamed(operator, accelerator)
@@ -76,27 +81,25 @@ def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
     )
 
 
-def _attention(operator: Attention) -> list[tuple[Layer, int]]:
+def _attention(operator: Attention | EncoderAttention) -> list[tuple[Layer, int]]:
     """Return two chained batched products per request, of the mean sizes of the batch."""
-    requests = _whole(operator.requests, operator.name)
-    new = max(1, round(_number(operator.query_tokens, operator.name) / requests))
-    seen = max(1, round(_number(operator.pairs, operator.name) / requests / new))
-    heads, size = int(operator.heads), int(operator.head_dim)
+    name = operator.name
+    requests = _whole(operator.requests, name)
+    if isinstance(operator, EncoderAttention):
+        new = seen = max(1, round(_number(operator.tokens, name) / requests))
+    else:
+        new = max(1, round(_number(operator.query_tokens, name) / requests))
+        seen = max(1, round(_number(operator.pairs, name) / requests / new))
+    heads, size = int(_number(operator.heads, name)), int(_number(operator.head_dim, name))
     return [
         (bmm("scores", b=heads, n=new, c=size, m=seen), requests),
         (bmm("context", b=heads, n=new, c=seen, m=size), requests),
     ]
 
 
-def _streamed(operator: Norm | Elementwise | Embedding, accelerator: str) -> Cost:
+def _streamed(operator: Compute, accelerator: str) -> Cost:
     """Return the time and energy of reading and writing through the outermost level."""
-    if isinstance(operator, Elementwise):
-        elements = _number(operator.elements, operator.name)
-        reads, writes = elements * operator.reads, elements * operator.writes
-    else:
-        reads = writes = _number(operator.rows, operator.name) * _number(
-            operator.cols, operator.name
-        )
+    reads, writes = _moved(operator)
     found = load_accelerator(accelerator)
     machine, dram = machine_of(found), found.levels[0]
     read_rate, write_rate, shared_rate = (float(rate) for rate in machine.rates[0, :3])
@@ -106,6 +109,27 @@ def _streamed(operator: Norm | Elementwise | Embedding, accelerator: str) -> Cos
         operator.repeat * cycles / found.clock_hz,
         operator.repeat * float(energy_pj) / dram.block_words / PJ_PER_J,
     )
+
+
+def _moved(operator: Compute) -> tuple[float, float]:
+    """Return how many numbers an operator reads and writes; states pass once a chunk or token."""
+
+    def product(*sizes: Column) -> float:
+        return math.prod(_number(size, operator.name) for size in sizes)
+
+    if isinstance(operator, Elementwise):
+        elements = product(operator.elements)
+        return elements * operator.reads, elements * operator.writes
+    if isinstance(operator, CausalConvolution):
+        numbers = product(operator.tokens, operator.channels)
+    elif isinstance(operator, StateUpdate):
+        tokens = product(operator.tokens)
+        passes = tokens if operator.phase == "decode" else tokens / STATE_CHUNK
+        numbers = passes * product(operator.value_heads, operator.key_dim, operator.value_dim)
+    else:
+        assert isinstance(operator, Norm | Embedding | Quantisation), "products are mapped"
+        numbers = product(operator.rows, operator.cols)
+    return numbers, numbers
 
 
 def _version(accelerator: str) -> tuple[str, int]:

@@ -21,9 +21,8 @@ from simulators.graphs.forward import (
     product,
     stream,
 )
-from simulators.kernels.price import Kernel
 from simulators.workload.graphs.graph import PRODUCTS, Graph, Node
-from simulators.workload.operators import Attention, Gemm
+from simulators.workload.operators import Attention, Compute, Gemm
 from simulators.workload.precision import BYTES
 
 READ_WRITE: Moved = (1.0, 1.0)
@@ -63,13 +62,13 @@ def backward_launches(graph: Graph, dtype: str) -> tuple[Launch, ...]:
     )
 
 
-def _paced(node: Node, kernels: tuple[Kernel, ...]) -> Iterator[tuple[Kernel, str]]:
+def _paced(node: Node, kernels: tuple[Compute, ...]) -> Iterator[tuple[Compute, str]]:
     """Yield kernels of a derivative with their paces."""
     paces = DEPTHWISE[1:] if node.is_depthwise else ()
     return zip(kernels, (*paces, *("" for _ in kernels)), strict=False)
 
 
-def _sums(graph: Graph, readers: tuple[int, ...], node: Node, dtype: str) -> Iterator[Kernel]:
+def _sums(graph: Graph, readers: tuple[int, ...], node: Node, dtype: str) -> Iterator[Compute]:
     """Yield a sum for each reader beyond the first; slices are put together, not summed."""
     if node.kind not in ("input", "weight"):
         whole = [r for r in readers if graph.nodes[r].kind != "part"]
@@ -77,7 +76,7 @@ def _sums(graph: Graph, readers: tuple[int, ...], node: Node, dtype: str) -> Ite
             yield stream(float(node.numbers), BINARY, dtype)
 
 
-def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, ...]:
+def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
     """Return the kernels of one operator's derivative."""
     kind, size = node.kind, float(node.numbers)
     if kind in PRODUCTS:
@@ -99,7 +98,7 @@ def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, ...]:
     return tuple(stream(size, each, dtype) for each in moved)
 
 
-def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Kernel]:
+def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Compute]:
     """Yield a product for each factor that has a gradient, and its sum where it was broadcast."""
     for source in node.inputs:
         factor = graph.nodes[source]
@@ -109,7 +108,7 @@ def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Kernel]:
                 yield stream(float(node.numbers), (1.0, 0.0), dtype)
 
 
-def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, ...]:
+def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
     """Return the products for the gradients of both factors, and the sum for a bias."""
     forward = product(graph, node, dtype)
     if isinstance(forward, Attention):
@@ -120,8 +119,8 @@ def _product_derivative(graph: Graph, node: Node, dtype: str) -> tuple[Kernel, .
         if node.kind == "matmul":
             batch = float(math.prod(node.shape[:-2]))
             m /= batch
-        of_input: Kernel = gemm(node.name, m, k, n, batch, dtype)
-        of_weight: Kernel = gemm(node.name, k, n, m, batch, dtype)
+        of_input: Compute = gemm(node.name, m, k, n, batch, dtype)
+        of_weight: Compute = gemm(node.name, k, n, m, batch, dtype)
         if node.kind == "linear":
             of_weight = gemm(node.name, n, k, m, batch, dtype)
     else:

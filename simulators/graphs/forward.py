@@ -12,10 +12,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.price import Kernel
 from simulators.workload.graphs.graph import PRODUCTS, TABLES, VIEWS, Graph, Node, Shape
-from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, GroupedGemm, Norm
+from simulators.workload.operators import (
+    Attention,
+    Compute,
+    Convolution,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
 from simulators.workload.precision import BYTES
 
 INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
@@ -32,7 +39,7 @@ Moved = tuple[float, float]
 class Launch:
     """A kernel, how often it runs, and the node it belongs to."""
 
-    kernel: Kernel
+    kernel: Compute
     repeat: int
     node: str
     phase: str = INFERENCE
@@ -80,7 +87,7 @@ def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> Elementw
     return Elementwise(name=name or "pointwise", elements=elements, reads=inputs, dtype=dtype)
 
 
-def product(graph: Graph, node: Node, dtype: str) -> Kernel:
+def product(graph: Graph, node: Node, dtype: str) -> Compute:
     """Return the kernel of a matrix product, attention or convolution."""
     if node.kind == "linear":
         n = node.shape[-1]
@@ -113,7 +120,7 @@ def _stays_alone(node: Node) -> bool:
     return node.kind in PRODUCTS or node.kind in TABLES
 
 
-def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[Kernel, ...]:
+def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[Compute, ...]:
     """Return what one operator's forward pass launches."""
     kind, size = node.kind, float(node.numbers)
     if kind in VIEWS or (kind == "dropout" and not training):
@@ -168,7 +175,7 @@ def _attention(graph: Graph, node: Node, dtype: str) -> Attention:
     )  # fmt: skip
 
 
-def _convolution(graph: Graph, node: Node, dtype: str) -> Kernel:
+def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
     """Return a convolution's kernel; with one filter per channel it streams, at its own pace."""
     batch, _, *sides = graph.shape(node)
     filters, depth, kernel, _ = node.weights[0]

@@ -23,9 +23,9 @@ from simulators.evidence.lookup import BEST
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, Launch, forward_launches
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.price import Kernel, Level, price
+from simulators.kernels.price import Level, price
 from simulators.workload.graphs.graph import Graph
-from simulators.workload.operators import Elementwise, Gemm
+from simulators.workload.operators import Compute, Elementwise, Gemm
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -216,7 +216,7 @@ def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> 
     return lo, hi
 
 
-def _alike(kernels: Iterable[Kernel]) -> list[NDArray[np.int64]]:
+def _alike(kernels: Iterable[Compute]) -> list[NDArray[np.int64]]:
     """Return the positions of kernels that one call can price."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, kernel in enumerate(kernels):
@@ -228,12 +228,12 @@ def _alike(kernels: Iterable[Kernel]) -> list[NDArray[np.int64]]:
     return [np.array(where, np.int64) for where in groups.values()]
 
 
-def _columns(kernel: Kernel) -> list[str]:
+def _columns(kernel: Compute) -> list[str]:
     """Return the fields in which kernels that are priced in one call may differ."""
     return [n for n, value in vars(kernel).items() if isinstance(value, float) and n not in SCALARS]
 
 
-def _stacked(kernels: Sequence[Kernel]) -> Kernel:
+def _stacked(kernels: Sequence[Compute]) -> Compute:
     """Return one operator over columns for kernels of one kind."""
     columns: dict[str, Any] = {
         name: np.array([getattr(kernel, name) for kernel in kernels], np.float64)

@@ -23,8 +23,8 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
-from simulators.kernels.price import Kernel, flops, moved_bytes
-from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, Norm
+from simulators.kernels.price import flops, moved_bytes
+from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0
 """Boards are designed so that the matrix units at full rate reach the power limit."""
@@ -53,12 +53,12 @@ class PowerModel:
     limit: float = 1.0  # of the data sheet's, that the board holds
 
 
-def energy_j(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
+def energy_j(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the joules the board draws during one launch that takes `latency_s`."""
     return power_w(operator, gpu, latency_s) * latency_s
 
 
-def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
+def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the mean watts of the board while such launches follow each other, at most its limit.
 
     Raises:
@@ -67,7 +67,7 @@ def power_w(operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
     return modelled_w(power_model_of(gpu), operator, gpu, latency_s)
 
 
-def modelled_w(model: PowerModel, operator: Kernel, gpu: Gpu, latency_s: Floats) -> Floats:
+def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the watts by given numbers."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
     share = model.compute.get(format_of(operator), COMPUTE_SHARE)
@@ -82,7 +82,7 @@ def modelled_w(model: PowerModel, operator: Kernel, gpu: Gpu, latency_s: Floats)
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
 
 
-def format_of(operator: Kernel) -> str:
+def format_of(operator: Compute) -> str:
     """Return the measured format whose multipliers an operator keeps busy.
 
     >>> format_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8", weight_dtype="fp8_block"))

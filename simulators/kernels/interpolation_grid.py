@@ -14,7 +14,7 @@ the grid is kept from falling again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
 from simulators.workload.operators import Attention
+
+Form = Callable[[Attention], Floats]
+"""Seconds of a decode step by a fitted form."""
 
 PACKINGS = (1.0, 8.0, 16.0, 32.0)
 """Query heads per key head that kernels are made for; above the last each head is on its own."""
@@ -32,6 +35,9 @@ LATENT_PACKINGS = (16.0, 32.0, 64.0, 128.0)
 NOMINAL = (1.0, 8.0, 16.0, 32.0, 64.0)
 LATENT_NOMINAL = (16.0, 32.0, 64.0, 128.0, 128.0)
 """Query heads a grid stands for, by packing."""
+
+LATENT_WIDTH = 512.0 + 64.0
+"""Numbers cached per token of latent attention, in every model with it so far."""
 
 STEP = 0.005
 """Files hold log microseconds in steps of half a percent."""
@@ -88,30 +94,45 @@ def grid_lines(knots: GridTable) -> list[str]:
     return lines
 
 
-def interpolated_s(
-    knots: GridTable, attention: Attention, scale: Callable[[Attention], Floats] | None = None
-) -> Floats:
+def interpolated_s(table: GridTable, attention: Attention, here: Form, there: Form) -> Floats:
     """Return the seconds of each row of a decode step; nan where there is no grid for it.
 
+    A grid that stands for other steps than these is moved by what the form says of both: on another
+    GPU, or in latent attention of another width.
+
     Args:
-        knots: the grids.
+        table: the grids.
         attention: rows to price.
-        scale: factor on the time of an operator, where the GPU is not the one that was measured.
+        here: seconds of the form on the GPU asked about.
+        there: and on the one that was measured; `here` again if that is the same.
     """
     found: Floats | None = None
-    for where, rows, pairs, keys in sliced(attention, alone=knots.alone):
+    for where, rows, pairs, keys in sliced(attention, alone=table.alone):
         if found is None:
             found = np.full(rows.shape, np.nan)
-        grid = knots.grids.get(where)
-        if grid is None and where.window:
-            grid = knots.grids.get(Slice(where.head_dim, 0.0, where.packing, where.latent))
-        if grid is not None:
-            if scale is not None:
-                stands_for = nominal(where, grid.shape, attention, alone=knots.alone)
-                grid = rising(grid + np.log(scale(stands_for)))
-            found[rows] = np.exp(_between(grid, np.log2(pairs[rows]), np.log2(keys[rows])))
+        measured = _measured(where, table)
+        if measured is None:
+            continue
+        grid = table.grids[measured]
+        alike = replace(where, head_dim=measured.head_dim)
+        if here is not there or alike != where:
+            asked, timed = (
+                nominal(each, grid.shape, attention, alone=table.alone) for each in (where, alike)
+            )
+            grid = rising(grid + np.log(here(asked) / there(timed)))
+        found[rows] = np.exp(_between(grid, np.log2(pairs[rows]), np.log2(keys[rows])))
     assert found is not None
     return found
+
+
+def _measured(where: Slice, table: GridTable) -> Slice | None:
+    """Return whose grid serves a slice: its own, one without a window, of the nearest latent."""
+    if where in table.grids:
+        return where
+    if (whole := replace(where, window=0.0)) in table.grids:
+        return whole
+    alike = [s for s in table.grids if where.latent and s == replace(where, head_dim=s.head_dim)]
+    return min(alike, key=lambda s: abs(s.head_dim - where.head_dim), default=None)
 
 
 def sliced(
@@ -122,15 +143,10 @@ def sliced(
         np.asarray(x, np.float64)
         for x in (attention.heads, attention.kv_heads, attention.head_dim, attention.window)
     )
-    latent = kv_heads < 1.0
-    packing = np.where(
-        latent,
-        np.searchsorted(LATENT_PACKINGS, heads),
-        np.searchsorted(PACKINGS, heads / kv_heads),
-    )
-    labels = np.stack(
-        [x.reshape(-1) for x in np.broadcast_arrays(head_dim, window, packing, latent)]
-    )
+    latent = attention.latent
+    packings = LATENT_PACKINGS if latent else PACKINGS
+    packing = np.searchsorted(packings, heads if latent else heads / kv_heads)
+    labels = np.stack([x.reshape(-1) for x in np.broadcast_arrays(head_dim, window, packing)])
     requests, kv, geometry = np.broadcast_arrays(
         np.maximum(np.asarray(attention.requests, np.float64), 1.0),
         np.asarray(attention.kv_tokens, np.float64),
@@ -138,9 +154,9 @@ def sliced(
     )
     keys = np.maximum(kv / requests, 1.0)
     kinds = labels if labels.shape[1] == 1 else np.unique(labels, axis=1)
-    for dim, seen, pack, is_latent in kinds.T.tolist():
-        where = Slice(dim, seen, int(pack), bool(is_latent))
-        mine = (head_dim == dim) & (window == seen) & (packing == pack) & (latent == is_latent)
+    for dim, seen, pack in kinds.T.tolist():
+        where = Slice(dim, seen, int(pack), latent)
+        mine = (head_dim == dim) & (window == seen) & (packing == pack)
         pairs = requests * (heads if alone and where.unpacked else np.maximum(kv_heads, 1.0))
         yield where, np.broadcast_to(mine, geometry.shape), pairs, keys
 
@@ -150,7 +166,7 @@ def nominal(where: Slice, shape: tuple[int, ...], like: Attention, *, alone: boo
     heads = (LATENT_NOMINAL if where.latent else NOMINAL)[where.packing]
     pairs, keys = np.meshgrid(np.exp2(np.arange(shape[0])), np.exp2(np.arange(shape[1])))
     requests = (pairs / heads if alone and where.unpacked else pairs).T
-    kv_heads = 576.0 / (2.0 * where.head_dim) if where.latent else 1.0
+    kv_heads = LATENT_WIDTH / (2.0 * where.head_dim) if where.latent else 1.0
     kv_tokens = requests * keys.T
     return Attention(
         name="knots",
@@ -162,6 +178,7 @@ def nominal(where: Slice, shape: tuple[int, ...], like: Attention, *, alone: boo
         heads=heads,
         kv_heads=kv_heads,
         head_dim=where.head_dim,
+        latent=where.latent,
         dtype=like.dtype,
         kv_dtype=like.kv_dtype,
         window=where.window,

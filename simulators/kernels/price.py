@@ -27,28 +27,25 @@ from simulators.kernels.families import (
     pointwise,
     row_reductions,
 )
-from simulators.kernels.families.auxiliary_kernels import (
-    CausalConvolution,
-    EncoderAttention,
-    Quantisation,
-    StateUpdate,
-)
-from simulators.kernels.families.convolution import Convolution
 from simulators.kernels.families.family import Family, Flags
 from simulators.kernels.levels import profile_of
 from simulators.kernels.profile import Profile, TensorRates
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import (
     Attention,
+    CausalConvolution,
     Compute,
+    Convolution,
     Elementwise,
     Embedding,
+    EncoderAttention,
     Gemm,
     GroupedGemm,
     Norm,
+    Quantisation,
+    StateUpdate,
 )
 
-Kernel = Compute | Convolution | CausalConvolution | StateUpdate | Quantisation | EncoderAttention
 Level = str | Profile
 """A level of information, or what is known of a GPU as a caller's own profile says."""
 
@@ -88,7 +85,7 @@ class Priced:
 
 
 def price(
-    operator: Kernel, gpu: Gpu, level: Level = BEST, framework: str = DEFAULT_FRAMEWORK
+    operator: Compute, gpu: Gpu, level: Level = BEST, framework: str = DEFAULT_FRAMEWORK
 ) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
@@ -105,7 +102,13 @@ def price(
     return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
 
 
-def price_call(operator: Kernel, gpu: Gpu, level: Level = BEST) -> Priced:
+def is_fitted(operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK) -> bool:
+    """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
+    profile = profile_of(gpu, BEST, framework)
+    return FAMILIES[type(operator)].entry(operator, gpu, profile) is not None
+
+
+def price_call(operator: Compute, gpu: Gpu, level: Level = BEST) -> Priced:
     """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
 
     Raises:
@@ -115,7 +118,7 @@ def price_call(operator: Kernel, gpu: Gpu, level: Level = BEST) -> Priced:
     return _priced(operator, gpu, profile, call_seconds(operator, gpu, profile))
 
 
-def call_seconds(operator: Kernel, gpu: Gpu, profile: Profile) -> Floats:
+def call_seconds(operator: Compute, gpu: Gpu, profile: Profile) -> Floats:
     """Return the time of a call timed alone, with the rates of a given profile."""
     family = FAMILIES[type(operator)]
     seconds = family.seconds(operator, gpu, profile)
@@ -125,17 +128,17 @@ def call_seconds(operator: Kernel, gpu: Gpu, profile: Profile) -> Floats:
     return four_norm(seconds + ramp_s, dispatch_s)
 
 
-def flops(operator: Kernel) -> Floats:
+def flops(operator: Compute) -> Floats:
     """Return the arithmetic an operator is asked for, without padding."""
     return FAMILIES[type(operator)].flops(operator)
 
 
-def moved_bytes(operator: Kernel) -> Floats:
+def moved_bytes(operator: Compute) -> Floats:
     """Return the bytes an operator must move at least."""
     return FAMILIES[type(operator)].moved_bytes(operator)
 
 
-def roofline_s(operator: Kernel, gpu: Gpu) -> Floats:
+def roofline_s(operator: Compute, gpu: Gpu) -> Floats:
     """Return the least time the data sheet allows."""
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
@@ -158,14 +161,14 @@ def _profile(gpu: Gpu, level: Level, framework: str) -> Profile:
     return level if isinstance(level, Profile) else profile_of(gpu, level, framework)
 
 
-def _is_empty(operator: Kernel) -> Flags:
+def _is_empty(operator: Compute) -> Flags:
     """Say where there is nothing to do, and so nothing to launch."""
     if isinstance(operator, (Gemm, GroupedGemm, Attention)):
         return np.asarray(flops(operator) <= 0.0)
     return np.asarray(moved_bytes(operator) <= 0.0)
 
 
-def _priced(operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
+def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
     """Add the interval, by the operator's own fit or its class, and what is known of its origin."""
     family = FAMILIES[type(operator)]
     latency_s = np.asarray(latency_s, np.float64)
@@ -186,7 +189,7 @@ def _priced(operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats) -> 
 
 
 def _interval_of_classes(
-    operator: Kernel, gpu: Gpu, profile: Profile, latency_s: Floats
+    operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats
 ) -> tuple[Floats, Floats]:
     """Return both ends by the band of each row's class."""
     classes = np.asarray(FAMILIES[type(operator)].classes(operator, gpu, profile))

@@ -7,7 +7,7 @@ make what-if devices of real ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,23 @@ from simulators.core.levels import shares_of
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK, FRAMEWORKS, LEVELS, files_behind
 from simulators.kernels.energy import power_w
-from simulators.kernels.families.auxiliary_kernels import (
+from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
+from simulators.kernels.interpolation_grid import LATENT_WIDTH
+from simulators.kernels.price import Priced, flops, moved_bytes, price, price_call, warm_up
+from simulators.workload.operators import (
+    Attention,
     CausalConvolution,
+    Compute,
+    Convolution,
+    Elementwise,
+    Embedding,
     EncoderAttention,
+    Gemm,
+    GroupedGemm,
+    Norm,
     Quantisation,
     StateUpdate,
 )
-from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.price import (
-    Kernel,
-    Priced,
-    flops,
-    moved_bytes,
-    price,
-    price_call,
-    warm_up,
-)
-from simulators.workload.operators import Attention, Elementwise, Embedding, Gemm, GroupedGemm, Norm
 from simulators.workload.precision import BYTES, PRECISIONS
 
 Columns = Mapping[str, Floats]
@@ -54,10 +54,10 @@ class Op:
     """An operator that points may name."""
 
     sizes: tuple[str, ...]  # those it has; each must be positive
-    build: Callable[[str, Group, Columns], Kernel]
+    build: Callable[[str, Group, Columns], Compute]
 
 
-def _product(op: str, group: Group, sizes: Columns) -> Kernel:
+def _product(op: str, group: Group, sizes: Columns) -> Compute:
     batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
     return Gemm(
         name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=group["dtype"],
@@ -65,21 +65,21 @@ def _product(op: str, group: Group, sizes: Columns) -> Kernel:
     )  # fmt: skip
 
 
-def _experts(op: str, group: Group, sizes: Columns) -> Kernel:
+def _experts(op: str, group: Group, sizes: Columns) -> Compute:
     return GroupedGemm(
         name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
         experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
     )  # fmt: skip
 
 
-def _convolution(op: str, group: Group, sizes: Columns) -> Kernel:
+def _convolution(op: str, group: Group, sizes: Columns) -> Compute:
     lengths: dict[str, Any] = {name: sizes[name] for name in CONVOLUTION}
     return Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
 
 
-def _attention(op: str, group: Group, sizes: Columns) -> Kernel:
+def _attention(op: str, group: Group, sizes: Columns) -> Attention:
     requests, past = sizes["batch"], sizes["past_tokens"]
-    phase = op.removeprefix("attention_")
+    phase = op.rpartition("_")[2]
     new = np.ones_like(requests) if phase == "decode" else sizes["new_tokens"]
     return Attention(
         name=op, phase=phase, requests=requests, query_tokens=requests * new,
@@ -89,14 +89,22 @@ def _attention(op: str, group: Group, sizes: Columns) -> Kernel:
     )  # fmt: skip
 
 
-def _encoder(op: str, group: Group, sizes: Columns) -> Kernel:
+def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
+    plain = _attention(op, group, sizes)
+    if op.endswith("prefill"):
+        return replace(plain, kv_heads=plain.heads, head_dim=LATENT_PREFILL_DIM, latent=True)
+    kv_heads = LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM)  # one latent is key and value of all heads
+    return replace(plain, kv_heads=kv_heads, head_dim=LATENT_DECODE_DIM, latent=True)
+
+
+def _encoder(op: str, group: Group, sizes: Columns) -> Compute:
     return EncoderAttention(
         name=op, requests=sizes["batch"], tokens=sizes["batch"] * sizes["new_tokens"],
         heads=max(1.0, group["heads"]), head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"],
     )  # fmt: skip
 
 
-def _state(op: str, group: Group, sizes: Columns) -> Kernel:
+def _state(op: str, group: Group, sizes: Columns) -> Compute:
     phase, requests, dtype = op.rpartition("_")[2], sizes["batch"], group["dtype"]
     tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
     if op.startswith("state_convolution"):
@@ -111,14 +119,14 @@ def _state(op: str, group: Group, sizes: Columns) -> Kernel:
     )  # fmt: skip
 
 
-def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -> Kernel:
-    built: Kernel = operator(
+def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -> Compute:
+    built: Compute = operator(
         name=op, rows=sizes["rows"], cols=sizes["cols"], dtype=group["dtype"], **more
     )
     return built
 
 
-def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Kernel:
+def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Compute:
     elements = sizes["rows"] * sizes["cols"]
     return Elementwise(name=op, elements=elements, reads=reads, dtype=group["dtype"])
 
@@ -139,6 +147,8 @@ PRODUCTS = {
     "conv": Op(CONVOLUTION, _convolution),
     "attention_prefill": Op(("batch", "new_tokens", *HEADS), _attention),
     "attention_decode": Op(("batch", *HEADS), _attention),
+    "latent_attention_prefill": Op(("batch", "new_tokens", "heads"), _latent_attention),
+    "latent_attention_decode": Op(("batch", "heads"), _latent_attention),
 }
 AUXILIARY = {
     "state_convolution_prefill": Op(("batch", "new_tokens", "cols"), _state),
@@ -253,7 +263,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 4
+    version: int = 5
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -9,15 +9,23 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
-from simulators.composition.replica import Effects, Replica, Runtime, effects_without, load_runtime
+from simulators.composition.replica import (
+    NOTHING,
+    Effects,
+    Replica,
+    Runtime,
+    effects_without,
+    load_runtime,
+)
 from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut
@@ -92,6 +100,8 @@ def deployment_of(point: ServingPoint) -> Deployment:
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
+        _array(point.accelerator),
+        point.mixed_step == UNIFIED,
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -116,6 +126,8 @@ def _hardware(
     dtypes: tuple[str, str],
     scales: tuple[float, float, float, float],
     effects: Effects,
+    array: tuple[str, str],
+    unified: bool,
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
     dtype, kv_dtype = dtypes
@@ -131,10 +143,18 @@ def _hardware(
     )
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
-        runtime=runtime.value, effects=effects,
+        runtime=runtime.value, effects=effects, accelerator=array[0], unified=unified,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    return Hardware(f"{parts} {cut} {dtypes} {scales} {effects}", replica)
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified}"
+    return Hardware(f"{parts} {choices}", replica)
+
+
+def _array(accelerator: str) -> tuple[str, str]:
+    """Return the name of an accelerator and what its file says; nothing of none."""
+    if accelerator == NOTHING:
+        return "", ""
+    return accelerator, repr(load_accelerator(accelerator))
 
 
 _descriptions: dict[int, tuple[object, str]] = {}

@@ -14,7 +14,7 @@ GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
-MIXED_STEPS = BATCH, ADDITIVE = "batch", "additive"
+MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
@@ -102,9 +102,10 @@ class ServingPoint:
         "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
     )
     period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
-    mixed_step: str = choice(
-        "prefills and decodes of one iteration: as one batch, or additive, each reading the "
-        "weights", known=MIXED_STEPS, default=BATCH,
+    mixed_step: str = built(
+        "prefills and decodes of one iteration: as one batch; unified: in one attention kernel "
+        "too, where the library has one; or additive, each reading the weights",
+        known=MIXED_STEPS, default=BATCH,
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
@@ -130,6 +131,10 @@ class ServingPoint:
         "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
         "scheduler it is, vLLM for those of none", default=AUTO,
     )  # fmt: skip
+    accelerator: str = built(
+        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
+        default=NOTHING,
+    )
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
         default=NOTHING,

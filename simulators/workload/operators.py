@@ -62,6 +62,7 @@ class Attention:
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
     window: Column = 0.0  # keys a query sees at most; 0: all
+    latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
     repeat: float = 1
@@ -103,6 +104,81 @@ class Embedding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CausalConvolution:
+    """The short convolution before a state: each channel mixes its last four tokens."""
+
+    name: str
+    phase: str  # prefill or decode
+    requests: Column
+    tokens: Column  # of all requests
+    channels: Column
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+STATE_CHUNK = 64.0
+"""Tokens of a prompt between two states, when chunked (Dao and Gu, 2024; Yang et al., 2024)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateUpdate:
+    """Tokens pass through matrix states: in chunks for a prompt, one by one in a decode."""
+
+    name: str
+    phase: str  # prefill or decode
+    requests: Column
+    tokens: Column  # of all requests
+    key_heads: Column
+    value_heads: Column
+    key_dim: float = 128.0
+    value_dim: float = 128.0
+    rule: str = "delta"  # gated delta rule, or ssd of Mamba-2
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """Numbers become 8-bit ones; `scan` is the search for their scale, which comes before."""
+
+    name: str
+    rows: Column
+    cols: Column
+    scan: bool = False
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderAttention:
+    """Every token attends to all of its request, as in vision transformers."""
+
+    name: str
+    requests: Column
+    tokens: Column  # of all requests
+    heads: Column
+    head_dim: Column
+    dtype: str = "bf16"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A square 2-D convolution over `batch` square images."""
+
+    name: str
+    batch: Column
+    in_channels: Column
+    out_channels: Column
+    kernel_size: Column
+    input_size: Column
+    stride: Column = 1.0
+    padding: Column = 0.0
+    dtype: str = "fp32"
+    repeat: float = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collective:
     """Ranks exchange `size_bytes` (the full per-rank buffer)."""
 
@@ -113,5 +189,17 @@ class Collective:
     repeat: float = 1
 
 
-Compute = Gemm | GroupedGemm | Attention | Norm | Elementwise | Embedding
+Compute = (
+    Gemm
+    | GroupedGemm
+    | Attention
+    | EncoderAttention
+    | Norm
+    | Elementwise
+    | Embedding
+    | Quantisation
+    | Convolution
+    | CausalConvolution
+    | StateUpdate
+)
 Operator = Compute | Collective

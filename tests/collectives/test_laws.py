@@ -14,6 +14,7 @@ from simulators.collectives.closed import phases
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.run import has_event_model, simulate, world_of
+from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.measured import busbw_factor
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
@@ -24,7 +25,7 @@ TOPOLOGIES = (
     "switch:2,fat_tree:8:4:3",
 )  # fmt: skip
 ALGORITHMS = ("ring", "direct", "direct:2", "halving_doubling", "double_binary_tree", "in_network")
-FAIR = (False, True)
+MODES = (IN_TURN, SHARED)
 
 
 def request(collective: str, size: int, splits: int = 4, active: int = 2, queues: int = 1) -> Any:
@@ -57,8 +58,8 @@ def test_reduce_scatter_then_all_gather_takes_as_long_as_all_reduce(
     assert parts == pytest.approx(whole, abs=200, rel=0.1 if algorithm == "direct" else 0.0)
 
 
-def event_ns(plan: Plan, asked: Any, *, is_fair: bool = False, every_rank: bool = False) -> int:
-    report = simulate(plan, asked, MEMORY, is_fair=is_fair, every_rank=every_rank)
+def event_ns(plan: Plan, asked: Any, *, mode: int = IN_TURN, every_rank: bool = False) -> int:
+    report = simulate(plan, asked, MEMORY, mode=mode, every_rank=every_rank)
     assert report.unfinished == 0
     return int(report.finish_ns)
 
@@ -76,14 +77,14 @@ def test_doubling_all_bandwidths_never_slows(
     assert analytic_ns(topology, algorithm, asked, 2e11) <= slow
     plans = [plan_of(topology, algorithm, rate, 1e-6) for rate in (1e11, 2e11)]
     if has_event_model(plans[0], int(asked[1])):
-        for is_fair in FAIR:
-            before, after = (event_ns(p, asked, is_fair=is_fair) for p in plans)
+        for mode in MODES:
+            before, after = (event_ns(p, asked, mode=mode) for p in plans)
             assert after <= before
 
 
 @given(
     sampled_from(TOPOLOGIES), sampled_from(ALGORITHMS), sampled_from(COLLECTIVES),
-    integers(8, 22), integers(1, 6), integers(1, 3), integers(1, 4), sampled_from(FAIR),
+    integers(8, 22), integers(1, 6), integers(1, 3), integers(1, 4), sampled_from(MODES),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_every_message_arrives_once(
@@ -94,13 +95,13 @@ def test_every_message_arrives_once(
     splits: int,
     active: int,
     queues: int,
-    is_fair: bool,
+    mode: int,
 ) -> None:
     plan = plan_of(topology, algorithm)
     asked = request(collective, 1 << power, splits, active, queues)
     if not has_event_model(plan, int(asked[1])):
         return
-    report = simulate(plan, asked, MEMORY, every_rank=True, is_fair=is_fair)
+    report = simulate(plan, asked, MEMORY, every_rank=True, mode=mode)
     assert report.unfinished == 0
     assert report.sent == report.delivered > 0
     assert max(report.busy_ns) <= report.finish_ns
@@ -109,16 +110,16 @@ def test_every_message_arrives_once(
 @given(
     sampled_from(("switch:8", "full:8", "ring:6", "torus:4x3", "ring:4,switch:2", "ring:4,full:3")),
     sampled_from(("ring", "direct", "direct:1", "direct:3")), sampled_from(COLLECTIVES[:4]),
-    integers(8, 22), integers(1, 3), sampled_from(FAIR),
+    integers(8, 22), integers(1, 3), sampled_from(MODES),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_one_rank_stands_for_all_where_all_are_alike(
-    topology: str, algorithm: str, collective: str, power: int, queues: int, is_fair: bool
+    topology: str, algorithm: str, collective: str, power: int, queues: int, mode: int
 ) -> None:
     plan = plan_of(topology, algorithm)
     asked = request(collective, 1 << power, queues=queues)
-    one = simulate(plan, asked, MEMORY, is_fair=is_fair)
-    everyone = simulate(plan, asked, MEMORY, is_fair=is_fair, every_rank=True)
+    one = simulate(plan, asked, MEMORY, mode=mode)
+    everyone = simulate(plan, asked, MEMORY, mode=mode, every_rank=True)
     # With several queues, messages of different queues that tie may go in another order.
     assert one.finish_ns == pytest.approx(everyone.finish_ns, rel=0.0 if queues == 1 else 0.05)
     assert one.sent * plan.ranks == everyone.sent
@@ -138,8 +139,8 @@ def test_where_no_two_messages_meet_all_models_agree(
     if not has_event_model(plan, int(asked[1])):
         return
     alone = analytic_ns(topology, algorithm, asked)
-    for is_fair in FAIR:
-        assert event_ns(plan, asked, is_fair=is_fair, every_rank=True) == alone
+    for mode in MODES:
+        assert event_ns(plan, asked, mode=mode, every_rank=True) == alone
 
 
 @given(sampled_from((2, 4, 8, 16)), integers(8, 26))
@@ -150,7 +151,7 @@ def test_a_double_binary_tree_without_contention_takes_its_longest_way(
     asked = request("all_reduce", 1 << power, 1, 1)
     plan = plan_of(f"full:{ranks}", "double_binary_tree", 4e11, 1e-6)
     alone = analytic_ns(f"full:{ranks}", "double_binary_tree", asked)
-    assert event_ns(plan, asked) == event_ns(plan, asked, is_fair=True) == alone
+    assert event_ns(plan, asked) == event_ns(plan, asked, mode=SHARED) == alone
 
 
 @given(
@@ -165,23 +166,23 @@ def test_a_fair_switch_delays_no_message_that_has_its_ports_to_itself(
     plan = plan_of(topology, algorithm, 4e11, 1e-6)
     if has_event_model(plan, int(asked[1])):
         alone = analytic_ns(topology, algorithm, asked)
-        assert event_ns(plan, asked, is_fair=True) == alone
+        assert event_ns(plan, asked, mode=SHARED) == alone
 
 
 @given(
     sampled_from(("switch", "full", "ring", "fat_tree")),
     sampled_from(("ring", "direct", "halving_doubling", "double_binary_tree")), integers(2, 4),
-    integers(20, 28), sampled_from(FAIR),
+    integers(20, 28), sampled_from(MODES),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_the_slowest_cut_bounds_the_bus_bandwidth(
-    block: str, algorithm: str, power: int, size_power: int, is_fair: bool
+    block: str, algorithm: str, power: int, size_power: int, mode: int
 ) -> None:
     ranks, rate, over = 1 << power, 1e11, 2.0
     topology = f"fat_tree:{ranks}:2:{over:g}" if block == "fat_tree" else f"{block}:{ranks}"
     plan = plan_of(topology, algorithm, rate, 0.0)
     size = 1 << size_power
-    taken_s = event_ns(plan, request("all_reduce", size, 4, 4), is_fair=is_fair) * 1e-9
+    taken_s = event_ns(plan, request("all_reduce", size, 4, 4), mode=mode) * 1e-9
     busbw = busbw_factor("all_reduce", ranks) * size / taken_s
     # Out of any one rank: its ports. Out of half the ranks, of which each sum needs a buffer
     # outwards: the links between the halves.
@@ -194,28 +195,28 @@ def test_the_slowest_cut_bounds_the_bus_bandwidth(
 
 @given(
     sampled_from(("switch:4,full:2", "full:4,switch:2", "torus:4x2")),
-    sampled_from(COLLECTIVES[:4]), sampled_from(FAIR), integers(10, 24),
+    sampled_from(COLLECTIVES[:4]), sampled_from(MODES), integers(10, 24),
 )  # fmt: skip
 @settings(max_examples=30, deadline=None)
 def test_a_dimension_of_one_rank_changes_nothing(
-    topology: str, collective: str, is_fair: bool, power: int
+    topology: str, collective: str, mode: int, power: int
 ) -> None:
     plan, asked = plan_of(topology, "direct"), request(collective, 1 << power)
     first, second = plan.topology.dimensions
     one = Dimension(block="switch", ranks=1, bytes_per_s=1e9, latency_s=0.0)
     wider = plan_for(Topology(name="wider", dimensions=(one, first, one, second)), "direct")
-    assert event_ns(wider, asked, is_fair=is_fair) == event_ns(plan, asked, is_fair=is_fair)
+    assert event_ns(wider, asked, mode=mode) == event_ns(plan, asked, mode=mode)
 
 
-@given(sampled_from(("switch:8", "ring:8", "full:8")), integers(0, 7), sampled_from(FAIR))
+@given(sampled_from(("switch:8", "ring:8", "full:8")), integers(0, 7), sampled_from(MODES))
 @settings(max_examples=20, deadline=None)
 def test_renumbering_the_ranks_of_a_symmetric_network_changes_nothing(
-    topology: str, shift: int, is_fair: bool
+    topology: str, shift: int, mode: int
 ) -> None:
     """A rank's chunks wait, send and hear at the same times whichever number it has."""
     asked = request("all_reduce", 1 << 20, 3, 2, 2)
     world = world_of(
-        plan_of(topology, "direct:2"), asked, MEMORY, every_rank=True, is_fair=is_fair, slack=4
+        plan_of(topology, "direct:2"), asked, MEMORY, every_rank=True, mode=mode, slack=4
     )
     run(world, 1 << 20)
     by_rank = world.busy_ns.reshape(8, -1)
@@ -224,9 +225,9 @@ def test_renumbering_the_ranks_of_a_symmetric_network_changes_nothing(
 
 def test_trunks_of_a_fat_tree_are_shared_by_the_ranks_of_a_leaf() -> None:
     asked = request("all_to_all", 1 << 26, 1, 1)
-    for is_fair in FAIR:
+    for mode in MODES:
         full, halved = (
-            event_ns(plan_of(f"fat_tree:16:1:{over}", "direct", 1e11, 0.0), asked, is_fair=is_fair)
+            event_ns(plan_of(f"fat_tree:16:1:{over}", "direct", 1e11, 0.0), asked, mode=mode)
             for over in (1, 2)
         )
         assert halved == pytest.approx(2 * full, rel=0.1)
@@ -236,7 +237,7 @@ def test_incast_of_a_tree_shares_the_parents_port() -> None:
     # Four ranks, one chunk: both children of rank 2 send to it at once, then it sends to the root.
     size, rate = 10**6, 1e9
     plan = plan_of("switch:4", "double_binary_tree", rate, 0.0)
-    taken = simulate(plan, request("all_reduce", size, 1, 1), 1e30, is_fair=True).finish_ns
+    taken = simulate(plan, request("all_reduce", size, 1, 1), 1e30, mode=SHARED).finish_ns
     up, down = 2 * size + size, size + 2 * size
     assert taken == pytest.approx(up + down, abs=200)
 

@@ -11,15 +11,16 @@ from hypothesis.strategies import floats, integers, sampled_from
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
-from simulators.kernels.families.auxiliary_kernels import (
-    Auxiliary,
+from simulators.kernels.families.auxiliary_kernels import Auxiliary
+from simulators.kernels.price import flops, moved_bytes, price, roofline_s
+from simulators.workload.operators import (
     CausalConvolution,
+    Elementwise,
+    Embedding,
     EncoderAttention,
     Quantisation,
     StateUpdate,
 )
-from simulators.kernels.price import flops, moved_bytes, price, roofline_s
-from simulators.workload.operators import Elementwise, Embedding
 
 GPUS = ("a100_sxm", "h100_sxm", "b200_sxm", "l40s")
 

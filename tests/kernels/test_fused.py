@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -181,3 +183,39 @@ def test_only_measured_boards_say_they_are_calibrated(gpu: str, known: bool) -> 
     operator = attention("decode", 8.0, 1.0, 1000.0, 32.0)
     assert price(operator, load_gpu(gpu)).calibrated is known
     assert price(operator, load_gpu(gpu), "zero_shot").calibrated is False
+
+
+def latent(phase: str, width: float) -> Attention:
+    """Eight requests of latent attention whose scores and sums have this mean width."""
+    chunk = 1024.0 if phase == "prefill" else 1.0
+    return Attention(
+        name="latent", phase=phase, requests=8.0, query_tokens=8.0 * chunk,
+        pairs=8.0 * (chunk * (chunk + 1.0) / 2.0 if phase == "prefill" else 4096.0),
+        kv_tokens=8.0 * (chunk if phase == "prefill" else 4096.0), heads=16.0,
+        kv_heads=16.0 if phase == "prefill" else 576.0 / (2.0 * width), head_dim=width, latent=True,
+        dtype="bf16", kv_dtype="bf16",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000", "l40s"])
+@pytest.mark.parametrize("whose", ["trtllm", "vllm"])
+@pytest.mark.parametrize(("phase", "width"), [("prefill", 160.0), ("decode", 544.0)])
+def test_latent_attention_of_neighbouring_widths_follows_one_law(
+    gpu: str, whose: str, phase: str, width: float
+) -> None:
+    board = load_gpu(gpu)
+    seconds = [
+        float(price(latent(phase, width + more), board, framework=whose).latency_s)
+        for more in (-1.0, 0.0, 1.0)
+    ]
+    assert seconds == sorted(seconds)
+    assert seconds[2] < 1.02 * seconds[0]
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000"])
+def test_a_head_as_wide_as_a_latents_is_priced_as_its_neighbours(gpu: str) -> None:
+    seconds = [
+        float(price(replace(latent("prefill", d), latent=False), load_gpu(gpu)).latency_s)
+        for d in (159.0, 160.0, 161.0)
+    ]
+    assert seconds == sorted(seconds)

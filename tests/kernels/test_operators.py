@@ -9,11 +9,18 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu
 from simulators.kernels.energy import energy_j, power_w
-from simulators.kernels.families.convolution import Convolution, convolution_flops, output_size
+from simulators.kernels.families.convolution import convolution_flops, output_size
 from simulators.kernels.families.experts import active_experts
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
-from simulators.workload.operators import Attention, Elementwise, Gemm, GroupedGemm, Norm
+from simulators.workload.operators import (
+    Attention,
+    Convolution,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
 
 MACHINE = Machine(
     sm_count=100, flops_per_s_per_sm=1e12, load_bytes_per_s_per_sm=1e18, hbm_bytes_per_s=1e18,

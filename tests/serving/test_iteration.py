@@ -34,8 +34,7 @@ from simulators.serving.prices.iteration_table import (
     octaves,
 )
 from simulators.serving.prices.lookup import (
-    CONTEXT_STEPS,
-    DECODE_STEPS,
+    FINE,
     grid_value,
     place,
     table_price,
@@ -94,7 +93,7 @@ def test_a_time_between_tabulated_decodes_lies_between_the_times_around_it() -> 
     context = np.floor(2.0 ** draw.uniform(4, 14, COUNT))
     columns = [DECODES, LOGITS_ROWS, TOKENS]
     steps[:, columns], steps[:, DECODE_KV] = decodes[:, None], decodes * context
-    grids = [octaves(n, most) for n, most in ((DECODE_STEPS, 1 << 10), (CONTEXT_STEPS, 1 << 17))]
+    grids = [octaves(n, most) for n, most in ((FINE[2], 1 << 10), (FINE[3], 1 << 17))]
     for below in (True, False):
         near = [
             grid[np.searchsorted(grid, x, "right") - 1 if below else np.searchsorted(grid, x)]
@@ -168,3 +167,27 @@ def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() ->
             assert seconds(step, added) > 0.99 * seconds(step, both)
         else:
             assert seconds(step, added) == seconds(step, both)
+
+
+def test_one_attention_kernel_for_chunks_and_decodes_costs_what_composition_says() -> None:
+    """Its trees are jagged: between tabulated sizes they are met less well than other kernels."""
+    apart = replica("llama3_1_8b", "rtx_pro_6000", 1, 1, "vllm")
+    apart = replace(apart, dtype="bf16", kv_dtype="bf16")
+    one = replace(apart, unified=True)
+    steps = random_batches(7, COUNT)
+    mixed = (steps[:, PREFILLS] > 0.0) & (steps[:, DECODES] > 0.0)
+    together, alone = (looked_up(r, steps)[:, LAST_STAGE_S] for r in (one, apart))
+    assert (together[~mixed] == alone[~mixed]).all()
+    seconds, joules = composed(one, steps[mixed], 0)
+    error = np.abs(together[mixed] / seconds - 1.0)
+    assert error.max() < 0.25
+    assert error.mean() < 0.03
+    assert np.abs(looked_up(one, steps[mixed])[:, ENERGY_J] / joules - 1.0).mean() < 0.01
+    assert together[mixed].mean() > 1.05 * alone[mixed].mean()
+
+
+def test_where_no_library_has_such_a_kernel_two_are_launched() -> None:
+    apart = replica("llama3_1_8b", "h100_sxm", 1, 1, "vllm")
+    steps = random_batches(7, COUNT)
+    together, alone = (looked_up(replace(apart, unified=u), steps) for u in (True, False))
+    assert np.array_equal(together, alone)

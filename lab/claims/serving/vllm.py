@@ -7,7 +7,8 @@ stands before it.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
 beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
-the groups of ranks share one, so that run is shown and not judged.
+the groups of ranks share one, so that run is shown and not judged. Nor are runs judged whose chunks
+and decodes attend in one kernel, which is not the default.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.limits import kv_blocks
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
+from simulators.serving.point import BATCH, CACHED, NONE, RECOMPUTE, UNIFIED, ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
@@ -70,16 +71,18 @@ def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[C
     queued = column["queued_s"]
     lengths = column["input_toks"], column["output_toks"]
     asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
-    done = run_of(point_of_run(run), asked)
-    times = done.state.times
-    ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
-    limit = LIMIT if run["dp"] == 1 else None
-    note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
-    for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
-        error = float(abs(ours[name] / theirs[name] - 1.0))
-        said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
-        yield at_most(f"vllm {run['run']} {name}", error, limit, queued.size, said, unit="")
+    for how, called in ((BATCH, ""), (UNIFIED, ", unified attention")):
+        done = run_of(replace(point_of_run(run), mixed_step=how), asked)
+        times = done.state.times
+        ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
+        limit = LIMIT if run["dp"] == 1 and how == BATCH else None
+        note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
+        for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
+            error = float(abs(ours[name] / theirs[name] - 1.0))
+            said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
+            line = f"vllm {run['run']} {name}{called}"
+            yield at_most(line, error, limit, queued.size, said, unit="")
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:

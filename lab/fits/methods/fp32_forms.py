@@ -16,7 +16,7 @@ from lab.fits.methods.least_squares import fit_log, fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.convolution import Convolution, algorithm_seconds, implicit_sizes
+from simulators.kernels.families.convolution import algorithm_seconds, implicit_sizes
 from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.price import call_seconds
@@ -29,7 +29,7 @@ from simulators.kernels.profile import (
     product_seconds,
 )
 from simulators.kernels.tiling import Tile, four_norm
-from simulators.workload.operators import Gemm
+from simulators.workload.operators import Convolution, Gemm
 
 Rates = GemmRates | VectorRates | ReductionRates
 Fit = Callable[[Rows, Gpu, Profile], Profile]

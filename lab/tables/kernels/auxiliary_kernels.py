@@ -25,15 +25,14 @@ from lab.tables.rows import (
     read_table,
     tidy,
 )
-from simulators.kernels.families.auxiliary_kernels import (
-    Auxiliary,
+from simulators.kernels.families.auxiliary_kernels import Auxiliary, kernel_of
+from simulators.workload.operators import (
     CausalConvolution,
+    Embedding,
     EncoderAttention,
     Quantisation,
     StateUpdate,
-    kernel_of,
 )
-from simulators.workload.operators import Embedding
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "a40")
 

@@ -30,9 +30,7 @@ from lab.tables.rows import (
 )
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import GPUS
-from simulators.kernels.families.convolution import Convolution
-from simulators.kernels.price import Kernel
-from simulators.workload.operators import Elementwise, Gemm, Norm
+from simulators.workload.operators import Compute, Convolution, Elementwise, Gemm, Norm
 
 TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
 NEEDS = ("op", "latency_us")
@@ -126,7 +124,7 @@ def is_in_catalog(measured: str) -> bool:
     return True
 
 
-def _operator(label: str, sizes: Sizes) -> Kernel:
+def _operator(label: str, sizes: Sizes) -> Compute:
     """Return the operator of a class over columns."""
     if label in ("linear", "bmm"):
         return Gemm(name=label, dtype="fp32", **sizes)  # type: ignore[arg-type]

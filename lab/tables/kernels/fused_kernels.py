@@ -29,6 +29,7 @@ from lab.tables.rows import (
     tidy,
 )
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
+from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.workload.operators import Attention
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090")
@@ -135,7 +136,7 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
     if latent:
         head_dim = nothing + (LATENT_DECODE_DIM if decode else LATENT_PREFILL_DIM)
     if latent and decode:
-        kv_heads = nothing + 576.0 / (2.0 * LATENT_DECODE_DIM)
+        kv_heads = nothing + LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM)
     columns: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     return Attention(
         name=kernel,
@@ -147,6 +148,7 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
         dtype=dtype,
         kv_dtype=kv_dtype,
         window=window,
+        latent=latent,
         decodes=decodes,
         decode_kv_tokens=decode_kv_tokens,
         **columns,  # a table has a head count per row

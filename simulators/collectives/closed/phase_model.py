@@ -25,7 +25,7 @@ from simulators.collectives.algorithms.ring import phase_ns as ring_ns
 from simulators.collectives.closed import phases as at
 from simulators.collectives.closed.phases import chunk_bytes, chunks_of, lay_out, queue_of
 from simulators.collectives.topologies import blocks
-from simulators.collectives.topologies.blocks import Wire
+from simulators.collectives.topologies.blocks import wire_of
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 
@@ -34,10 +34,7 @@ def phase_ns(
     op: int, payload: int, whole: Ints, rates: Floats, endpoint_ns: int, memory_bytes_per_s: float
 ) -> int:
     """Return the time of one phase on one dimension, by whatever algorithm it uses."""
-    wire = Wire(
-        whole[blocks.BLOCK], whole[blocks.RANKS], whole[blocks.LEAF],
-        rates[blocks.OVERSUBSCRIPTION], rates[blocks.BYTES_PER_NS], rates[blocks.LATENCY_NS],
-    )  # fmt: skip
+    wire = wire_of(whole, rates)
     phase = Phase(op, whole[blocks.WINDOW], payload, endpoint_ns, memory_bytes_per_s)
     algorithm = whole[blocks.ALGORITHM]
     if algorithm == RING:
@@ -134,9 +131,8 @@ def collectives_ns(
     for i in range(requests.shape[0]):
         row = requests[i]
         network, rate = whole[row[at.PLAN]], rates[row[at.PLAN]]
-        ranks = network[:, blocks.RANKS].copy()
-        everyone = np.prod(ranks)
-        count = lay_out(row[at.OP], row[at.BASELINE], ranks, chunk_bytes(row, everyone), phases)
+        everyone = np.prod(network[:, blocks.RANKS])
+        count = lay_out(row[at.OP], row[at.BASELINE], network, chunk_bytes(row, everyone), phases)
         out[i] = 0
         for p in range(count):
             d = phases[p, at.DIMENSION]

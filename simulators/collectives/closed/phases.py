@@ -17,10 +17,11 @@ from simulators.collectives.algorithms import (
     ALL_REDUCE,
     BROADCAST,
     COLLECTIVES,
+    DOUBLE_BINARY_TREE,
     REDUCE_SCATTER,
     SEND_RECV,
 )
-from simulators.collectives.topologies.blocks import MAX_DIMENSIONS
+from simulators.collectives.topologies.blocks import ALGORITHM, MAX_DIMENSIONS, RANKS
 from simulators.core.jit import Ints, array, i8, kernel, matrix
 
 PLAN, OP, SIZE, SPLITS, ACTIVE, QUEUES, ENDPOINT_NS, BASELINE = range(8)
@@ -48,15 +49,20 @@ def request(
     return np.array([0, op, size, splits, active, queues, endpoint_ns, baseline], np.int64)
 
 
-def phases_of(ranks: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
-    """Return the phases of one chunk over dimensions of so many ranks."""
+def phases_of(network: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
+    """Return the phases of one chunk over the dimensions of a network."""
     phases = np.zeros((MAX_PHASES, 4), np.int64)
-    return phases[: lay_out(op, int(baseline), np.ascontiguousarray(ranks), chunk, phases)]
+    return phases[: lay_out(op, int(baseline), network, chunk, phases)]
 
 
-@kernel(i8(i8, i8, array(i8), i8, matrix(i8)))
-def lay_out(op: int, is_baseline: int, ranks: Ints, chunk: int, phases: Ints) -> int:
-    """Write the phases of one chunk and return their number; dimensions of one rank are skipped."""
+@kernel(i8(i8, i8, matrix(i8), i8, matrix(i8)))
+def lay_out(op: int, is_baseline: int, network: Ints, chunk: int, phases: Ints) -> int:
+    """Write the phases of one chunk and return their number; dimensions of one rank are skipped.
+
+    Trees know no halves: in their dimensions both halves of a bandwidth-aware all-reduce are
+    all-reduces of the whole chunk, as in the reference simulator.
+    """
+    ranks, is_tree = network[:, RANKS], network[:, ALGORITHM] == DOUBLE_BINARY_TREE
     count, last, size = 0, -1, chunk
     for d in range(ranks.size):
         if ranks[d] > 1:
@@ -69,7 +75,7 @@ def lay_out(op: int, is_baseline: int, ranks: Ints, chunk: int, phases: Ints) ->
         if ranks[d] == 1 or (op == SEND_RECV and count > 0):
             continue
         phases[count, DIMENSION], phases[count, PHASE_OP], phases[count, PAYLOAD] = d, op, size
-        if is_aware and d < last:
+        if is_aware and d < last and not is_tree[d]:
             phases[count, PHASE_OP] = REDUCE_SCATTER
         if phases[count, PHASE_OP] == REDUCE_SCATTER:
             size = size // ranks[d]
@@ -79,9 +85,10 @@ def lay_out(op: int, is_baseline: int, ranks: Ints, chunk: int, phases: Ints) ->
     if is_aware:
         for d in range(last - 1, -1, -1):
             if ranks[d] > 1:
-                phases[count, DIMENSION], phases[count, PHASE_OP] = d, ALL_GATHER
-                phases[count, PAYLOAD], phases[count, HALF] = size, SECOND_HALF
-                size = size * ranks[d]
+                phases[count, DIMENSION], phases[count, PAYLOAD] = d, size
+                phases[count, PHASE_OP] = ALL_REDUCE if is_tree[d] else ALL_GATHER
+                phases[count, HALF] = SECOND_HALF
+                size = size if is_tree[d] else size * ranks[d]
                 count += 1
     return count
 

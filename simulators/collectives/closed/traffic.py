@@ -31,10 +31,9 @@ def traffic(
     for i in range(requests.shape[0]):
         row = requests[i]
         network = whole[row[at.PLAN]]
-        ranks = network[:, blocks.RANKS].copy()
-        everyone = np.prod(ranks)
+        everyone = np.prod(network[:, blocks.RANKS])
         chunks = chunks_of(row, everyone)
-        count = lay_out(row[at.OP], row[at.BASELINE], ranks, chunk_bytes(row, everyone), phases)
+        count = lay_out(row[at.OP], row[at.BASELINE], network, chunk_bytes(row, everyone), phases)
         for p in range(count):
             d = phases[p, at.DIMENSION]
             phase_traffic(phases[p, at.PHASE_OP], phases[p, at.PAYLOAD], network[d], sent)

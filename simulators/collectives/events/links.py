@@ -22,10 +22,13 @@ from simulators.collectives.topologies.blocks import (
     BLOCK,
     FAT_TREE_BLOCK,
     FULL_BLOCK,
+    LATENCY_NS,
     LEAF,
     RANKS,
     RING_BLOCK,
+    delay_ns,
     hops,
+    wire_of,
 )
 from simulators.core.jit import boolean, f8, i8, kernel, void
 
@@ -82,10 +85,14 @@ def dispatch(
     message[at.STEP] = track
     message[at.TRACK] = rank * world.settings.owned + world.first_link[d] + track
     world.report[at.SENT_MESSAGES] += 1
-    if world.settings.is_fair:
+    if world.settings.mode == at.SHARED:
         _share(world, m, now)
-    else:
+    elif world.settings.mode == at.IN_TURN:
         serve(world, m, now)
+    else:
+        message[at.HOPS_LEFT] = 1
+        there = now + delay_ns(wire_of(world.whole[d], world.rates[d]), ahead, size)
+        push(world.queue, world.clock, there, at.HOP + at.KINDS * m)
 
 
 @kernel(void(WORLD, i8, i8), borrows=True)
@@ -97,7 +104,7 @@ def serve(world: World, m: int, now: int) -> None:
     start = max(now, world.free_at[link])
     world.free_at[link] = start + int(serial)
     world.busy_ns[link] += int(serial)
-    there = start + int(world.latency_ns[message[at.AXIS]] + serial)
+    there = start + int(world.rates[message[at.AXIS], LATENCY_NS] + serial)
     push(world.queue, world.clock, there, at.HOP + at.KINDS * m)
 
 
@@ -132,7 +139,7 @@ def pass_on(world: World, m: int) -> bool:
 def _uplink(world: World, rank: int, to: int, d: int) -> int:
     """Return the rank of a leaf switch that owns the uplink towards `to`."""
     n, leaf, stride = world.whole[d, RANKS], world.whole[d, LEAF], world.strides[d]
-    turn = 0 if world.settings.is_fair else to // stride % n % world.uplinks[d]
+    turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]
     owner: int = rank + (turn - rank // stride % n % leaf) * stride
     return owner
 
@@ -195,7 +202,7 @@ def _leave(world: World, m: int) -> None:
     for link in world.routes[m]:
         if link >= 0:
             world.busy_ns[link] += message[at.BYTES] / world.capacity[link]
-    latency_ns = message[at.HOPS_LEFT] * world.latency_ns[message[at.AXIS]]
+    latency_ns = message[at.HOPS_LEFT] * world.rates[message[at.AXIS], LATENCY_NS]
     late_ns = latency_ns + world.shares[m, at.ELAPSED]
     message[at.HOPS_LEFT] = 1
     there = message[at.STARTED] + int(late_ns + TINY_NS)

@@ -27,6 +27,7 @@ from simulators.collectives.events.streams import (
     send,
     send_in_tree,
     start,
+    tree_slot,
 )
 from simulators.core.jit import i8, kernel, void
 
@@ -52,7 +53,7 @@ def run(world: World, limit: int) -> None:
             continue
         pop(world.queue, clock, event)
         now = event[0]
-        if world.settings.is_fair and clock[at.FLYING] == 0:
+        if world.settings.mode == at.SHARED and clock[at.FLYING] == 0:
             world.shared_until_ns[0] = now
         _happen(world, event[1] & (at.KINDS - 1), event[1] >> at.KIND_BITS, now)
     report[at.UNFINISHED] = clock[at.STREAMS_LEFT]
@@ -101,7 +102,7 @@ def _deliver(world: World, m: int, now: int) -> int:
     world.report[at.DELIVERED] += 1
     world.matched[who, slot] += 1
     p = world.state[who, at.STAGE]
-    if world.phases.shape[p] != NO_TREE and world.phases.axis[p] == message[at.AXIS]:
+    if world.phases.shape[p] != NO_TREE and 0 <= slot - tree_slot(world, p) < 2:
         if world.state[who, at.TO_SEND] != at.WAITING:
             hear_in_tree(world, who, slot, now)
         return NOBODY

@@ -16,7 +16,7 @@ from simulators.collectives.algorithms.steps import (
     reducing,
     sends,
 )
-from simulators.collectives.algorithms.trees import NO_TREE, STAR, shape_of
+from simulators.collectives.algorithms.trees import BINARY, NO_TREE, STAR, shape_of
 from simulators.collectives.closed import phases as asked_for
 from simulators.collectives.closed.phases import chunk_bytes, chunks_of, phases_of, queue_of
 from simulators.collectives.events import state as at
@@ -56,7 +56,7 @@ class Report(NamedTuple):
 
 def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
     """Say whether every phase of a collective can be simulated message by message."""
-    for d, part, *_ in phases_of(plan.whole[:, RANKS], op, plan.ranks * 2, baseline=baseline):
+    for d, part, *_ in phases_of(plan.whole, op, plan.ranks * 2, baseline=baseline):
         row = plan.whole[d]
         if row[blocks.ALGORITHM] == IN_NETWORK and row[BLOCK] not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
             return False
@@ -71,7 +71,7 @@ def simulate(
     memory_bytes_per_s: float,
     *,
     every_rank: bool = False,
-    is_fair: bool = False,
+    mode: int = at.IN_TURN,
 ) -> Report:
     """Return what a run reports.
 
@@ -80,7 +80,7 @@ def simulate(
         request: columns as of `phases`.
         memory_bytes_per_s: of the local memory.
         every_rank: simulate all ranks even where one stands for all.
-        is_fair: messages share links max-min fairly instead of taking turns.
+        mode: how messages meet on links: IN_TURN, SHARED or ALONE of `state`.
 
     Raises:
         Infeasible: too many messages would be under way at once.
@@ -88,7 +88,7 @@ def simulate(
     slack = 1
     while True:
         world = world_of(
-            plan, request, memory_bytes_per_s, every_rank=every_rank, is_fair=is_fair, slack=slack
+            plan, request, memory_bytes_per_s, every_rank=every_rank, mode=mode, slack=slack
         )
         run(world, EVENT_LIMIT)
         if world.report[at.UNFINISHED] != at.NO_ROOM:
@@ -109,14 +109,14 @@ def world_of(
     memory_bytes_per_s: float,
     *,
     every_rank: bool,
-    is_fair: bool,
+    mode: int,
     slack: int,
 ) -> World:
     """Return the arrays of a run before its first event; `slack` multiplies the room for events."""
     whole, queues = plan.whole, int(request[asked_for.QUEUES])
     streams = chunks_of(request, plan.ranks)
     phases = phases_of(
-        whole[:, RANKS], int(request[asked_for.OP]), chunk_bytes(request, plan.ranks),
+        whole, int(request[asked_for.OP]), chunk_bytes(request, plan.ranks),
         baseline=bool(request[asked_for.BASELINE]),
     )  # fmt: skip
     alike = np.zeros(len(whole), np.int64) if every_rank else _alike(plan, phases)
@@ -138,16 +138,17 @@ def world_of(
         )
     clock = np.zeros(at.COUNTERS, np.int64)
     clock[at.SPARES] = room
-    links, sharing = ranks * owned, room if is_fair else 1
+    links, is_fair = ranks * owned, mode == at.SHARED
+    sharing = room if is_fair else 1
     route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
     return World(
         settings=Settings(
             ranks, streams, len(phases), servers, queues, int(request[asked_for.ENDPOINT_NS]),
-            owned, widest * (at_once + 1), int(is_fair), memory_bytes_per_s,
+            owned, widest * (at_once + 1), mode, memory_bytes_per_s,
         ),
         phases=_tabulated(whole, phases, streams, queues),
         whole=whole,
-        latency_ns=np.ascontiguousarray(plan.rates[:, blocks.LATENCY_NS]),
+        rates=plan.rates,
         strides=np.cumprod([1, *counted[:-1]]),
         is_alike=alike,
         uplinks=_uplinks(plan),
@@ -198,11 +199,11 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
 
 
 def _peers(dimension: Ints) -> int:
-    """Return how many slots the peers of a stream need: two in a tree, for below and above."""
+    """Return how many slots the peers of a stream need: four in trees, for two visits."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     if algorithm == DIRECT:
-        return max(ranks, 2)
-    return max(log2(ranks) + 1 if algorithm == HALVING_DOUBLING else 2, 2)
+        return max(ranks, 4)
+    return max(log2(ranks) + 1 if algorithm == HALVING_DOUBLING else 4, 4)
 
 
 def _widest(dimension: Ints, op: int) -> int:
@@ -211,6 +212,8 @@ def _widest(dimension: Ints, op: int) -> int:
     shape = shape_of(algorithm, op)
     if shape == STAR or algorithm == DIRECT:
         return ranks
+    if shape == BINARY:
+        return 3
     return 1 if shape == NO_TREE else ranks.bit_length() + 1
 
 
@@ -243,13 +246,26 @@ def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTab
             columns = max(columns, 2 * int(whole[d, RANKS]))
         if whole[d, blocks.ALGORITHM] == HALVING_DOUBLING:
             columns = max(columns, 2 * log2(int(whole[d, RANKS])) + 2)
-    facts = np.zeros((10, len(phases)), np.int64)
+    facts = np.zeros((11, len(phases)), np.int64)
     steps = np.zeros((2, len(phases), columns), np.int64)
     halves = phases[:, asked_for.HALF].tolist()
     turns = np.array([[queue_of(half, queues, s) for s in range(streams)] for half in halves])
     table = PhaseTable._make((*facts, *steps, turns))
     tabulate(whole, np.ascontiguousarray(phases), table)
     return table
+
+
+@kernel(i8(matrix(i8), i8))
+def _mirror(phases: Ints, p: int) -> int:
+    """Return which chunks take the mirror image of a tree in a phase.
+
+    A dimension hands out its two trees in turn, the mirror image first: chunk after chunk, or to
+    the two visits of every chunk.
+    """
+    for other in range(phases.shape[0]):
+        if other != p and phases[other, asked_for.DIMENSION] == phases[p, asked_for.DIMENSION]:
+            return at.ALL if p < other else at.NONE
+    return at.EVEN
 
 
 @kernel(void(matrix(i8), matrix(i8), PHASES))
@@ -264,6 +280,7 @@ def tabulate(whole: Ints, phases: Ints, out: PhaseTable) -> None:
         out.charged[p] = reducing(algorithm, op, ranks, window)
         out.flight[p] = in_flight(algorithm, op, ranks, window)
         out.shape[p] = shape_of(algorithm, op)
+        out.mirror[p] = _mirror(phases, p) if out.shape[p] == BINARY else at.NONE
         out.is_uniform[p] = int(algorithm != HALVING_DOUBLING)
         out.is_steady[p] = int(algorithm != HALVING_DOUBLING and algorithm != DIRECT)
         for step in range(out.bytes_of.shape[1]):

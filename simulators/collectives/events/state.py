@@ -24,6 +24,9 @@ SPARES, FLYING, STALE, STREAMS_LEFT = range(event_queue.COUNTERS, event_queue.CO
 """What a clock counts besides events: free places for messages, messages that share links, whether
 their rates are out of date, and streams that have not ended."""
 COUNTERS: Final = event_queue.COUNTERS + 4
+IN_TURN, SHARED, ALONE = range(3)
+"""How messages meet on links: one after the other, each at its fair share, or not at all."""
+EVEN, ALL, NONE = range(3)
 HOP, READY, HEAR = range(3)
 """Kinds of event: a message is at the next device, a packet is ready, an early message is heard."""
 KIND_BITS: Final = 2
@@ -41,7 +44,7 @@ class Settings(NamedTuple):
     endpoint_ns: int
     owned: int  # links of a rank
     reserve: int  # room that one event may take up
-    is_fair: int  # links are shared, not served in turn
+    mode: int  # how messages meet on links
     memory_bytes_per_s: float
 
 
@@ -58,6 +61,7 @@ class PhaseTable(NamedTuple):
     shape: Ints  # of the tree, if it is one
     is_uniform: Ints  # all messages are of one size
     is_steady: Ints  # and all go to the same neighbour
+    mirror: Ints  # which chunks take the mirror image of a tree: EVEN, ALL or NONE
     bytes_of: Ints  # per phase and step
     offset_of: Ints
     turn_of: Ints  # per phase and stream: the queue it joins
@@ -69,7 +73,7 @@ class World(NamedTuple):
     settings: Settings
     phases: PhaseTable
     whole: Ints  # per dimension, columns as of `blocks`
-    latency_ns: Floats  # per dimension, of a link
+    rates: Floats  # the same of other numbers
     strides: Ints  # between neighbours of a dimension, in simulated ranks
     is_alike: Ints  # per dimension: one rank stands for all
     uplinks: Ints  # per dimension, of a leaf switch
@@ -101,11 +105,11 @@ class World(NamedTuple):
 
 _TABLE, _FACTS, _REALS = matrix(i8), array(i8), array(f8)
 SETTINGS: Any = named_tuple((*(i8,) * 9, f8), Settings)
-PHASES: Any = named_tuple((*arrays(i8, 10), *(_TABLE,) * 3), PhaseTable)
+PHASES: Any = named_tuple((*arrays(i8, 11), *(_TABLE,) * 3), PhaseTable)
 WORLD: Any = named_tuple(
     (
-        SETTINGS, PHASES, _TABLE, _REALS, *arrays(i8, 5), _TABLE, _TABLE, *arrays(i8, 4), _TABLE,
-        _FACTS, matrix(f8), _TABLE, _FACTS, *arrays(f8, 3), *arrays(i8, 3), _REALS, _TABLE,
+        SETTINGS, PHASES, _TABLE, matrix(f8), *arrays(i8, 5), _TABLE, _TABLE, *arrays(i8, 4),
+        _TABLE, _FACTS, matrix(f8), _TABLE, _FACTS, *arrays(f8, 3), *arrays(i8, 3), _REALS, _TABLE,
         *arrays(i8, 3),
     ),
     World,

@@ -13,12 +13,12 @@ from simulators.collectives.algorithms import (
     HALVING_DOUBLING,
     REDUCE_SCATTER,
 )
-from simulators.collectives.algorithms.trees import BINARY, NO_TREE, child, children, parent
+from simulators.collectives.algorithms.trees import NO_TREE, child, children, parent
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import push
 from simulators.collectives.events.links import dispatch
 from simulators.collectives.events.state import WORLD, World
-from simulators.collectives.topologies.blocks import BLOCK, RING_BLOCK, log2, reduction_ns
+from simulators.collectives.topologies.blocks import log2, reduction_ns
 from simulators.core.jit import boolean, i8, kernel, void
 
 BELOW, ABOVE = range(2)
@@ -159,13 +159,28 @@ def send(world: World, who: int, now: int) -> bool:
 
 
 @kernel(i8(WORLD, i8), borrows=True)
+def _is_mirrored(world: World, who: int) -> int:
+    """Say whether a stream takes the mirror image of the tree, whose root is the last rank."""
+    mirror = world.phases.mirror[world.state[who, at.STAGE]]
+    if mirror == at.EVEN:
+        return int(who % world.settings.streams % 2 == 0)
+    return int(mirror == at.ALL)
+
+
+@kernel(i8(WORLD, i8), borrows=True)
 def _tree_position(world: World, who: int) -> int:
-    """Return where in the tree of its chunk a rank is: odd chunks take the mirror image."""
+    """Return where in the tree of its chunk a rank is."""
     p, phases = world.state[who, at.STAGE], world.phases
     rank = who // world.settings.streams
     position: int = rank // world.strides[phases.axis[p]] % phases.ranks[p]
-    is_mirrored = phases.shape[p] == BINARY and (who - rank * world.settings.streams) & 1
-    return phases.ranks[p] - 1 - position if is_mirrored else position
+    return phases.ranks[p] - 1 - position if _is_mirrored(world, who) else position
+
+
+@kernel(i8(WORLD, i8), borrows=True)
+def tree_slot(world: World, p: int) -> int:
+    """Return the first of the slots in which ranks of a tree hear; two visits have two pairs."""
+    slot: int = world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == at.NONE)
+    return slot
 
 
 @kernel(void(WORLD, i8, i8))
@@ -173,7 +188,7 @@ def _start_in_tree(world: World, who: int, now: int) -> None:
     """Let leaves, or the root of a broadcast, begin; of others, handle what came too early."""
     p, phases = world.state[who, at.STAGE], world.phases
     position = _tree_position(world, who)
-    slot = world.first_slot[phases.axis[p]]
+    slot = tree_slot(world, p)
     below = children(phases.shape[p], phases.ranks[p], position)
     reduces = phases.op[p] == ALL_REDUCE
     begins = below == 0 if reduces else position == 0
@@ -187,31 +202,36 @@ def _start_in_tree(world: World, who: int, now: int) -> None:
 
 @kernel(void(WORLD, i8, i8, i8))
 def hear_in_tree(world: World, who: int, slot: int, now: int) -> None:
-    """Add what came from all below, or take what came from above."""
+    """Add what came from all below, or take what came from above.
+
+    Both are charged as one addition, as in the reference simulator: it adds what two children sent
+    at once, and what a parent sent once more. Leaves and broadcasts add nothing.
+    """
     p, phases = world.state[who, at.STAGE], world.phases
+    below = children(phases.shape[p], phases.ranks[p], _tree_position(world, who))
+    is_from_below = slot == tree_slot(world, p) + BELOW
+    if is_from_below and world.matched[who, slot] < below:
+        return
     ready_ns = now + world.settings.endpoint_ns
-    if slot == world.first_slot[phases.axis[p]] + BELOW:
-        below = children(phases.shape[p], phases.ranks[p], _tree_position(world, who))
-        if world.matched[who, slot] < below:
-            return
-        added_ns = reduction_ns(phases.bytes_of[p, 0], world.settings.memory_bytes_per_s)
-        ready_ns += below * added_ns
+    if phases.op[p] == ALL_REDUCE and below > 0:
+        ready_ns += reduction_ns(phases.bytes_of[p, 0], world.settings.memory_bytes_per_s)
     push(world.queue, world.clock, ready_ns, at.READY + at.KINDS * who)
 
 
 @kernel(boolean(WORLD, i8, i8))
 def send_in_tree(world: World, who: int, now: int) -> bool:
-    """Report upwards, else pass on downwards and have ended."""
+    """Report upwards, else pass on downwards, lower ranks first, and have ended."""
     p, phases = world.state[who, at.STAGE], world.phases
-    shape, n, slot = phases.shape[p], phases.ranks[p], world.first_slot[phases.axis[p]]
-    position = _tree_position(world, who)
+    shape, n, slot = phases.shape[p], phases.ranks[p], tree_slot(world, p)
+    position, is_mirrored = _tree_position(world, who), _is_mirrored(world, who)
     if phases.op[p] == ALL_REDUCE and world.state[who, at.SENT] == 0:
         world.state[who, at.SENT] = 1
         if position != 0:
             _along(world, who, parent(n, position) - position, slot + BELOW, now)
             return False
-    for turn in range(children(shape, n, position)):
-        to = child(shape, n, position, turn)
+    below = children(shape, n, position)
+    for turn in range(below):
+        to = child(shape, n, position, below - 1 - turn if is_mirrored else turn)
         _along(world, who, to - position, slot + ABOVE, now)
     return True
 
@@ -222,8 +242,5 @@ def _along(world: World, who: int, offset: int, slot: int, now: int) -> None:
     p, phases = world.state[who, at.STAGE], world.phases
     d, size = phases.axis[p], phases.bytes_of[p, 0]
     rank = who // world.settings.streams
-    stream = who - rank * world.settings.streams
-    is_mirrored = phases.shape[p] == BINARY and stream & 1
-    ahead = (-offset if is_mirrored else offset) % phases.ranks[p]
-    is_backwards = int(world.whole[d, BLOCK] == RING_BLOCK and is_mirrored)
-    dispatch(world, now, rank, stream, d, ahead, size, slot, is_backwards)
+    ahead = (-offset if _is_mirrored(world, who) else offset) % phases.ranks[p]
+    dispatch(world, now, rank, who % world.settings.streams, d, ahead, size, slot, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from simulators.core.jit import f8, i8, kernel, named_tuple
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, named_tuple
 
 BLOCKS = ("ring", "fully_connected", "switch", "fat_tree")
 RING_BLOCK, FULL_BLOCK, SWITCH_BLOCK, FAT_TREE_BLOCK = range(4)
@@ -33,6 +33,15 @@ class Wire(NamedTuple):
 
 
 WIRE: Any = named_tuple((i8, i8, i8, f8, f8, f8), Wire)
+
+
+@kernel(WIRE(array(i8), array(f8)), borrows=True)
+def wire_of(whole: Ints, rates: Floats) -> Wire:
+    """Return how a dimension is joined, from its rows of numbers."""
+    return Wire(
+        whole[BLOCK], whole[RANKS], whole[LEAF], rates[OVERSUBSCRIPTION], rates[BYTES_PER_NS],
+        rates[LATENCY_NS],
+    )  # fmt: skip
 
 
 @kernel(i8(i8, i8, i8, i8))

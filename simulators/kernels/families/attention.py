@@ -88,9 +88,12 @@ def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
     """Return the seconds of one launch: off the knots of a table, else by a form and its trees."""
     if entry.grid is None:
         return formula_seconds(attention, gpu, entry)
+    here, there = (
+        functools.partial(form_seconds, gpu=board, numbers=entry.numbers)
+        for board in (gpu, load_gpu(entry.board))
+    )
     measured_here = gpu.name == entry.board and not gpu.is_what_if
-    scale = None if measured_here else functools.partial(_moved, gpu=gpu, entry=entry)
-    seconds = interpolated_s(entry.grid, attention, scale)
+    seconds = interpolated_s(entry.grid, attention, here, here if measured_here else there)
     if np.isnan(seconds).any():
         return np.where(np.isnan(seconds), formula_seconds(attention, gpu, entry), seconds)
     return seconds
@@ -112,12 +115,6 @@ def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
     return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
 
 
-def _moved(attention: Attention, *, gpu: Gpu, entry: Entry) -> Floats:
-    """Return how many times as long the form says an operator takes as where it was measured."""
-    there = form_seconds(attention, load_gpu(entry.board), entry.numbers)
-    return form_seconds(attention, gpu, entry.numbers) / there
-
-
 def apart(attention: Attention) -> tuple[Attention, Attention]:
     """Return the chunks and the decodes of a mixed batch as two launches."""
     chunks, chunk_keys, decodes, decode_keys = split_sums(attention)
@@ -137,9 +134,7 @@ def apart(attention: Attention) -> tuple[Attention, Attention]:
 
 def kernel_of(attention: Attention) -> str:
     """Return which kernel runs: latent attention has one of its own."""
-    latent = LATENT_PREFILL_DIM if attention.phase != "decode" else LATENT_DECODE_DIM
-    is_latent = np.all(np.asarray(attention.head_dim) == latent)
-    return f"mla_{attention.phase}" if is_latent else attention.phase
+    return f"mla_{attention.phase}" if attention.latent else attention.phase
 
 
 def attention_flops(attention: Attention) -> Floats:

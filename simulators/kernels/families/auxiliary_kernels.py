@@ -26,14 +26,19 @@ from simulators.kernels.families.family import Family
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import Column, Embedding
+from simulators.workload.operators import (
+    STATE_CHUNK,
+    CausalConvolution,
+    Column,
+    Embedding,
+    EncoderAttention,
+    Quantisation,
+    StateUpdate,
+)
 from simulators.workload.precision import BYTES
 
 TAPS = 4.0
 """Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""
-
-CHUNK = 64.0
-"""Tokens between two states in the chunked form (Dao and Gu, 2024; Yang et al., 2024)."""
 
 STATE_BYTES = 4.0
 """States are kept in 32 bits."""
@@ -42,61 +47,6 @@ UNMEASURED = {
     "start_s": 3e-6, "compute": 0.3, "bandwidth": 0.6, "block_clocks": 200.0, "chain_clocks": 10.0,
 }  # fmt: skip
 """Where a fit begins, and what stands in where no table was ever fitted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CausalConvolution:
-    """The short convolution before a state: each channel mixes its last four tokens."""
-
-    name: str
-    phase: str  # prefill or decode
-    requests: Column
-    tokens: Column  # of all requests
-    channels: Column
-    dtype: str = "bf16"
-    repeat: float = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateUpdate:
-    """Tokens pass through matrix states: in chunks for a prompt, one by one in a decode."""
-
-    name: str
-    phase: str  # prefill or decode
-    requests: Column
-    tokens: Column  # of all requests
-    key_heads: Column
-    value_heads: Column
-    key_dim: float = 128.0
-    value_dim: float = 128.0
-    rule: str = "delta"  # gated delta rule, or ssd of Mamba-2
-    dtype: str = "bf16"
-    repeat: float = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantisation:
-    """Numbers become 8-bit ones; `scan` is the search for their scale, which comes before."""
-
-    name: str
-    rows: Column
-    cols: Column
-    scan: bool = False
-    dtype: str = "bf16"
-    repeat: float = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderAttention:
-    """Every token attends to all of its request, as in vision transformers."""
-
-    name: str
-    requests: Column
-    tokens: Column  # of all requests
-    heads: Column
-    head_dim: Column
-    dtype: str = "bf16"
-    repeat: float = 1
 
 
 Auxiliary = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
@@ -167,7 +117,7 @@ def _convolution(c: CausalConvolution) -> Work:
     return Work(
         flops=2.0 * TAPS * tokens * channels,
         moved_bytes=2.0 * (tokens * channels + kept) * BYTES[c.dtype],
-        blocks=requests * channels / CHUNK,
+        blocks=requests * channels / STATE_CHUNK,
         longest=tokens / requests,
         features=_rows(requests, tokens, channels),
     )
@@ -183,9 +133,9 @@ def _states(s: StateUpdate) -> Work:
         flops = 6.0 * tokens * state
         chunks = np.zeros_like(tokens)
     else:
-        inside = 2.0 * CHUNK * (s.key_dim + s.value_dim) * heads
+        inside = 2.0 * STATE_CHUNK * (s.key_dim + s.value_dim) * heads
         flops = tokens * (6.0 * state + 2.0 * inside)
-        chunks = np.ceil(tokens / requests / CHUNK) * requests
+        chunks = np.ceil(tokens / requests / STATE_CHUNK) * requests
     return Work(
         flops=flops,
         moved_bytes=ends + streams + 2.0 * chunks * state * BYTES[s.dtype],
@@ -202,7 +152,7 @@ def _quantisation(q: Quantisation) -> Work:
         flops=2.0 * rows * cols,
         moved_bytes=rows * cols * (BYTES[q.dtype] + written),
         blocks=rows,
-        longest=cols / CHUNK,
+        longest=cols / STATE_CHUNK,
         features=_rows(np.ones_like(rows), rows, cols),
     )
 

@@ -8,7 +8,7 @@ memory once each way. The library takes the faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from simulators.core.jit import Floats
 from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
 from simulators.kernels.monotone_correction import corrected_seconds
 from simulators.kernels.profile import GemmRates, Profile, Sizes, product_seconds
-from simulators.workload.operators import Column
+from simulators.workload.operators import Convolution
 from simulators.workload.precision import BYTES
 
 WINOGRAD_KERNEL = 3.0
@@ -26,22 +26,6 @@ WINOGRAD_SAVING = 4.0
 
 PATCH, PRODUCTS = 2.0, 16.0
 """F(2x2, 3x3): outputs per side of a patch, and products over the channels per patch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Convolution:
-    """A square 2-D convolution over `batch` square images."""
-
-    name: str
-    batch: Column
-    in_channels: Column
-    out_channels: Column
-    kernel_size: Column
-    input_size: Column
-    stride: Column = 1.0
-    padding: Column = 0.0
-    dtype: str = "fp32"
-    repeat: int = 1
 
 
 def convolution_seconds(conv: Convolution, gpu: Gpu, profile: Profile) -> Floats:

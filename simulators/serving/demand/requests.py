@@ -45,11 +45,7 @@ class Requests:
 
 
 def requests_of(point: ServingPoint) -> Requests:
-    """Return the requests of a point.
-
-    Raises:
-        UserError: a rate is needed and missing, or a file cannot be read.
-    """
+    """Return the requests of a point."""
     trace = load_trace(point.workload) if is_trace(point.workload) else None
     closed = point.arrivals == CLOSED
     if point.turns > 1 and (closed or trace):
@@ -75,11 +71,7 @@ def requests_of(point: ServingPoint) -> Requests:
 
 
 def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
-    """Return the prompt and output tokens of a trace's first requests, or of requests drawn.
-
-    Raises:
-        UserError: the file cannot be read, or no number of requests is given to draw.
-    """
+    """Return the prompt and output tokens of a trace's first requests, or of requests drawn."""
     if not is_trace(workload):
         if requests == 0:
             raise UserError("requests is 0; a workload that is drawn needs at least 1")

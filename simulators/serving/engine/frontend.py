@@ -70,12 +70,9 @@ def is_measured(framework: str) -> bool:
 
 
 def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
-    """Return the 90 % interval of measured over predicted times, of groups left out.
+    """Return the 90 % interval of measured over predicted `tpot` or `ttft`, of groups left out.
 
-    Args:
-        framework: which.
-        group: its residuals do not count; empty for all.
-        metric: `tpot` or `ttft`.
+    Residuals of the group do not count, if one is named.
     """
     numbers = _measured(group).get(framework) or _measured("")[framework]
     lo, hi = numbers[f"{metric}_band"]

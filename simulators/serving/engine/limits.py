@@ -131,13 +131,8 @@ def kv_blocks(
 ) -> int:
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
-    Args:
-        hardware: the model on its GPUs.
-        memory_fraction: share of the memory the engine may use.
-        block_size: tokens per block.
-        tokens: most tokens of an iteration.
-        rows: most rows of logits.
-        of_rest: the share is one of what the weights leave.
+    An iteration has at most so many tokens and rows of logits. The memory fraction may be one `of`
+    the `rest` that the weights leave.
 
     Raises:
         Infeasible: the weights do not fit, or nothing is left.

@@ -37,11 +37,7 @@ class Scheduler:
 
 
 def load_scheduler(name: str) -> Scheduler:
-    """Return the scheduler of that name, path or dotted module.
-
-    Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file has no kernel `schedule`.
+    """Return the scheduler of that name, path or dotted module, a file with a kernel `schedule`.
 
     >>> load_scheduler("sarathi").chunked
     True
@@ -50,11 +46,7 @@ def load_scheduler(name: str) -> Scheduler:
 
 
 def load_router(name: str) -> Kernel[..., int]:
-    """Return the kernel of a router by its name, path or dotted module.
-
-    Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file has no kernel `route`.
+    """Return the kernel `route` of a router by its name, path or dotted module.
 
     >>> load_router("round_robin").__name__
     'route'

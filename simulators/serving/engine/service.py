@@ -37,16 +37,9 @@ def serve(
     table: Floats,
     log_rows: int = 0,
 ) -> State:
-    """Return the state after the last request has left.
+    """Return the state after the last request has left; each could run alone on a replica.
 
-    Args:
-        engine: policies and prices.
-        limits: of each replica.
-        requests: all of which a replica admits.
-        replicas: how many there are.
-        shape: of the price table.
-        table: what the price kernel reads.
-        log_rows: batches to log.
+    `shape` and `table` are what the price kernel reads, `log_rows` the batches to log.
 
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.

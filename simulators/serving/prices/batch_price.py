@@ -16,12 +16,7 @@ from simulators.serving.prices.user_operator_times import load_op_table
 
 
 def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the tables of a point, and the kernel that reads them.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-        UserError: the file of operator times cannot be used.
-    """
+    """Return the tables of a point, and the kernel that reads them."""
     if point.iteration_table:
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)

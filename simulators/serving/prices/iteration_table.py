@@ -83,14 +83,14 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         table[lookup.ADDITIVE] = 1.0
         return replace(known, table=table)
     replica = hardware.replica
-    most = max(MOST_TOKENS, replica.model.max_context)
-    tokens, rows = octaves(lookup.TOKEN_STEPS, most), octaves(lookup.ROW_STEPS, MOST_ROWS)
-    decodes, contexts = octaves(lookup.DECODE_STEPS, MOST_ROWS), octaves(lookup.CONTEXT_STEPS, most)
-    batches, chunks = (
-        octaves(lookup.PREFILL_STEPS, MOST_PREFILLS)[1:],
-        octaves(lookup.CHUNK_STEPS, most),
-    )
-    pasts = octaves(lookup.PAST_STEPS, most)
+    most, rows_end, steps = max(MOST_TOKENS, replica.model.max_context), MOST_ROWS, lookup.FINE
+    if replica.accelerator:
+        most = rows_end = replica.model.max_context
+        steps = lookup.COARSE
+    ends = (most, rows_end, rows_end, most, most, most)
+    grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
+    tokens, rows, decodes, contexts, chunks, pasts = grids
+    batches = octaves(1, MOST_PREFILLS)[1:]
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
     parts = [
@@ -100,11 +100,12 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         _decode_columns(stages, decodes, contexts),
         _prefill_columns(stages, batches, chunks, pasts),
     ]
-    starts = np.cumsum([part.size for part in parts])[:-1]
+    *starts, end = np.cumsum([part.size for part in parts])
+    mixed = _mixed_shares(stages)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
     return IterationTable(
-        shape=np.array([*starts, *sides], np.int64),
-        table=np.concatenate([part.ravel() for part in parts]),
+        shape=np.array([*starts, *sides, end if mixed.size else 0, *steps], np.int64),
+        table=np.concatenate([part.ravel() for part in [*parts, mixed]]),
         waiting_w=everyday.waiting_w,
         shares=time_shares(replica, EVERYDAY).reshape(-1),
     )
@@ -205,6 +206,31 @@ def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Fl
     )
     table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
     return table
+
+
+def _mixed_shares(stages: _Stages) -> Floats:
+    """Return what one kernel for chunks and decodes takes, over both apart; nothing without one."""
+    sizes = []
+    axes = zip(lookup.MIXED_FIRST, lookup.MIXED_STEPS, lookup.MIXED_NODES, strict=True)
+    for first, steps, nodes in axes:
+        part, octave = np.modf(np.arange(nodes) / steps)
+        sizes.append(first * np.ldexp(1.0 + part, octave.astype(np.int64)))
+    prefills, chunk, past, decodes, keys = np.meshgrid(*sizes, indexing="ij")
+    tokens = prefills * chunk
+    prompts = Step(
+        prefills=prefills,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * (past + (chunk + 1.0) / 2.0),
+        prefill_kv_tokens=prefills * (past + chunk),
+    )
+    singles = {"decodes": decodes, "decode_kv_tokens": decodes * keys}
+    together = _columns(stages, replace(prompts, **singles), ("mixed_attention",))
+    if together.shape[:-1] != tokens.shape:
+        return np.zeros(0)
+    apart = _columns(stages, prompts, ("prefill_attention",))
+    apart = apart + _columns(stages, Step(**singles), ("decode_attention",))
+    shares: Floats = together / np.where(apart > 0.0, apart, 1.0)
+    return shares
 
 
 def _number(column: Column) -> float:

@@ -12,16 +12,23 @@ from simulators.core.jit import Floats, Ints, arrays, f8, i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 
-TOKEN_STEPS, ROW_STEPS, DECODE_STEPS, CONTEXT_STEPS = 64, 32, 32, 8
-PREFILL_STEPS, CHUNK_STEPS, PAST_STEPS = 1, 4, 2
-"""Steps per octave: whole numbers up to here are exact, larger ones are interpolated."""
+FINE, COARSE = (64, 32, 32, 8, 4, 2), (1, 1, 1, 1, 1, 1)
+"""Steps per octave of tokens, rows, decodes, contexts, chunks and pasts: whole numbers up to here
+are exact, larger ones are interpolated. Prompts of a batch have one. A kernel's time is a formula;
+on an accelerator each size is a search of its own, and few can be had."""
 
 LEAST_KEYS, MOST_KEYS = 1.0 / 3.0, 3.0
 """Keys that unequal prompts read, over those of equal ones, are tabulated here and at 1."""
 
+MIXED_FIRST = (1.0, 16.0, 64.0, 1.0, 64.0)
+MIXED_STEPS = (0.5, 0.5, 0.5, 4.0, 1.0)
+MIXED_NODES = (3, 6, 6, 41, 11)
+"""One attention kernel for chunks and decodes is tabulated over prompts, mean chunk, mean past,
+decodes and their mean keys: from these sizes on, so many steps to the octave, so many in all."""
+
 COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the replica
 
-# Entries of `shape`: where each table begins, and its nodes along each side.
+# Entries of `shape`: where each table begins, its nodes along each side, and steps per octave.
 (
     TOKEN_TABLE,
     ROW_TABLE,
@@ -34,7 +41,14 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
     PREFILL_NODES,
     CHUNK_NODES,
     PAST_NODES,
-) = range(11)
+    MIXED_TABLE,  # 0: chunks and decodes have a kernel each
+    TOKEN_STEPS,
+    ROW_STEPS,
+    DECODE_STEPS,
+    CONTEXT_STEPS,
+    CHUNK_STEPS,
+    PAST_STEPS,
+) = range(18)
 
 # The first entries of `table`: what is added to each iteration of a stage.
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
@@ -69,14 +83,14 @@ def grid_value(index: int, steps: int) -> float:
     return ldexp(float(steps + index % steps), index // steps - 1)
 
 
-@kernel(f8(f8, i8, i8, *arrays(f8, 2)))
-def add_steps(tokens: float, start: int, steps: int, table: Floats, price: Floats) -> float:
+@kernel(f8(f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_steps(tokens: float, shape: Ints, table: Floats, price: Floats) -> float:
     """Add what the table over tokens says to a price; return the seconds of the last stage."""
-    x = place(tokens, TOKEN_STEPS)
-    i = min(ceil(x) - 1, steps - 1)
-    width = float(1 << max(i // TOKEN_STEPS - 1, 0))
+    x = place(tokens, shape[TOKEN_STEPS])
+    i = min(ceil(x) - 1, shape[TOKEN_NODES] - 2)
+    width = float(1 << max(i // shape[TOKEN_STEPS] - 1, 0))
     along = ((x - i) * width - 1.0) / (width - 1.0) if width > 1.0 else 0.0
-    row = start + 2 * COLUMNS * i
+    row = shape[TOKEN_TABLE] + 2 * COLUMNS * i
     for column in range(COLUMNS):
         first, last = table[row + column], table[row + COLUMNS + column]
         price[column] += first + along * (last - first)
@@ -125,9 +139,9 @@ def add_plane(
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_rows(tokens: float, rows: float, shape: Ints, table: Floats, price: Floats) -> float:
     """Add linear layers, messages and the LM head; return the seconds of the last stage."""
-    add_steps(tokens, shape[TOKEN_TABLE], shape[TOKEN_NODES] - 1, table, price)
+    add_steps(tokens, shape, table, price)
     if rows > 0.0:
-        add_line(rows, ROW_STEPS, shape[ROW_TABLE], shape[ROW_NODES], table, price)
+        add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
@@ -138,10 +152,10 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
     Between two tabulated contexts time is linear in the keys, so a batch that is repeated while
     they grow is priced by one product.
     """
-    x, y = place(decodes, DECODE_STEPS), place(keys / decodes, CONTEXT_STEPS)
+    x, y = place(decodes, shape[DECODE_STEPS]), place(keys / decodes, shape[CONTEXT_STEPS])
     columns = shape[CONTEXT_NODES]
     i, j = min(int(x), shape[DECODE_NODES] - 2), min(int(y), columns - 2)
-    near, far = grid_value(j, CONTEXT_STEPS), grid_value(j + 1, CONTEXT_STEPS)
+    near, far = grid_value(j, shape[CONTEXT_STEPS]), grid_value(j + 1, shape[CONTEXT_STEPS])
     low = shape[DECODE_TABLE] + COLUMNS * (i * columns + j)
     high = low + COLUMNS * columns
     u = x - i
@@ -156,20 +170,57 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
     return inf if j == columns - 2 else far * decodes
 
 
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
+def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Turn attention of chunks and of decodes into that of one kernel; return its share of theirs.
+
+    What is not attention stands in the places of the base, and attention has been added since.
+    """
+    prefills, decodes = step[at.PREFILLS], step[at.DECODES]
+    chunk = step[at.PREFILL_TOKENS] / prefills
+    past = step[at.PREFILL_PAIRS] / step[at.PREFILL_TOKENS] - (chunk + 1.0) / 2.0
+    sizes = (prefills, chunk, past, decodes, step[at.DECODE_KV] / decodes)
+    sender, last, joules = 0.0, 0.0, 0.0
+    for corner in range(1 << len(MIXED_NODES)):
+        weight, node = 1.0, 0
+        for axis in range(len(MIXED_NODES)):
+            x = place(max(sizes[axis] / MIXED_FIRST[axis], 1.0), 1) - 1.0
+            x = min(x * MIXED_STEPS[axis], MIXED_NODES[axis] - 1.0)
+            low = min(int(x), MIXED_NODES[axis] - 2)
+            upper = corner >> axis & 1
+            weight *= x - low if upper else 1.0 - (x - low)
+            node = node * MIXED_NODES[axis] + low + upper
+        row = shape[MIXED_TABLE] + COLUMNS * node
+        sender += weight * table[row]
+        last += weight * table[row + 1]
+        joules += weight * table[row + 2]
+    shares = (sender, last, joules)
+    for column in range(COLUMNS):
+        apart = price[column] - price[at.STAGE_BASE_S + column]
+        apart += price[at.STAGE_SLOPE_S + column] * step[at.DECODE_KV]
+        price[column] += (shares[column] - 1.0) * apart
+    return last
+
+
 @kernel(PRICE)
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
     tokens, rows = step[at.TOKENS], step[at.LOGITS_ROWS]
-    if table[ADDITIVE] > 0.0 and step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0:
+    is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
+    if is_mixed and table[ADDITIVE] > 0.0:
         add_rows(step[at.DECODES], step[at.DECODES], shape, table, price)
         tokens, rows = step[at.PREFILL_TOKENS], rows - step[at.DECODES]
     add_rows(tokens, rows, shape, table, price)
+    for column in range(COLUMNS):
+        price[at.STAGE_BASE_S + column] = price[column]
     if step[at.PREFILLS] > 0.0:
         add_prefills(step, shape, table, price)
     keys = step[at.DECODE_KV]
     if step[at.DECODES] > 0.0:
         price[at.UNTIL_KV] = add_decodes(step[at.DECODES], keys, shape, table, price)
+    if is_mixed and shape[MIXED_TABLE] > 0 and table[ADDITIVE] == 0.0:
+        join_attention(step, shape, table, price)
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
     price[at.WAITING_W] = table[RESTING_W]
     waits_s = 0.0
@@ -196,8 +247,8 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
     tokens, prefills = step[at.PREFILL_TOKENS], step[at.PREFILLS]
     chunk = tokens / prefills
     past = max(0.0, step[at.PREFILL_PAIRS] / tokens - (chunk + 1.0) / 2.0)
-    x, y = place(chunk, CHUNK_STEPS), place(past, PAST_STEPS)
-    z = place(prefills, PREFILL_STEPS) - 1.0
+    x, y = place(chunk, shape[CHUNK_STEPS]), place(past, shape[PAST_STEPS])
+    z = place(prefills, 1) - 1.0
     batch = min(int(z), shape[PREFILL_NODES] - 2)
     rows, columns = shape[CHUNK_NODES], shape[PAST_NODES]
     face = COLUMNS * rows * columns

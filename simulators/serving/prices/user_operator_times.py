@@ -37,9 +37,6 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
     """Return the price table of a stage of so many layers from a file of operator times.
 
     With tensor parallelism the file must tell what an all-reduce takes.
-
-    Raises:
-        UserError: the file cannot be read, or lacks a column, an operator or a size.
     """
     file = Path(path)
     try:

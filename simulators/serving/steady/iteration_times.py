@@ -32,7 +32,7 @@ from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Column
 
-OWN = ("pp", "ep", "attention_dp", "replicas", "without", "usd_per_gpu_hour")
+OWN = ("pp", "ep", "attention_dp", "replicas", "without", "mixed_step", "usd_per_gpu_hour")
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
 SHARED = tuple(name for name in DEPLOYED if name not in OWN)
@@ -170,14 +170,9 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
 def _step(
     decodes: Floats, keys: Floats, prompts: Iterations, beside: Floats, as_rows: bool = False
 ) -> Step:
-    """Return a step of batches of decodes, and behind them batches with prompts.
+    """Return a step of batches of decodes, and behind them batches with prompts and decodes beside.
 
-    Args:
-        decodes: of each batch of decodes.
-        keys: that a decode reads, by batch or, `as_rows`, by column.
-        prompts: the batches with prompts.
-        beside: their decodes.
-        as_rows: whether each batch is a row of its own.
+    A decode reads so many keys by batch or, where each batch is a row (`as_rows`), by column.
     """
     none = np.zeros(decodes.size)
 

@@ -57,11 +57,7 @@ ROWS_AT_ONCE = 1024
 
 
 def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return one row of metrics per row of `batch`; rows of one replica are priced together.
-
-    Raises:
-        UserError: a choice means nothing.
-    """
+    """Return one row of metrics per row of `batch`; rows of one replica are priced together."""
     check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
@@ -104,12 +100,7 @@ def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyS
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
-    """Return the metrics of one point.
-
-    Raises:
-        Infeasible: it cannot be built.
-        UserError: a choice means nothing.
-    """
+    """Return the metrics of one point, or raise why it cannot be built."""
     row = evaluate_analytic(
         pa.RecordBatch.from_pylist([asdict(point)], schema=schema_of(ServingPoint))
     ).to_pylist()[0]

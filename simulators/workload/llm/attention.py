@@ -17,10 +17,14 @@ from simulators.workload.llm.indexer import index_choice
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
-from simulators.workload.operators import Attention, Column, Compute, Elementwise, Gemm
-
-STATE_CHUNK = 64.0
-"""Tokens of a prompt between two states, in the chunked form of the gated delta rule."""
+from simulators.workload.operators import (
+    STATE_CHUNK,
+    Attention,
+    Column,
+    Compute,
+    Elementwise,
+    Gemm,
+)
 
 
 def prefill_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
@@ -43,6 +47,40 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     return (
         *index_choice("decode", shard, step.decodes, step.decode_kv_tokens),
         *_latent_decode(shard, replace(step, decode_kv_tokens=chosen)),
+    )
+
+
+def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
+    """Return the attention of chunks and of single new tokens where one kernel runs both.
+
+    States are updated apart even so; of latent attention no library has such a kernel.
+    """
+    if shard.model.is_latent:
+        return ()
+    found: list[Compute] = []
+    pairs = zip(
+        _attentions("prefill", shard, step), _attentions("decode", shard, step), strict=True
+    )
+    for chunks, decodes in pairs:
+        if isinstance(chunks, Attention) and isinstance(decodes, Attention):
+            found.append(_together(chunks, decodes))
+        else:
+            found += [chunks, decodes]
+    return tuple(found)
+
+
+def _together(chunks: Attention, decodes: Attention) -> Attention:
+    """Return two launches of attention as one."""
+    return replace(
+        chunks,
+        name=chunks.name.replace(chunks.phase, "mixed"),
+        phase="mixed",
+        requests=chunks.requests + decodes.requests,
+        query_tokens=chunks.query_tokens + decodes.query_tokens,
+        pairs=chunks.pairs + decodes.pairs,
+        kv_tokens=chunks.kv_tokens + decodes.kv_tokens,
+        decodes=decodes.requests,
+        decode_kv_tokens=decodes.kv_tokens,
     )
 
 
@@ -81,6 +119,7 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=heads,
         head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
+        latent=True,
         dtype=shard.how.activations,
         kv_dtype=shard.how.activations,
         repeat=layers,
@@ -111,6 +150,7 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
         heads=heads,
         kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
         head_dim=width,
+        latent=True,
         dtype=dtype,
         kv_dtype=shard.kv_dtype,
         repeat=layers,

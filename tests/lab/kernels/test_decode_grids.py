@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lab.fits.methods.decode_grids import fit_knots, nearest_rising
+from simulators.core.jit import Floats
 from simulators.kernels.interpolation_grid import interpolated_s, rising
 from simulators.workload.operators import Attention
 
@@ -37,6 +38,10 @@ def test_knots_give_back_the_times_they_were_fitted_to() -> None:
         kv_heads=1.0,
         head_dim=128.0,
     )
-    knots = fit_knots(steps, seconds, lambda a: np.full(np.shape(a.requests), 1e-5), alone=False)
-    assert np.allclose(interpolated_s(knots, steps), seconds, rtol=1e-6)
-    assert np.isnan(interpolated_s(knots, replace(steps, head_dim=80.0))).all()
+
+    def form(a: Attention) -> Floats:
+        return np.full(np.shape(a.requests), 1e-5)
+
+    knots = fit_knots(steps, seconds, form, alone=False)
+    assert np.allclose(interpolated_s(knots, steps, form, form), seconds, rtol=1e-6)
+    assert np.isnan(interpolated_s(knots, replace(steps, head_dim=80.0), form, form)).all()
