@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most, skipped_lines
+from lab.claims.lines import absent, at_least, at_most, skipped_lines, within
 from lab.claims.serving._deployments import (
     METRICS,
     TPOT,
@@ -19,9 +19,13 @@ from lab.claims.serving._deployments import (
 )
 from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
+from simulators.serving.engine.frontend import band_of
 from simulators.serving.measured_deployments import FRAMEWORKS
 
 NEEDS = (SILICON,)
+ALLOWED = (85.0, 94.0)
+"""Percent of measured times within 90 % intervals."""
+
 LIMITS = {
     ("TPOT", "mean", "all"): 15.0,
     ("TPOT", "median", "all"): 11.0,
@@ -46,6 +50,18 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
             yield from _errors(found, which, kind)
     if rows == "all":
         yield from _errors(found, np.ones(found.kept.size, bool), "with excluded rows")
+    yield from _coverage(found)
+
+
+def _coverage(found: Predicted) -> Iterator[Check]:
+    """Yield how many measured times lie within our 90 % intervals, of both metrics."""
+    kept = [row for row in found.rows if not row.excluded]
+    for metric in METRICS:
+        bands = [band_of(row.framework, row.group, metric.lower()) for row in kept]
+        low, high = np.array(bands).T
+        ratio = (found.measured[metric] / found.ours[metric])[found.kept]
+        inside = (low <= ratio) & (ratio <= high)
+        yield from within(f"deployments {metric} within intervals", [inside], ALLOWED)
 
 
 def _kinds(found: Predicted) -> dict[str, Flags]:

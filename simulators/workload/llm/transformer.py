@@ -114,7 +114,7 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
                 repeat=sums,
             )
         )
-    if not part.has_head:
+    if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
         messages.append(
             Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)
@@ -125,24 +125,23 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
 def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
     """Return the messages that take tokens to their experts, and sums back.
 
-    As engines do on one node by default, every rank gathers the tokens of all groups, in the
-    precision of the experts' products, and the ranks' sums are scattered, as wide as activations.
+    A rank's share of its group's tokens goes to each part of the ranks that holds one of their
+    experts, in the precision of the experts' products; what comes back is as wide as activations.
     """
     cut, how = shard.cut, shard.how
-    numbers = tokens / cut.tp * cut.width * shard.model.hidden
+    parts = max(cut.ep, 1)
+    visited = cut.expert_tp * parts * (1.0 - (1.0 - 1.0 / parts) ** shard.model.top_k)
+    numbers = tokens / cut.tp * shard.model.hidden * visited
     narrow = BYTES[how.expert_compute or how.compute]
     return [
         Collective(
             name=f"experts_{name}",
-            kind=kind,
+            kind="all_to_all",
             size_bytes=numbers * width,
             ranks=cut.width,
             repeat=shard.part.expert_layers,
         )
-        for name, kind, width in (
-            ("dispatch", "all_gather", narrow),
-            ("combine", "reduce_scatter", how.activation_bytes),
-        )
+        for name, width in (("dispatch", narrow), ("combine", how.activation_bytes))
     ]
 
 
