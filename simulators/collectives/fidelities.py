@@ -28,7 +28,7 @@ from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.levels import EXTRAPOLATED, LEVELS, MEASURED, UNMODELLED
+from simulators.core.levels import EXTRAPOLATED, LEVELS, MEASURED, UNMODELLED, shares_of
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""
@@ -91,7 +91,7 @@ class PlayedStep:
     @property
     def shares(self) -> Floats:
         """What the step rests on, a share for each of `LEVELS`; its compute is as traced."""
-        seconds = np.bincount(self.times.level, self.exposed_s, len(LEVELS))
+        seconds = shares_of(self.times.level) @ self.exposed_s
         seconds[MEASURED] += max(self.timelines[0].compute_total_ns / NS, TINY_S)
         return np.asarray(seconds / seconds.sum(), np.float64)
 
