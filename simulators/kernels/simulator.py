@@ -68,7 +68,8 @@ def _product(op: str, group: Group, sizes: Columns) -> Compute:
 def _experts(op: str, group: Group, sizes: Columns) -> Compute:
     return GroupedGemm(
         name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
-        experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
+        weight_dtype=group["weight_dtype"] or "", experts=max(1, int(group["experts"])),
+        top_k=max(1.0, group["top_k"]),
     )  # fmt: skip
 
 
