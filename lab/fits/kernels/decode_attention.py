@@ -28,7 +28,7 @@ from simulators.kernels.interpolation_grid import places
 TURNS = 3
 """Of every so many octaves one is left out."""
 
-JUDGED_ROWS = 6000
+JUDGED_ROWS = 12000
 """Rows drawn of a kernel to be foretold so."""
 
 FORM_ROWS, PACKED_ROWS = 2000, 500
