@@ -40,6 +40,9 @@ Bools = NDArray[np.bool_]
 LEAST_PACKED, LEAST_ROWS = 30, 10
 """A packing with fewer rows takes its neighbour's place, a slice with fewer its packing's."""
 
+PARTS = 4
+"""Rows within an eighth of an octave of each other stand at one place."""
+
 GUESSED = 0.1
 """Weight of a knot nobody measured, in rows."""
 
@@ -132,7 +135,7 @@ def _grids_of(
 
 def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -> Floats:
     """Return the process's mean at wanted places, given values at others; a row per place."""
-    known, which = np.unique(known_at, axis=0, return_inverse=True)
+    known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
     which = which.reshape(-1)
     count = np.bincount(which)
     ordered, first = values[np.lexsort((values, which))], np.cumsum(count) - count
