@@ -36,6 +36,8 @@ Part = ast.expr | ast.AugAssign
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "pyproject.toml")
 
+PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
+EVENTS = ("tests/collectives/test_messages.py", "tests/collectives/test_trees.py")
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
         "tests/composition/test_stages.py",
@@ -43,10 +45,10 @@ MUTATED: dict[str, tuple[str, ...]] = {
     ),
     "simulators/serving/engine/kv_cache.py": ("tests/serving/test_kv_account.py",),
     "simulators/serving/engine/admission.py": ("tests/serving/test_kv_account.py",),
-    "simulators/collectives/closed/phases.py": ("tests/collectives/test_phases.py",),
-    "simulators/collectives/closed/phase_model.py": ("tests/collectives/test_phases.py",),
-    "simulators/collectives/events/streams.py": ("tests/collectives/test_trees.py",),
-    "simulators/collectives/events/links.py": ("tests/collectives/test_trees.py",),
+    "simulators/collectives/closed/phases.py": PHASES,
+    "simulators/collectives/closed/phase_model.py": PHASES,
+    "simulators/collectives/events/streams.py": EVENTS,
+    "simulators/collectives/events/links.py": EVENTS,
     "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }
