@@ -14,25 +14,31 @@ from simulators.collectives.closed.phases import request
 from simulators.collectives.events.run import Report, simulate, uncontended_ns
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.topologies.plan import plan_of
+from simulators.core.jit import Ints
 
 AR, AG, RS, A2A = "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 MEMORY = 2e9
 
 
+def asking(
+    collective: str, size: int, *, splits: int = 1, active: int = 1, queues: int = 1
+) -> Ints:
+    """Return a request, by default of one chunk."""
+    return request(collective, size, splits=splits, active=active, queues=queues)
+
+
 def taken(
-    network: str, algorithm: str, collective: str, size: int, *, mode: int = IN_TURN, splits: int = 1,
-    active: int = 1, queues: int = 1, every_rank: bool = False,
+    network: str, algorithm: str, collective: str, size: int, *, mode: int = IN_TURN,
+    every_rank: bool = False, **settings: int,
 ) -> Report:  # fmt: skip
     """Return what a run of so many bytes reports; of all-gathers they are a rank's share."""
-    asked = request(collective, size, splits=splits, active=active, queues=queues)
-    plan = plan_of(network, algorithm, 1e9, 100e-9)
+    plan, asked = plan_of(network, algorithm, 1e9, 100e-9), asking(collective, size, **settings)
     return simulate(plan, asked, MEMORY, mode=mode, every_rank=every_rank)
 
 
 def alone_ns(network: str, algorithm: str, collective: str, size: int, **settings: int) -> int:
     """Return the time without contention."""
-    asked = request(collective, size, **{"splits": 1, "active": 1} | settings)
-    plan = plan_of(network, algorithm, 1e9, 100e-9)
+    plan, asked = plan_of(network, algorithm, 1e9, 100e-9), asking(collective, size, **settings)
     return int(uncontended_ns([plan], asked[None], np.array([MEMORY]))[0])
 
 
