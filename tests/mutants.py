@@ -60,7 +60,7 @@ SWAPS = {
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-SECONDS = 60
+SECONDS = 12
 """Of a processor: a mutant that hangs its tests is noticed."""
 
 

@@ -113,6 +113,19 @@ def test_messages_take_the_shorter_way_round_and_clockwise_if_there_is_none(
     assert shared.finish_ns == 10 + 3 * 1_000 + 2 * 100 + 10
 
 
+@pytest.mark.parametrize("every_rank", [False, True])
+def test_the_second_half_of_a_direct_exchange_waits_for_the_whole_first(every_rank: bool) -> None:
+    # From both neighbours at 1,110, from opposite at 3,210, added by 4,720; then all of it again,
+    # without adding: another 3,200 and 10.
+    report = taken("ring:4", "direct", AR, 4_000, every_rank=every_rank)
+    assert report.finish_ns == 4_720 + 3_200 + 10
+
+
+@pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
+def test_a_rank_alone_has_nothing_to_say(collective: str) -> None:
+    assert alone_ns("full:1,full:1", "ring", collective, 4_000) == 0
+
+
 @pytest.mark.parametrize(
     ("queues", "active", "wanted"),
     [
@@ -140,6 +153,7 @@ def test_queues_of_the_second_half_go_anticlockwise(
         (AR, 7, 3, 3, 7),  # half of three queues is one
         (AR, 7, 4, 4, 4),
         (AR, 7, 8, 4, 2),
+        (AR, 7, 6, 6, 3),
         (AR, 7, 1, 1, 7),
         (AR, 7, 7, 1, 1),
     ],
@@ -167,6 +181,26 @@ def test_a_chunk_waits_for_the_dimension_that_is_slower() -> None:
         assert alone_ns("full:2,full:2", "ring", AR, 4_000 * chunks, **settings) == wanted
         report = taken("full:2,full:2", "ring", AR, 4_000 * chunks, every_rank=True, **settings)
         assert (report.finish_ns == wanted) == (active == 1)  # two at once share links
+
+
+def test_four_chunks_wait_in_line_for_both_dimensions() -> None:
+    # One at a time, as above. Inside, the others wait from the start: the second scatters until
+    # 10,240, the third until 15,360 and the fourth until 20,480; then the first gathers, which has
+    # been back since 8,850, until 22,600, and after it the second and the third. The fourth is
+    # outside until 24,210, when the second gathers: last from 26,840 to 28,960.
+    wanted = 20_480 + 4 * 2_120
+    settings = {"splits": 4, "active": 1}
+    assert alone_ns("full:2,full:2", "ring", AR, 16_000, **settings) == wanted
+    report = taken("full:2,full:2", "ring", AR, 16_000, every_rank=True, **settings)
+    assert report.finish_ns == wanted
+
+
+def test_two_queues_of_a_dimension_are_served_side_by_side() -> None:
+    # The second half of the queues gathers: as the first chunk is back it does so at once, at
+    # 8,850, while the third scatters. The last scatters until 20,480, sums until 24,210, gathers.
+    settings = {"splits": 4, "active": 1, "queues": 2}
+    wanted = 20_480 + 3_730 + 2_120
+    assert alone_ns("full:2,full:2", "ring", AR, 16_000, **settings) == wanted
 
 
 @pytest.mark.parametrize(("over", "wanted"), [(1, 6_000), (2, 7_000)])
