@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.claims.lines import absent, at_most, evaluated, skipped_lines
 from lab.tables.catalog_names import GPUS
@@ -35,9 +36,10 @@ from simulators.serving.point import BATCH, CACHED, NONE, RECOMPUTE, UNIFIED, Se
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
-NEEDS = REQUESTS, RUNS = (
+NEEDS = (RUNS,) = ("serving_modern/vllm_runs_meta.parquet",)
+REQUESTS = (
     "serving_modern/vllm_requests.parquet",
-    "serving_modern/vllm_runs_meta.parquet",
+    "serving_modern/vllm_requests_qwen3_32b.parquet",
 )
 COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
@@ -51,18 +53,24 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             yield absent(f"vllm {run['run']}", "not modelled")
             continue
-        rows = read_table(reference / REQUESTS, run=run["run"])
-        if len(rows) == 0:
+        column = _requests(reference, run["run"])
+        if column is None:
             yield absent(f"vllm {run['run']}", "absent: its requests")
             continue
-        require(rows, COLUMNS, REQUESTS)
-        column = {
-            name: np.array(values) for name, values in rows.sort_by("queued_s").to_pydict().items()
-        }
         skipped = Counter[str]()
         for _, lines in evaluated([(run, column)], lambda both: list(_run_checks(*both)), skipped):
             yield from lines
         yield from skipped_lines(f"vllm {run['run']}", skipped)
+
+
+def _requests(reference: Path, run: str) -> Mapping[str, NDArray[Any]] | None:
+    """Return the columns of a run's requests in the order in which they were queued, if here."""
+    for table in REQUESTS:
+        if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):
+            require(rows, COLUMNS, table)
+            columns = rows.sort_by("queued_s").to_pydict()
+            return {name: np.array(values) for name, values in columns.items()}
+    return None
 
 
 def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[Check]:
