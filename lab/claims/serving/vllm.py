@@ -28,6 +28,7 @@ from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_records, read_table, require
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
+from simulators.core.levels import UNMODELLED
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.limits import kv_blocks
@@ -84,7 +85,7 @@ def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[C
         times = done.state.times
         ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
         limit = LIMIT if run["dp"] == 1 and how == BATCH else None
-        note = "calibrated" if done.table.calibrated else "not every kernel calibrated on this GPU"
+        note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
         for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
             error = float(abs(ours[name] / theirs[name] - 1.0))
             said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
