@@ -16,6 +16,7 @@ from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine.replica import (
     DECODE_KV,
     DECODES,
+    EVERYWHERE,
     LAST_STAGE_S,
     LOGITS_ROWS,
     PREFILL_KV,
@@ -73,7 +74,7 @@ def random_batches(seed: int, count: int) -> Floats:
             step[PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
             step[PREFILL_KV] += past + chunk
             step[LOGITS_ROWS] += draw.integers(0, 2)
-        step[TOKENS] = step[DECODES] + step[PREFILL_TOKENS]
+        step[TOKENS] = step[EVERYWHERE] = step[DECODES] + step[PREFILL_TOKENS]
     return steps
 
 

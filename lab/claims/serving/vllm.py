@@ -6,8 +6,7 @@ run as `runtime: vllm`; times are the engine's own, from when it queued a reques
 stands before it.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
-beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
-the groups of ranks share one, so that run is shown and not judged. Nor are runs judged whose chunks
+beside leaves activations out. Not judged are runs under data parallelism, and those whose chunks
 and decodes attend in one kernel, which is not the default.
 """
 

@@ -13,7 +13,7 @@ from simulators.core.jit import Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import CACHED, OWN, SWAP, ServingPoint
+from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GB = 1e9
@@ -100,7 +100,7 @@ def limits_of(
         host_blocks, move_s = swap_space(
             hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
         )
-    ranks = ranks_of(point)
+    ranks = ranks_of(point, scheduler)
     groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
     blocks = kv_blocks(
         hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
@@ -124,9 +124,14 @@ def limits_of(
     )  # fmt: skip
 
 
-def ranks_of(point: ServingPoint) -> int:
-    """Return how many queues of a replica step together: one, but for data-parallel attention."""
-    return point.attention_dp if point.rank_queues == OWN and point.pp == 1 else 1
+def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
+    """Return how many queues of a replica step together: one, but for data-parallel attention.
+
+    Under a pipeline they share one.
+    """
+    usual = SHARED if scheduler.deals_out else OWN
+    queues = usual if point.rank_queues == AUTO else point.rank_queues
+    return point.attention_dp if queues == OWN and point.pp == 1 else 1
 
 
 @functools.lru_cache(maxsize=1024)

@@ -134,7 +134,7 @@ def form(schedule: Any, price: Any, state: State, replica: int, now: float) -> i
     Requests that are left over, waiting or idle, may change what becomes of the next batch to end.
     """
     if state.limits[at.RANKS] > 1:
-        return form_together(schedule, price, state, replica, now)  # type: ignore[no-any-return]
+        return form_together(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
     if pool[at.FLIGHT] < stages:
         look_up(state, replica, now)
@@ -225,7 +225,7 @@ def look_up(state: State, replica: int, now: float) -> int:
     tick(state.pool[replica], state.gauge[replica], now)
     if now < state.gauge[replica, at.NEXT_LEAVE]:
         return 0
-    return dismiss(state, replica, now)  # type: ignore[no-any-return]
+    return dismiss(state, replica, now)
 
 
 @kernel(f8(STATE, i8))
@@ -263,9 +263,7 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
 
 
 @kernel(f8(pointer(PRICE), STATE, i8, i8, f8, f8))
-def launch(
-    price: Any, state: State, replica: int, slot: int, now: float, ready: float
-) -> float:
+def launch(price: Any, state: State, replica: int, slot: int, now: float, ready: float) -> float:
     """Send a new batch through the stages, when it is ready; return when it ends."""
     members, size, times = state.batch[slot], state.sizes[slot], state.times
     pool, leads = state.pool[replica], state.rounds[slot, at.LEADS]

@@ -117,8 +117,8 @@ def run_stages(
 ) -> float:
     """Pass a priced batch from stage to stage, each of which takes batches in order.
 
-    Work and joules are those of all ranks: they count where the batch leads. A price that is not a number stays none: `max` returns its first argument unless another is
-    larger.
+    Work and joules are those of all ranks: they count where the batch leads. A price that is not a
+    number stays none: `max` returns its first argument unless another is larger.
     """
     last_busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
     last = max(last_busy, priced[at.FLOOR_S]) + priced[at.ADDED_S]
