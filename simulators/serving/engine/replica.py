@@ -1,9 +1,9 @@
 """The state of a replica as schedulers and routers see it: the columns of its arrays, its queue.
 
 A replica is a queue, the requests that run and a pool of KV blocks; where ranks of data-parallel
-attention have queues of their own, each rank is one, and those of a replica step together. The names of
-the columns are the language between the event loop and the policies: a scheduler or a router is a
-kernel of the signature given here, in a file of its own.
+attention have queues of their own, each rank is one, and those of a replica step together. The
+names of the columns are the language between the event loop and the policies: a scheduler or a
+router is a kernel of the signature given here, in a file of its own.
 """
 
 from __future__ import annotations
