@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.tables.catalog_names import MODELS, four_bit_experts, gpu_name, is_gpu
+from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
@@ -64,7 +64,7 @@ class Throughput:
 def offline(reference: Path) -> list[Throughput]:
     """Return the offline runs of the reference folder."""
     table = read_records(reference / OFFLINE)
-    rows = known_rows(table, OFFLINE, model=MODELS.__contains__, gpu=is_gpu)
+    rows = known_rows(table, OFFLINE, model=is_model, gpu=is_gpu)
     return [
         Throughput(
             name=f"{row['model']} {row['gpu']} {row['precision']} tp{row['tp_size']}",
@@ -77,7 +77,7 @@ def offline(reference: Path) -> list[Throughput]:
 
 def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
-    model, gpu = MODELS[row["model"]], gpu_name(row["gpu"])
+    model, gpu = model_name(row["model"]), gpu_name(row["gpu"])
     stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
     group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.tables.catalog_names import MODELS, is_gpu
+from lab.tables.catalog_names import is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.offline import ENGINE, MOST_TOKENS
 from lab.tables.rows import read_records
@@ -53,7 +53,7 @@ def online(reference: Path) -> list[Online]:
             tpot_s=row["mean_itl_ms"] / 1e3,
             tokens_per_s=row["output_tokens_per_s"],
         )
-        for row in known_rows(table, ONLINE, model=MODELS.__contains__, gpu=is_gpu)
+        for row in known_rows(table, ONLINE, model=is_model, gpu=is_gpu)
     ]
 
 
@@ -63,7 +63,7 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
     drawn = row["osl_mean"] not in FIXED_OUTPUTS
     longest = 2 if drawn else 1
     return ServingPoint(
-        model=MODELS[row["model"]],
+        model=model_name(row["model"]),
         gpu=row["gpu"],
         tp=int(row["tp_size"]),
         runtime="trtllm",
