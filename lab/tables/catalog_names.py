@@ -29,7 +29,7 @@ MODELS = {
 """Where a table's name of a model is none that the catalog finds it by."""
 
 REMARK = re.compile(r"( \(.*\)|-99(\.9)?|-edge|_lora)$")
-"""What tables say after a model's name: a variant in brackets, an MLPerf benchmark's accuracy or kind."""
+"""What tables say after a model's name: a variant in brackets, the kind of an MLPerf benchmark."""
 
 GPUS = {
     "A100": "a100_sxm",

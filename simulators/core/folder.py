@@ -1,9 +1,10 @@
 """A thing's name is the name of its file: the folder is the registry.
 
 Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the
-package, so that an installed package needs no fork. A value that ends like a file is a path, and so
-is one with a separator that is nobody's repository: aliases may be those of Hugging Face, found with
-or without their owner, in any case, and with any of `-`, `.`, `_` and space between their words.
+package, so that an installed package needs no fork. A value that ends like a file is a path.
+
+Aliases may be repositories of Hugging Face: they are found with or without their owner, in any
+case, and with any of `-`, `.`, `_` and space between their words.
 """
 
 from __future__ import annotations

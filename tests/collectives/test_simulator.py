@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from simulators.collectives.simulator import SIMULATOR, CollectivePoint
+from simulators.collectives.point import CollectivePoint
+from simulators.collectives.simulator import SIMULATOR
 from simulators.core.errors import Infeasible, UserError
 
 
@@ -151,8 +152,9 @@ def test_a_run_that_would_not_fit_is_a_row_with_a_reason() -> None:
 
 def test_measured_times_have_intervals_and_flags() -> None:
     answer = evaluate(topology=["switch:8", "switch:16", "h100_rails_32"])
-    assert answer["calibrated"] == [True, True, False]
-    assert answer["extrapolated"] == [False, True, True]
+    assert answer["measured_share"] == [1.0, 0.0, 0.0]
+    assert answer["extrapolated_share"] == [0.0, 1.0, 0.0]
+    assert answer["unmodelled_share"] == [0.0, 0.0, 1.0]
     for lo, mid, hi in zip(*(answer[f"time_s{x}"] for x in ("_lo", "", "_hi")), strict=True):
         assert lo < mid < hi
 

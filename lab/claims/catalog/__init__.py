@@ -1,0 +1,1 @@
+"""What `validate catalog` prints."""
