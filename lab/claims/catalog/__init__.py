@@ -1,1 +1,1 @@
-"""What `validate catalog` prints."""
+"""Claims about the catalog."""
