@@ -218,8 +218,6 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
-    experts = [one for one in linear if one.name in SEEN_BY_EXPERTS]
-    linear = tuple(one for one in linear if one.name not in SEEN_BY_EXPERTS)
     ends = logits_collectives(shard, logits)
     prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
@@ -229,9 +227,22 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
         chunks, decodes = (np.where(both > 0.0, 0.0, number) for number in (chunks, decodes))
     else:
         mixed = ()
+
+    @functools.cache
+    def token_rows() -> list[Row]:
+        return compute_rows(linear, replica, "tokens")
+
+    def seen_by(name: str) -> list[Row]:
+        of_experts = name == "experts"
+        return [
+            replace(row, part=name)
+            for row in token_rows()
+            if (row.operator.name in SEEN_BY_EXPERTS) == of_experts
+        ]
+
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
-        ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
-        ("experts", step.tokens, lambda name: compute_rows(experts, replica, name)),
+        ("tokens", step.tokens, seen_by),
+        ("experts", step.tokens, seen_by),
         ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
