@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import (
+    ALL_REDUCE,
+    DIRECT,
+    DOUBLE_BINARY_TREE,
+    HALVING_DOUBLING,
+    IMPOSSIBLE,
+    IN_NETWORK,
+)
 from simulators.collectives.algorithms.steps import (
     in_flight,
     message_of,
@@ -60,10 +67,9 @@ def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
     """Say whether every phase of a collective can be simulated message by message."""
     for d, part, *_ in phases_of(plan.whole, op, plan.ranks * 2, baseline=baseline):
         row = plan.whole[d]
-        switched = row[BLOCK] in (SWITCH_BLOCK, FAT_TREE_BLOCK)
-        if row[blocks.ALGORITHM] == codes.IN_NETWORK and not switched:
+        if row[blocks.ALGORITHM] == IN_NETWORK and row[BLOCK] not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
             return False
-        if sends(int(row[blocks.ALGORITHM]), int(part), int(row[RANKS])) == codes.IMPOSSIBLE:
+        if sends(int(row[blocks.ALGORITHM]), int(part), int(row[RANKS])) == IMPOSSIBLE:
             return False
     return True
 
@@ -117,9 +123,9 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
     whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])
     collectives_ns(requests, memory_bytes_per_s, whole, rates, out)
     has_tree = (
-        (whole[:, :, blocks.ALGORITHM] == codes.DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
+        (whole[:, :, blocks.ALGORITHM] == DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
     ).any(1)
-    possible = (out != codes.IMPOSSIBLE) & (requests[:, asked_for.OP] == codes.ALL_REDUCE)
+    possible = (out != IMPOSSIBLE) & (requests[:, asked_for.OP] == ALL_REDUCE)
     for i in np.flatnonzero(possible & has_tree[requests[:, asked_for.PLAN]]):
         plan, memory = plans[requests[i, asked_for.PLAN]], float(memory_bytes_per_s[i])
         with contextlib.suppress(Infeasible):
@@ -214,9 +220,9 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
     for d, op, *_ in phases:
         row = plan.whole[d]
         algorithm = int(row[blocks.ALGORITHM])
-        if algorithm == codes.IN_NETWORK:
+        if algorithm == IN_NETWORK:
             continue
-        is_odd = row[BLOCK] == RING_BLOCK and algorithm == codes.HALVING_DOUBLING
+        is_odd = row[BLOCK] == RING_BLOCK and algorithm == HALVING_DOUBLING
         is_split = row[BLOCK] == FAT_TREE_BLOCK and row[RANKS] > row[LEAF]
         if is_odd or is_split or shape_of(algorithm, int(op)) != NO_TREE:
             alike[d] = 0
@@ -226,16 +232,16 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
 def _peers(dimension: Ints) -> int:
     """Return how many slots the peers of a stream need: four in trees, for two visits."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
-    if algorithm == codes.DIRECT:
+    if algorithm == DIRECT:
         return max(ranks, 4)
-    return max(log2(ranks) + 1 if algorithm == codes.HALVING_DOUBLING else 4, 4)
+    return max(log2(ranks) + 1 if algorithm == HALVING_DOUBLING else 4, 4)
 
 
 def _widest(dimension: Ints, op: int) -> int:
     """Return the most messages a rank sends at one time."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     shape = shape_of(algorithm, op)
-    if shape == STAR or algorithm == codes.DIRECT:
+    if shape == STAR or algorithm == DIRECT:
         return ranks
     if shape == BINARY:
         return 3
@@ -257,7 +263,7 @@ def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Flo
         if row[BLOCK] == FAT_TREE_BLOCK:
             trunk = row[LEAF] / rates[blocks.OVERSUBSCRIPTION]
             share = trunk if is_fair else min(1.0, trunk / uplinks[d])
-            if is_fair and row[blocks.ALGORITHM] == codes.IN_NETWORK:
+            if is_fair and row[blocks.ALGORITHM] == IN_NETWORK:
                 share = min(1.0, trunk)
             own[first_link[d] + LEAF_UP : first_link[d] + LEAF_DOWN + 1] *= share
     return np.tile(own, ranks)
@@ -267,9 +273,9 @@ def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTab
     """Return what is looked up about every phase, and bytes and peers of its steps."""
     columns = 1
     for d in phases[:, asked_for.DIMENSION]:
-        if whole[d, blocks.ALGORITHM] == codes.DIRECT:
+        if whole[d, blocks.ALGORITHM] == DIRECT:
             columns = max(columns, 2 * int(whole[d, RANKS]))
-        if whole[d, blocks.ALGORITHM] == codes.HALVING_DOUBLING:
+        if whole[d, blocks.ALGORITHM] == HALVING_DOUBLING:
             columns = max(columns, 2 * log2(int(whole[d, RANKS])) + 2)
     facts = np.zeros((11, len(phases)), np.int64)
     steps = np.zeros((2, len(phases), columns), np.int64)
@@ -306,8 +312,8 @@ def tabulate(whole: Ints, phases: Ints, out: PhaseTable) -> None:
         out.flight[p] = in_flight(algorithm, op, ranks, window)
         out.shape[p] = shape_of(algorithm, op)
         out.mirror[p] = _mirror(phases, p) if out.shape[p] == BINARY else at.NONE
-        out.is_uniform[p] = int(algorithm != codes.HALVING_DOUBLING)
-        out.is_steady[p] = int(algorithm != codes.HALVING_DOUBLING and algorithm != codes.DIRECT)
+        out.is_uniform[p] = int(algorithm != HALVING_DOUBLING)
+        out.is_steady[p] = int(algorithm != HALVING_DOUBLING and algorithm != DIRECT)
         for step in range(out.bytes_of.shape[1]):
             out.bytes_of[p, step] = message_of(algorithm, op, ranks, payload, step)
             out.offset_of[p, step] = offset_of(algorithm, op, ranks, step)
