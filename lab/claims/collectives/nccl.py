@@ -82,6 +82,10 @@ def _percent(errors: Floats) -> Floats:
     return np.asarray(100.0 * np.abs(np.expm1(errors)), np.float64)
 
 
+def _mean_percent(errors: Floats) -> float:
+    return round(float(_percent(errors).mean()), 2)
+
+
 def _mean(name: str, parts: Iterable[Floats], limit: float | None, note: str) -> Check:
     """Return the mean error of log errors in parts, in percent."""
     errors = np.concatenate([np.zeros(0), *parts])
@@ -97,9 +101,7 @@ def _sizes(
         by.setdefault(key[0], []).append(code)
     parts = {collective: errors[np.isin(curve, codes)] for collective, codes in by.items()}
     said = [
-        f"{collective} {_percent(part).mean():.1f}"
-        for collective, part in parts.items()
-        if part.size
+        f"{collective} {_mean_percent(part):.1f}" for collective, part in parts.items() if part.size
     ]
     if bands.size:
         said.append(f"covered {100 * np.mean(np.abs(errors) <= bands):.0f} %")
@@ -112,7 +114,7 @@ def _growth(table: Libraries) -> Iterator[Check]:
     """Yield the errors at 8 ranks of growth learnt from other GPUs."""
     found = {collective: growth_errors(table, NVLINK, collective) for collective in COLLECTIVES}
     for collective, by_gpu in found.items():
-        note = ", ".join(f"{gpu} {_percent(part).mean():.1f}" for gpu, part in by_gpu.items())
+        note = ", ".join(f"{gpu} {_mean_percent(part):.1f}" for gpu, part in by_gpu.items())
         yield _mean(f"ranks_8_from_4_{collective}", by_gpu.values(), 15.0, note)
     parts = [part for by_gpu in found.values() for part in by_gpu.values()]
     yield _mean("ranks_8_from_4", parts, 15.0, "NVLink GPUs; growth learnt from the other GPUs")
