@@ -15,9 +15,14 @@ from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 
-FLASH, UNFUSED = "flash", "unfused"
-ATTENTIONS = (FLASH, UNFUSED)
-"""Attention in one kernel; or products, softmax and dropout that keep all scores (until 2022)."""
+ATTENTIONS = ("flash", "flash2", "unfused")
+FLASH, FLASH2, UNFUSED = ATTENTIONS
+"""Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; or as
+products, softmax and dropout that keep all scores, as until 2022."""
+
+FUSIONS = ("fused", "eager")
+FUSED, EAGER = FUSIONS
+"""What stands between products: one kernel, or those of PyTorch one after another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,7 @@ class Job:
     expert_tp: int = 1
     sequence_parallel: bool = True  # norms are cut over tensor ranks, sums become gathers
     attention: str = FLASH
+    fusion: str = FUSED
     context_exchange: str = "zigzag"
 
     @property

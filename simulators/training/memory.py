@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import FLASH, Job
+from simulators.training.job import UNFUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
 from simulators.training.schedule.orders import GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
@@ -86,12 +86,7 @@ def parameters(job: Job, plans: Plans) -> Parameters:
 
 
 def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
-    """Return what one layer keeps of one micro-batch on a rank, after recomputation.
-
-    >>> from simulators.training.job import FLASH
-    >>> FLASH
-    'flash'
-    """
+    """Return what one layer keeps of one micro-batch on a rank, after recomputation."""
     model = job.model
     tokens = plans.micro_batch * job.sequence / job.cp
     between = 8.0 * model.hidden / job.norm_ranks  # inputs of norms and of products
@@ -109,7 +104,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
     else:
         ffn = wide * model.ffn / job.tp
     kept = tokens * (between + 2.0 * (widths + ffn))
-    scores = 5.0 * heads * job.sequence * tokens if job.attention != FLASH else 0.0 * tokens
+    scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
     scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)
     input_only = tokens * 2.0 * model.hidden / job.norm_ranks
     return np.where(plans.recompute == FULL, input_only, kept + scores)

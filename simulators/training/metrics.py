@@ -29,7 +29,7 @@ Columns = dict[str, Floats]
 
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "context_exchange", "prices",
+    "sequence_parallel", "attention", "fusion", "context_exchange", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 
@@ -43,8 +43,7 @@ def job_of(group: Mapping[str, Any]) -> Job:
         UserError: a name nothing answers to.
     """
     gpu = load_gpu(group["gpu"])
-    same = ("tp", "cp", "ep", "expert_tp", "sequence", "dtype", "sequence_parallel", "attention",
-            "context_exchange")  # fmt: skip
+    same = [name for name in JOB_FIELDS if name not in ("model", "gpu", "cluster", "prices")]
     return Job(
         model=load_model(group["model"]),
         gpu=gpu,

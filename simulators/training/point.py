@@ -8,7 +8,7 @@ from functools import partial
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.contract import choice, fact, metric
-from simulators.training.job import ATTENTIONS, FLASH
+from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS
 from simulators.training.plan import RECOMPUTES
 from simulators.training.schedule.orders import SCHEDULES
 from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
@@ -56,7 +56,14 @@ class TrainingPoint:
     )
     sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
     attention: str = choice(
-        "one kernel (flash), or products that keep all scores", default=FLASH, known=ATTENTIONS
+        "the GPU's best kernel, FlashAttention-2, or products that keep all scores",
+        default=FLASH,
+        known=ATTENTIONS,
+    )
+    fusion: str = choice(
+        "what stands between products: fused kernels, or PyTorch's one by one",
+        default=FUSED,
+        known=FUSIONS,
     )
     context_exchange: str = choice(
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES

@@ -17,9 +17,10 @@ import numpy as np
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
-from simulators.training.job import Job
+from simulators.training.job import FLASH2, FUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
-from simulators.training.schedule.play import COLUMNS, DENSE, SEND, SYNC, steps_s
+from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
+from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, SYNC, steps_s
 from simulators.training.synchronise import Exchange, exchange, send_s
 from simulators.training.work.messages import (
     CONTEXT,
@@ -34,7 +35,6 @@ from simulators.training.work.pieces import (
     ATTENTION,
     PRODUCTS,
     SCORES,
-    STREAMS,
     Piece,
     pieces,
 )
@@ -101,7 +101,7 @@ def steps(work: Work, constants: Constants) -> Steps:
     for place, name in enumerate(PIECES):
         if name not in priced:
             continue
-        passes = _passes(priced[name], constants, which, plans, is_layer=counts[name] != 1.0)
+        passes = _passes(priced[name], job, constants, which, plans, is_layer=counts[name] != 1.0)
         told = _exposed(job, sent[name], priced[name], constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
@@ -110,7 +110,10 @@ def steps(work: Work, constants: Constants) -> Steps:
             parts[:, DENSE * place + (0 if direction == FORWARD else 1)] += seconds
             exposed[what] += counts[name] * seconds
         compute += counts[name] * sum(passes.values())
-    parts[:, SEND] = work.send_s
+    blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
+    blocks &= plans.schedule != ZERO_BUBBLE
+    parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
+    parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
     model = job.model
     layers = np.full(plans.size, model.layers, np.int64)
     dense = np.full(plans.size, model.layers - model.expert_layers, np.int64)
@@ -119,7 +122,7 @@ def steps(work: Work, constants: Constants) -> Steps:
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
     data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
     data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
-    optimizer_s = done.optimizer_s * constants.streams
+    optimizer_s = done.optimizer_s * constants.streams.get(FUSED, 1.0)
     parts[:, SYNC : SYNC + 3] = (data_s + optimizer_s)[:, None]
     ends = np.zeros((plans.size, 2))
     steps_s(plans.schedule, plans.pp, plans.chunks, plans.micro_batches, layers, dense, parts, ends)
@@ -151,21 +154,23 @@ def _counts(job: Job) -> dict[str, float]:
     return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
 
 
-def _pace(constants: Constants, kind: str, phase: str) -> float:
-    if kind == ATTENTION:
-        return constants.attention.get(FORWARD if phase in (FORWARD, AGAIN) else INPUTS, 1.0)
+def _pace(constants: Constants, job: Job, kind: str) -> float:
+    """Return the pace of a kind of kernels."""
     if kind in PRODUCTS:
-        return constants.products.get(kind, 1.0)
-    return {SCORES: constants.scores, STREAMS: constants.streams, GROUPED: constants.experts}[kind]
+        return constants.products.get("bf16" if kind == "fp16" else kind, 1.0)
+    if kind in (ATTENTION, SCORES):
+        name = {FLASH2: f"{FLASH2}_{job.gpu.architecture}"}.get(job.attention, job.attention)
+        return constants.attention.get(name, 1.0)
+    return constants.experts if kind == GROUPED else constants.streams.get(job.fusion, 1.0)
 
 
 def _passes(
-    piece: Piece, constants: Constants, which: Ints, plans: Plans, *, is_layer: bool
+    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, *, is_layer: bool
 ) -> dict[str, Floats]:
     """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
     sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
     for (phase, kind), column in piece.seconds.items():
-        sums[phase] += _pace(constants, kind, phase) * column[which]
+        sums[phase] += _pace(constants, job, kind) * column[which]
     if is_layer:
         for phase in (FORWARD, INPUTS):
             sums[phase] += constants.layer_s

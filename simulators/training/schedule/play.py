@@ -4,8 +4,8 @@ A forward waits for the forward of the layers before it, gradients of inputs for
 after it; what crosses ranks arrives `send_s` later. Layers are shared out evenly over chunks; where
 they do not divide, the chunks with the ends of the model have one less, then the last ones.
 
-Once a pipeline is full, `pp` more micro-batches make every step longer by the same, so a long one
-is played for a few rounds and carried on from there.
+Once a pipeline is full, `pp` more micro-batches make every step longer by the same, and by no less
+than they take the slowest rank. A long one is played until that is so, and carried on from there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SHARES = i8(i8, i8, i8, i8)
 STEP = i8(i8, i8, i8, i8, i8, i8, array(f8), array(f8))
 STEPS = i8(*arrays(i8, 6), matrix(f8), matrix(f8))
 
-EMBEDDING, DENSE, EXPERTS, HEAD, SEND, SYNC = 0, 3, 6, 9, 12, 13
+EMBEDDING, DENSE, EXPERTS, HEAD, SEND, SYNC, BLOCKED = 0, 3, 6, 9, 12, 13, 16
 """Where the seconds of a step's parts stand in its row: forward, gradients of inputs and of weights
 of either end and of a layer of either kind; a send; what follows the last task of the first rank,
-of the last, and of the others."""
+of the last, and of the others; a send during which its rank computes nothing."""
 
-COLUMNS = 16
+COLUMNS = 17
 
 
 @kernel(SHARES)
@@ -106,6 +106,41 @@ def play(
     return float(rank_ends.max())
 
 
+@kernel(i8(i8, i8, i8, array(f8), matrix(f8)))
+def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
+    """Write what each pass of each chunk of the whole pipeline takes; return how many chunks."""
+    for chunk in range(number):
+        all_layers = layers_of_chunk(chunk, number, layers, layers)
+        dense_layers = layers_of_chunk(chunk, number, layers, dense)
+        for kind in range(3):
+            seconds[chunk, kind] = (
+                dense_layers * parts[3 + kind] + (all_layers - dense_layers) * parts[6 + kind]
+            )
+            if chunk == 0:
+                seconds[chunk, kind] += parts[kind]
+            if chunk == number - 1:
+                seconds[chunk, kind] += parts[9 + kind]
+        if chunk < number - 1:
+            seconds[chunk, 0] += parts[16]
+        if chunk > 0:
+            seconds[chunk, 1] += parts[16]
+    return number
+
+
+@kernel(f8(i8, i8, i8, i8, array(f8)))
+def slowest_rank_s(pp: int, chunks: int, layers: int, dense: int, parts: Floats) -> float:
+    """Return what one micro-batch takes the rank with the most work."""
+    seconds = np.zeros((pp * chunks, 3))
+    fill_seconds(pp * chunks, layers, dense, parts, seconds)
+    longest = 0.0
+    for rank in range(pp):
+        mine = 0.0
+        for chunk in range(rank, pp * chunks, pp):
+            mine += seconds[chunk].sum()
+        longest = max(longest, mine)
+    return longest
+
+
 @kernel(STEP)
 def step_s(
     schedule: int,
@@ -120,17 +155,7 @@ def step_s(
     """Write the seconds until every rank has run its tasks, and until what follows them is done."""
     number = pp * chunks
     seconds = np.zeros((number, 3))
-    for chunk in range(number):
-        all_layers = layers_of_chunk(chunk, number, layers, layers)
-        dense_layers = layers_of_chunk(chunk, number, layers, dense)
-        for kind in range(3):
-            seconds[chunk, kind] = (
-                dense_layers * parts[3 + kind] + (all_layers - dense_layers) * parts[6 + kind]
-            )
-            if chunk == 0:
-                seconds[chunk, kind] += parts[kind]
-            if chunk == number - 1:
-                seconds[chunk, kind] += parts[9 + kind]
+    fill_seconds(number, layers, dense, parts, seconds)
     kinds = 3 if schedule == 3 else 2
     if kinds == 2:  # a backward is one task
         seconds[:, 1] += seconds[:, 2]
@@ -162,15 +187,25 @@ def steps_s(
 
     `dense` is the number of leading layers without experts, `parts` as in `EMBEDDING` ff.
     """
-    then = np.zeros(2)
+    then, later = np.zeros(2), np.zeros(2)
     for row in range(pp.size):
-        p, v, m = pp[row], chunks[row], micro_batches[row]
-        short = min(m, 4 * p + m % p)
-        how, n, first = schedule[row], layers[row], dense[row]
-        step_s(how, p, v, short, n, first, parts[row], out[row])
-        if m > short:
-            step_s(how, p, v, short + p, n, first, parts[row], then)
-            rounds = (m - short) // p
-            for which in range(2):
-                out[row, which] += rounds * (then[which] - out[row, which])
+        how, p, v, m = schedule[row], pp[row], chunks[row], micro_batches[row]
+        n, first, seconds = layers[row], dense[row], parts[row]
+        short = min(m, 2 * p + m % p)
+        step_s(how, p, v, short, n, first, seconds, out[row])
+        while short < m:
+            step_s(how, p, v, short + p, n, first, seconds, then)
+            if short + p == m:
+                out[row, 0], out[row, 1] = then[0], then[1]
+                break
+            step_s(how, p, v, short + 2 * p, n, first, seconds, later)
+            grown = later[1] - then[1]
+            is_steady = abs(grown - (then[1] - out[row, 1])) <= 1e-9 * later[1]
+            if is_steady and grown >= p * slowest_rank_s(p, v, n, first, seconds) * (1.0 - 1e-9):
+                rounds = (m - short) // p
+                for which in range(2):
+                    out[row, which] += rounds * (later[which] - then[which])
+                break
+            short = min(m, 2 * short - m % p)
+            step_s(how, p, v, short, n, first, seconds, out[row])
     return pp.size

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simulators.training.job import FLASH, Job
+from simulators.training.job import UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -107,7 +107,7 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
         prefill_kv_tokens=micro_batch * job.sequence,
     )
     for operator in prefill_operators(shard, step):
-        if isinstance(operator, Attention) and job.attention != FLASH:
+        if isinstance(operator, Attention) and job.attention == UNFUSED:
             yield from _unfused(operator, job)
         elif isinstance(operator, Attention):
             yield Task(operator, FORWARD)

@@ -23,7 +23,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import UnknownNameError
-from simulators.training.job import FLASH, UNFUSED, Job
+from simulators.training.job import EAGER, FLASH, FLASH2, FUSED, UNFUSED, Job
 from simulators.training.plan import FULL, NONE, SELECTIVE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
 from simulators.workload.precision import BYTES
@@ -69,6 +69,12 @@ SOURCES = {
     "torchtitan": TITAN, "Automodel": AUTOMODEL,
 }  # fmt: skip
 
+ATTENTION = {PAPERS: UNFUSED, FOUNDRY: FLASH2, TITAN: FLASH2}
+"""Kernels of attention that are not the newest, by source."""
+
+WIDE_GRADIENTS = (PAPERS, MEGASCALE)
+"""Megatron-LM sums gradients in fp32 by default where it trains in bf16, and can in fp16."""
+
 UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2, 3, 4, 5, 6))
 
 
@@ -97,7 +103,7 @@ def measured_steps(reference: Path) -> Iterator[MeasuredStep]:
     reasons = flagged(reference)
     peers = {row["row_id"]: row for row in read_records(reference / PEER)}
     for row in read_records(reference / MEASURED):
-        peer = peers.get(row["row_id"], {})
+        peer: Mapping[str, Any] = peers.get(row["row_id"], {})
         if row["step_time_s"] and row["gbs"] and row["seq_len"] and "LoRA" not in row["task"]:
             step = _step(row, reasons.get(row["row_id"], ""), peer)
             if step is not None:
@@ -115,9 +121,7 @@ def flagged(reference: Path) -> dict[str, str]:
     return found
 
 
-def _step(
-    row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]
-) -> MeasuredStep | None:
+def _step(row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]) -> MeasuredStep | None:
     source = next(name for word, name in SOURCES.items() if word in row["source"])
     named = re.search(r"model is (.+?) \(join", reason)
     name = named[1] if named else row["model"]
@@ -141,7 +145,8 @@ def _step(
         cp=cp,
         ep=ep,
         sequence_parallel="sequence" in (row["recompute"] or "") if old else tp > 1,
-        attention=UNFUSED if old else FLASH,
+        attention=ATTENTION.get(source, FLASH),
+        fusion=EAGER if source == FOUNDRY or _is_of_2021(row) else FUSED,
     )
     dp = int(row["gpus"]) // (tp * pp * cp)
     plans = _plans(row, source, peer, pp, dp, cp)
@@ -171,8 +176,10 @@ def _plans(
     chunks = int(row["vp"] or 0)
     if "Korthikanti" in row["source"]:
         stated = int(re.findall(r"mbs(\d+)", peer["note"])[0])
-    if "DeepSpeed" in row["software"] or pp == 1 or "Interleaved" not in row["software"] and (
-        source == TITAN
+    if (
+        "DeepSpeed" in row["software"]
+        or pp == 1
+        or ("Interleaved" not in row["software"] and (source == TITAN))
     ):
         chunks = 1
     ways = [
@@ -188,7 +195,7 @@ def _plans(
     micro, number = np.array([w[0] for w in ways]), np.array([w[1] for w in ways])
     full = {"full": FULL, "none": NONE, None: NONE}.get(row["recompute"], SELECTIVE)
     is_sharded = source in (FOUNDRY, TITAN, AUTOMODEL) or (row["fsdp"] or "0") not in ("0", "1")
-    wide = source in (PAPERS,)
+    whole_states = source in WIDE_GRADIENTS
 
     def same(value: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.full(count, value, np.int64)
@@ -205,11 +212,16 @@ def _plans(
         micro_batches=(row["gbs"] // (dp * micro)).astype(np.int64),
         schedule=np.where(number > 1, INTERLEAVED, ONE_F_ONE_B).astype(np.int64),
         recompute=same(full),
-        zero=same(3 if is_sharded else 0 if wide else 1),
+        zero=same(3 if is_sharded else 0 if whole_states else 1),
         shards=same(shards),
-        gradient_bytes=np.full(count, BYTES["bf16"]),
-        overlaps=same(0 if wide else 1),
+        gradient_bytes=np.full(count, BYTES["fp32" if source in WIDE_GRADIENTS else "bf16"]),
+        overlaps=same(0 if source in WIDE_GRADIENTS else 1),
     )
+
+
+def _is_of_2021(row: Mapping[str, Any]) -> bool:
+    """Say whether a row is of Megatron-LM before its kernels between products were fused."""
+    return any(word in row["software"] for word in ("2021", "v2.5", "DeepSpeed"))
 
 
 def _fits(row: Mapping[str, Any], pp: int, chunks: int, micro_batches: int) -> bool:
