@@ -19,6 +19,7 @@ from simulators.composition import throttling
 from simulators.core.columns import categories, numbers, outcome, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, PRICES
+from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import files_behind
 from simulators.kernels import price as kernels
@@ -59,7 +60,7 @@ class Training:
         rows = batch.num_rows
         out = {f.name: np.full(rows, np.nan) for f in fields(TrainingMetrics)}
         reasons = np.full(rows, "", object)
-        calibrated = np.zeros(rows, bool)
+        shares = np.full((len(LEVELS), rows), np.nan)
         for every, group in _groups(batch):
             job = job_of(group)
             try:
@@ -79,8 +80,8 @@ class Training:
             found = step_metrics(job, plans, done, constants) | memory_metrics(memory)
             for name, column in (found | run_metrics(job, plans, found, batch, where)).items():
                 out[name][where] = column
-            calibrated[where] = done.calibrated
-        return outcome(TrainingMetrics, out, infeasible=list(reasons), calibrated=calibrated)
+            shares[:, where] = done.shares
+        return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FLASH2, FUSED, Job
@@ -58,7 +59,7 @@ class Steps:
     optimizer_s: Floats
     flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
     energy_j: Floats  # of all GPUs
-    calibrated: bool
+    shares: Shares  # of kernels and messages, by the level of what their times rest on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +144,26 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
-        calibrated=all(piece.calibrated for piece in priced.values()),
+        shares=_shares(priced, counts, which, per_rank, busy_s - per_rank * compute + data_s),
     )
+
+
+def _shares(
+    priced: Mapping[str, Piece],
+    counts: Mapping[str, float],
+    which: Ints,
+    per_rank: Floats,
+    messages_s: Floats,
+) -> Shares:
+    """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
+
+    Messages are as sure as the least sure of them: between nodes none was measured.
+    """
+    seconds = np.zeros((len(LEVELS), which.size))
+    for name, piece in priced.items():
+        seconds += counts[name] * piece.by_level[:, which] * per_rank
+    seconds[UNMODELLED] += messages_s
+    return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
 
 def _counts(job: Job) -> dict[str, float]:

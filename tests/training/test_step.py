@@ -43,7 +43,7 @@ def test_parts_add_up_without_a_pipeline():
 
 def test_recomputation_takes_time_and_gives_memory():
     none, full = (one(recompute=r, micro_batch=1) for r in ("none", "full"))
-    assert full["step_s"] / none["step_s"] == pytest.approx(4 / 3, abs=0.04)
+    assert 1.2 < full["step_s"] / none["step_s"] < 4 / 3  # head and exchange run once
     assert full["activation_bytes"] < none["activation_bytes"] / 4
     assert full["flops_per_s_per_gpu"] < none["flops_per_s_per_gpu"]
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Replica
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
+from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops
 from simulators.training.job import Job
 from simulators.training.work.operators import AGAIN, FORWARD, PIECES, Task, tasks
@@ -31,6 +32,9 @@ SIZES = {
 }
 
 
+POSITIONS = np.arange(len(LEVELS))[:, None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One piece of a model: by pass and kind of kernel, columns over micro-batch sizes."""
@@ -38,7 +42,7 @@ class Piece:
     seconds: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
     joules: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
     flops: Floats  # of the forward pass, on one rank
-    calibrated: bool
+    by_level: Floats  # seconds of all passes that rest on numbers of each level
 
 
 def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
@@ -52,7 +56,7 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
     ]
     asked = {name: tasks(job, name, micro_batches) for name in names}
     every = [task for one in asked.values() for task in one]
-    seconds, joules, calibrated = _priced(job, [task.kernel for task in every], micro_batches.size)
+    seconds, joules, levels = _priced(job, [task.kernel for task in every], micro_batches.size)
     found, start = {}, 0
     for name, mine in asked.items():
         where = range(start, start + len(mine))
@@ -66,7 +70,10 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
                     start=np.zeros(micro_batches.size),
                 )
             ),
-            calibrated=calibrated,
+            by_level=sum(
+                (seconds[i] * (levels[i] == POSITIONS) for i in where),
+                start=np.zeros((len(LEVELS), micro_batches.size)),
+            ),
         )
     return found
 
@@ -98,17 +105,18 @@ def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, 
 
 def _priced(
     job: Job, kernels: Sequence[Compute], columns: int
-) -> tuple[list[Floats], list[Floats], bool]:
-    """Return seconds and joules of each kernel, and whether all of them were fitted."""
+) -> tuple[list[Floats], list[Floats], list[Ints]]:
+    """Return seconds and joules of each kernel, and the level of what each rests on."""
     replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, cut=job.cut)
     seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
-    joules, calibrated = list(seconds), True
+    joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
     for where in _alike(kernels):
         [row] = compute_rows((_stacked([kernels[i] for i in where], columns),), replica, "tokens")
-        calibrated &= row.calibrated
-        for i, s, j in zip(where, np.asarray(row.seconds), np.asarray(row.joules), strict=True):
-            seconds[i], joules[i] = s, j
-    return seconds, joules, calibrated
+        shape = np.shape(row.seconds)
+        told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
+        for i, second, joule, level in zip(where, *told, strict=True):
+            seconds[i], joules[i], levels[i] = second, joule, level
+    return seconds, joules, levels
 
 
 def _alike(kernels: Sequence[Compute]) -> list[list[int]]:
