@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most, within
-from lab.fits.training import (
+from lab.fits.training.training_steps import (
     FITTED_SOURCES,
     SPLITS,
     Priced,
