@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.tables.catalog_names import GPUS, MODELS, four_bit_experts, gpu_name, is_gpu
+from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
 from simulators.catalog.gpu import load_gpu
@@ -136,12 +136,12 @@ def mlperf(reference: Path) -> list[Submission]:
     """
     best: dict[tuple[str, str], Record] = {}
     for row in read_records(reference / MLPERF, model=BENCHMARK, scenario=SCENARIOS):
-        if row["gpu"] in GPUS and row["tokens_per_s"]:
+        if is_gpu(row["gpu"]) and row["tokens_per_s"]:
             key = (row["gpu"], row["scenario"])
             best[key] = max(best.get(key, row), row, key=_per_gpu)
     return [
         Submission(
-            point=_mlperf_point(GPUS[row["gpu"]]),
+            point=_mlperf_point(gpu_name(row["gpu"])),
             tokens_per_s=row["tokens_per_s"],
             name=f"{row['submitter']} {row['system']}",
             scenario=row["scenario"],
@@ -153,7 +153,7 @@ def mlperf(reference: Path) -> list[Submission]:
 
 def _known(reference: Path, table: str) -> list[Mapping[str, Any]]:
     rows = read_records(reference / table)
-    return known_rows(rows, table, model=MODELS.__contains__, gpu=is_gpu)
+    return known_rows(rows, table, model=is_model, gpu=is_gpu)
 
 
 def _per_gpu(row: Mapping[str, Any]) -> float:
@@ -162,7 +162,7 @@ def _per_gpu(row: Mapping[str, Any]) -> float:
 
 def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
-    model, gpu = MODELS[row["model"]], gpu_name(row["gpu"])
+    model, gpu = model_name(row["model"]), gpu_name(row["gpu"])
     stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
     tp, dp = int(row["tp_size"]), 1
     # Each GPU attends to requests of its own: mixtures since release 1.0, later called DEP.
@@ -200,7 +200,7 @@ def _online_point(row: Mapping[str, Any]) -> ServingPoint:
     rate, drawn = row["request_rate_qps"], row["osl_mean"] not in FIXED_OUTPUTS
     longest = 2 if drawn else 1
     return _point(
-        MODELS[row["model"]],
+        model_name(row["model"]),
         row["gpu"],
         int(row["num_requests"]),
         tp=int(row["tp_size"]),
