@@ -112,7 +112,8 @@ def _grids_of(
     steps = rows.operator
     at, residual = places(steps), np.log(rows.seconds / form(steps))
     shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
-    knots: Floats = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=2) * 1.0
+    sides = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    knots = np.stack(sides, axis=2).astype(np.float64)
     flat = knots.reshape(-1, 2)
     found = smoothed(at, residual, np.concatenate([flat, at]), SHARED)
     shared, left = found[: -len(at)].reshape(shape), residual - found[-len(at) :]

@@ -42,8 +42,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import lost_of_l2
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES, precision
 
