@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from simulators.collectives.closed.phases import request
-from simulators.collectives.events.run import Report, simulate, uncontended_ns
+from simulators.collectives.events.loop import run
+from simulators.collectives.events.run import Report, simulate, uncontended_ns, world_of
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.jit import Ints
@@ -121,6 +122,20 @@ def test_the_second_half_of_a_direct_exchange_waits_for_the_whole_first(every_ra
     assert report.finish_ns == 4_720 + 3_200 + 10
 
 
+@pytest.mark.parametrize("every_rank", [False, True])
+def test_every_dimension_has_links_of_its_own(every_rank: bool) -> None:
+    # Inside 2,000 bytes once each way, outside shares of 500 of them three times each way.
+    report = taken("full:2,full:4", "ring", AR, 4_000, every_rank=every_rank)
+    assert report.busy_ns == (4_000, 3_000, 0, 0)
+
+
+def test_partners_at_halving_exchange_both_ways_round_a_ring() -> None:
+    # Rank 0 sends 4,000 bytes to its neighbour, 2,000 to the second and 1,000 to the fourth, and
+    # passes on 1,000 of three others; of the neighbour's, all but the last go the other way.
+    report = taken("ring:8", "halving_doubling", RS, 8_000)
+    assert report.busy_ns[0] == 4_000 + 2_000 + 4 * 1_000
+
+
 @pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
 def test_a_rank_alone_has_nothing_to_say(collective: str) -> None:
     assert alone_ns("full:1,full:1", "ring", collective, 4_000) == 0
@@ -211,6 +226,33 @@ def test_messages_share_the_uplinks_of_their_leaf(over: int, wanted: int) -> Non
     # rank 3 last, at 2,010, and finds its way free.
     report = taken(f"fat_tree:4:2:{over}", "direct", AG, 1_000)
     assert report.finish_ns == 10 + wanted + 4 * 100 + 10
+
+
+def test_who_sends_to_other_leaves_waits_at_his_own() -> None:
+    # To five others in three leaves, with half a link's rate out of each: the last comes to its
+    # leaf at 5,110, behind three of 2,000 ns each since 2,110, so to the spine at 10,210, when the
+    # one before has gone down. It is in its leaf at 12,310 and there at 13,410.
+    report = taken("fat_tree:6:2:4", "direct", "broadcast", 1_000)
+    assert report.finish_ns == 13_410 + 10
+
+
+def test_fat_trees_of_an_outer_dimension_are_apart() -> None:
+    # As with one uplink above, then 4,000 bytes to the neighbour inside.
+    report = taken("full:2,fat_tree:4:2:2", "direct", AG, 1_000, every_rank=True)
+    assert report.finish_ns == 7_420 + 10 + 4_100 + 10
+
+
+def test_messages_of_a_tree_take_their_ways_round_a_ring() -> None:
+    # Root 7 above 3 above 1 and 5 above the others. Clockwise go, up and down, 0-1, 1-2-3, 3-4-5
+    # and so on, and, as neither way is shorter, 3-4-5-6-7 and 7-0-1-2-3; the rest anticlockwise.
+    plan = plan_of("ring:8", "double_binary_tree", 1e9, 100e-9)
+    settings = {"every_rank": True, "mode": IN_TURN, "slack": 1}
+    world = world_of(plan, asking(AR, 1_000), MEMORY, **settings)  # type: ignore[arg-type]
+    run(world, 1_000)
+    assert (world.busy_ns.reshape(8, -1)[:, :2] / 1_000).T.tolist() == [
+        [2, 3, 2, 2, 3, 2, 1, 1],
+        [0, 1, 2, 1, 1, 2, 1, 0],
+    ]
 
 
 def test_flows_share_an_oversubscribed_leaf_equally() -> None:
