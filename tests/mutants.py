@@ -71,11 +71,16 @@ EQUAL = {
     "elif head[line] < 0:: 0 -> 1": "chunk 0 never waits at the start",
     "busy_until[i] == busy_until[first] and order[i] < order[first]: "
     "order[i] < order[first] -> order[i] <= order[first]": "no two have one order",
+    "lanes = 1 + queue_of(half, queues, max(1, queues // 2) - 1) if half else queues: "
+    "1 -> 2": "of one queue any turn is the first",
+    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more room than needed",
+    "line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s): "
+    "0 -> 1": "the first two phases use the same half",
+    "busy, sequence = busy + 1, sequence + 1: 1 -> 2": "the same order",
+    "tries = 1: 1 -> 2": "the second finds nothing free",
     "joined_line = -1: -1 -> 1": "whoever could start there has started",
     "slot += offset: slot += offset -> slot -= offset": "other slots, as distinct",
     "slot += log2(offset): slot += log2(offset) -> slot -= log2(offset)": "other slots",
-    "return int(who % world.settings.streams % 2 == 0): 0 -> 1": "mirrors all trees of a dimension",
-    "return int(mirror == at.ALL): mirror == at.ALL -> mirror != at.ALL": "mirrors all trees",
     "if len(values) <= _SMALL:: len(values) <= _SMALL -> len(values) < _SMALL": "another way",
     "if size < 0:: size < 0 -> size <= 0": "an empty front, one way or the other",
     "if (hi - lo) ** 2 <= 4 * _LEAF:: (hi - lo) ** 2 <= 4 * _LEAF -> "
@@ -91,6 +96,7 @@ EQUAL = {
     "at.NONE): world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == at.NONE) "
     "-> world.first_slot[world.phases.axis[p]] - 2 * int(world.phases.mirror[p] == "
     "at.NONE)": "other slots, as distinct",
+    "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
     "turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]: "
     "0 -> 1": "another rank of the leaf stands for its uplinks",
 }
