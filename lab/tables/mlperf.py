@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.published_runs import ENGINE, EVENLY, MOST_TOKENS, PublishedRun
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -93,7 +93,7 @@ def _rows(reference: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield rounds and submissions whose model, GPU and number of GPUs are known."""
     for version, table in TABLES.items():
         for row in read_records(reference / table, scenario=list(SCENARIOS), division="closed"):
-            one = {EARLIER.get(name, name): value for name, value in row.items()}
+            one = Record({EARLIER.get(name, name): value for name, value in row.items()})
             gpu, model = one["accelerator"] or "", one["model"]
             is_told = one["tokens_per_s"] and one["n_accelerators"]
             if is_told and is_gpu(gpu) and is_model(model) and model_name(model) in TASKS:
