@@ -81,8 +81,9 @@ KNOTTED_TREES = 24
 EXPERT_TREES, EXPERT_ALPHA = 32, 0.9
 """More trees, or leaving them more of the slope, foretell models that were left out no better."""
 
-TUNED_TREES = {"sglang.experts.bf16": 64}
-"""SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
+TUNED_TREES = {"sglang.experts.bf16": 64, "frontier.experts.bf16": 64}
+"""SGLang ships tuned tiles for some layers only, which are two and three times as fast; Frontier's
+layers were launched by a host."""
 
 NARROW_SHIPPED = {
     **dict.fromkeys(
