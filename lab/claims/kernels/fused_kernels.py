@@ -1,4 +1,4 @@
-"""How far prefill and experts are from measured kernels whose shapes nothing was fitted to.
+"""How far prefill is from measured kernels whose shapes nothing was fitted to.
 
 Tables that the calibrations were fitted to are judged by the half of their shapes that was held
 out; any other folder's tables are judged whole. Decode has octaves held out
@@ -7,20 +7,18 @@ out; any other folder's tables are judged whole. Decode has octaves held out
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 from lab.claims.kernels.judged import entry_errors, entry_holds, own_entry
 from lab.claims.lines import absent, error_line, was_fitted, within
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
-from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, read_measured
+from lab.tables.kernels.fused_kernels import GPUS, TABLES, read_measured
 from lab.tables.kernels.prompt_chunks import read_chunks
 from lab.tables.rows import BANDED, Rows
 from simulators.core.contract import Check
 from simulators.evidence.lookup import CALIBRATIONS
 
-BAR = {"prefill": 12.0, "mla_prefill": 20.0, "experts": 18.0}
-SKEWED_BAR = 25.0
+BAR = {"prefill": 12.0, "mla_prefill": 20.0}
 COVERAGE_BAR = (87.0, 94.0)
 FRAMEWORKS = ("vllm", "trtllm")
 
@@ -47,17 +45,15 @@ def checks(reference: Path, rows: str) -> list[Check]:
 def _kernel_checks(gpu: str, kernel: str, judged: list[Rows]) -> list[Check]:
     """Return one line per framework."""
     found: list[Check] = []
-    for framework, skewed, narrow in product((*FRAMEWORKS, "sglang"), (False, True), (False, True)):
+    for framework in (*FRAMEWORKS, "sglang"):
         mine = [
             (part, entry_errors(part, entry))
             for part in judged
-            if (part.framework, bool(part.variant)) == (framework, skewed)
-            and (part.dtype in NARROW) == narrow
-            and (entry := own_entry(part)) is not None
+            if part.framework == framework and (entry := own_entry(part)) is not None
         ]
         if mine:
-            title = f"{gpu} {framework} {'skewed ' * skewed}{'narrow ' * narrow}{kernel}"
-            limit = None if gpu in PRINTED else SKEWED_BAR if skewed else BAR[kernel]
+            limit = None if gpu in PRINTED else BAR[kernel]
+            title = f"{gpu} {framework} {kernel}"
             found.append(error_line(f"{title} MAPE", [errors for _, errors in mine], limit))
     return found
 
@@ -70,8 +66,8 @@ def _coverage(reference: Path) -> list[Check]:
             entry_holds(unseen, entry)
             for gpu in GPUS
             for part in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
-            if not part.variant and (entry := own_entry(part)) is not None
-            if len(unseen := part.where(part.bucket >= BANDED))
+            if (entry := own_entry(part)) is not None
+            and len(unseen := part.where(part.bucket >= BANDED))
         ]
         note = "rows neither fit nor interval has seen"
         found += within(f"{kernel} coverage", inside, COVERAGE_BAR, note)
