@@ -15,6 +15,7 @@ from simulators.collectives.closed.hierarchy import measured_s
 from simulators.collectives.closed.phases import BASELINE, OP
 from simulators.collectives.closed.traffic import BUSY_NS, COLUMNS, ENERGY_J, RANK_BYTES, traffic
 from simulators.collectives.events.run import (
+    EVENT_LIMIT,
     Report,
     has_event_model,
     simulate,
@@ -187,6 +188,11 @@ def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) 
         report = simulate(plan, request, memory_bytes_per_s, mode=mode)
     except Infeasible as verdict:
         return str(verdict)
+    if report.unfinished and report.link_events < EVENT_LIMIT:
+        return (
+            f"deadlock: {report.unfinished:,} parts of chunks wait in queues for one another; "
+            "with queues: 2 both visits of a dimension have queues of their own"
+        )
     if report.unfinished:
         return f"too_many_events: gave up after {report.link_events:,} link events"
     return report

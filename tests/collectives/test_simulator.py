@@ -43,6 +43,17 @@ def test_an_all_gather_is_sized_by_what_a_rank_has_in_the_end() -> None:
     assert answer["time_s"] == [44_058e-9]
 
 
+def test_chunks_that_wait_for_each_other_for_ever_are_a_deadlock() -> None:
+    given = {"topology": "switch:2,switch:2,full:2", "splits": 8, "active_chunks": 1,
+             "link_bytes_per_s": 1e10, "latency_s": 50e-9}  # fmt: skip
+    answer = evaluate(
+        algorithm="double_binary_tree", fidelity=["event", "event", "analytic"],
+        queues=[1, 2, 1], **given,
+    )  # fmt: skip
+    assert answer["status"] == ["infeasible", "ok", "ok"]
+    assert answer["reason"][0].startswith("deadlock: ")
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
