@@ -16,6 +16,9 @@ from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.shard import Shard
 from simulators.workload.operators import Column, Compute, Elementwise, Gemm, GroupedGemm
 
+SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "experts_down")
+"""Operators that see the tokens of all groups of ranks."""
+
 
 def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the feed-forward blocks of a stage, dense layers first."""
