@@ -122,17 +122,6 @@ def test_only_a_cut_model_exchanges_messages() -> None:
     assert [o.kind for o in first if isinstance(o, Collective)] == ["send_recv"]
 
 
-def test_experts_gather_the_tokens_of_all_groups_and_scatter_their_sums() -> None:
-    model, cut = load_model("deepseek_v3"), Parallelism(tp=2, ep=8, attention_dp=4)
-    operators = forward(model, cut, decode_step(16.0, 100.0), "fp8_block", "bf16")
-    sent = {o.name: o for o in operators if isinstance(o, Collective)}
-    there, back = sent["experts_dispatch"], sent["experts_combine"]
-    assert (there.kind, there.ranks, there.repeat) == ("all_gather", 8, 58)
-    assert (back.kind, back.ranks, back.repeat) == ("reduce_scatter", 8, 58)
-    assert there.size_bytes == 4 * 16 * 7168  # one byte a number
-    assert back.size_bytes == 4 * 16 * 7168 * 2
-
-
 def test_fused_chains_move_the_bytes_of_a_fused_layer() -> None:
     # Per layer and T tokens: residual and norm 8Th in all, activation of a plain block 2Tf.
     model = load_model("gpt3_175b")
