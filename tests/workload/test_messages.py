@@ -21,8 +21,8 @@ def messages(cut: Parallelism, part: Stage = INNER, dtype: str = "fp16") -> dict
     return {one.name: one for one in collectives(Shard(MODEL, cut, part, dtype), 80.0)}
 
 
-# Four groups have 80 tokens each, of 1,000 numbers: every rank gathers all 320,000, in the precision
-# of the experts, and the sums of as many numbers are scattered, however experts are dealt.
+# Four groups have 80 tokens each, of 1,000 numbers: each rank gathers all 320,000, as narrow as the
+# experts' products, and the sums of as many numbers are scattered, however experts are dealt.
 @pytest.mark.parametrize(("ep", "dtype", "narrow"), [(4, "fp16", 2), (4, "fp8", 1), (1, "fp16", 2)])
 def test_experts_gather_the_tokens_of_all_groups_and_scatter_their_sums(
     ep: int, dtype: str, narrow: int
