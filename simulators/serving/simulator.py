@@ -134,11 +134,11 @@ class Serving:
         return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say of which GPUs nothing was measured, and when and by whom prices were quoted."""
+        """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
         unknown = notes_on(axes["gpu"])
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
-            return (*unknown, "GPU-hours cost what usd_per_gpu_hour says.")
-        return (*unknown, *priced_by(axes["prices"], axes["gpu"]))
+            return ("GPU-hours cost what usd_per_gpu_hour says.", *unknown)
+        return (*priced_by(axes["prices"], axes["gpu"]), *unknown)
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
