@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from lab.claims.lines import answered, error_line, within
-from lab.claims.serving._deployments import METRICS
+from lab.claims.predicted_deployments import METRICS
 from lab.fits.left_out import band_without, shelf_without
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
