@@ -220,7 +220,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     known = shelf or Shelf()
     found = _simulated(point, known)
     found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
-    return banded(found, known.bands(point.runtime))
+    return banded(found, known.bands(point))
 
 
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
