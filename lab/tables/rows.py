@@ -325,6 +325,20 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
         yield combination, table.filter(pa.array(code == key))
 
 
+HOST_S = 50e-6
+"""Single kernels start within some us. Where the shortest of a table takes longer than this, what
+was timed is the host that launched it, and not the kernel."""
+
+
+def is_host_timed(seconds: Floats) -> bool:
+    """Say whether not one of a single kernel's times is short enough to be the kernel's own.
+
+    >>> is_host_timed(np.array([1.2e-4, 9e-3])), is_host_timed(np.array([9e-6, 9e-3]))
+    (True, False)
+    """
+    return bool(seconds.size) and float(seconds.min()) > HOST_S
+
+
 def mape(predicted: Floats, measured: Floats) -> float:
     """Return the mean absolute error, relative to what was measured; not a number without rows."""
     return float(np.mean(np.abs(predicted / measured - 1.0))) if measured.size else np.nan

@@ -23,6 +23,7 @@ from lab.tables.rows import (
     by_labels,
     first,
     group_of,
+    is_host_timed,
     metered,
     numbers,
     read_table,
@@ -63,12 +64,18 @@ LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 
 
 def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
-    """Return the rows of one GPU, by framework and precisions, each of its most used kernel."""
+    """Return the rows of one GPU, by framework and precisions, each of its most used kernel.
+
+    Left out are tables of attention that timed the host; experts are layers of several kernels.
+    """
     path = reference / FOLDER / f"{TABLES.get(kernel, kernel)}.parquet"
     if not path.is_file():
         return []
     table = read_table(path, gpu=NAMED.get(gpu, gpu))
-    return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS if kernel == "experts" else LEAST_ROWS)
+    if kernel == "experts":
+        return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS)
+    found = measured_in(table, gpu, kernel, LEAST_ROWS)
+    return [rows for rows in found if not is_host_timed(rows.seconds)]
 
 
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:

@@ -104,8 +104,12 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     name = _format(grouped).replace("fp16", "bf16")
     if name not in MEASURED:
         return None
-    wide = {"fp8": ("bf16",), "fp8_block": ("fp8", "bf16")}.get(name, ())
-    return entry_of(gpu, profile, "experts", (name, *wide))
+    return entry_of(gpu, profile, "experts", stand_in_formats(name))
+
+
+def stand_in_formats(name: str) -> tuple[str, ...]:
+    """Return a format of experts and those whose numbers stand in for it."""
+    return (name, *{"fp8": ("bf16",), "fp8_block": ("fp8", "bf16")}.get(name, ()))
 
 
 def _format(grouped: GroupedGemm) -> str:

@@ -100,20 +100,31 @@ def tensor_rates(
     """
     rates = {}
     for kind in MEASURED:
-        wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
         found = find(
             "tensor",
             gpu,
             architecture,
             lambda board, whose, kind: measured_rates(board).get((whose, kind)),
+            family=kind,
             framework=framework,
-            precisions=tuple(dict.fromkeys((kind, wider, PLAIN))),
+            precisions=stand_in_kinds(kind),
             own=own,
         )
         if found is not None:
             band = found.widened(found.numbers.band or WIDEST)
-            rates[kind] = replace(found.numbers, band=band, calibrated=found.is_own)
+            here = found.is_of_this_board
+            rates[kind] = replace(found.numbers, band=band, calibrated=here)
     return rates
+
+
+def stand_in_kinds(kind: str) -> tuple[str, ...]:
+    """Return a kind and those whose numbers stand in for it.
+
+    >>> stand_in_kinds("bmm_fp8")
+    ('bmm_fp8', 'fp8', 'bf16')
+    """
+    wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    return tuple(dict.fromkeys((kind, wider, PLAIN)))
 
 
 def measured_rates(board: str) -> Mapping[tuple[str, str], TensorRates]:
