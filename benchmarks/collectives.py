@@ -14,7 +14,8 @@ import pyarrow as pa
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import request
 from simulators.collectives.events.run import simulate
-from simulators.collectives.simulator import SIMULATOR, CollectivePoint
+from simulators.collectives.point import CollectivePoint
+from simulators.collectives.simulator import SIMULATOR
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
 from simulators.core.report import print_checks

@@ -40,6 +40,7 @@ class Calibration:
     """A file of fitted numbers, what they rest on, and how far they are off held-out rows."""
 
     name: str  # of the file, without .toml: a GPU's, usually
+    folder: Path | None = None  # where it is, if not where those of its fit are
     tables: Mapping[str, str]  # sha256 of each, by its name
     is_listed: bool = True  # they are written as a list even where there is one
     rows: int  # fitted to
@@ -105,15 +106,16 @@ def run(asked: argparse.Namespace) -> None:
     """
     fit = import_file(fits()[asked.fit])
     if asked.measured is None:
-        folder, found = asked.out or fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
+        folder, found = fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
     elif hasattr(fit, "fit_measured"):
-        folder, found = asked.out or fit.OWN, fit.fit_measured(asked.measured, asked.device)
+        folder, found = fit.OWN, fit.fit_measured(asked.measured, asked.device)
     else:
         raise UserError(f"'{asked.fit}' is fitted to tables of the reference folder alone")
     checks: list[Check] = []
     for calibration in found:
         checks += calibration.checks
-        text, file = calibration.text(asked.fit), folder / f"{calibration.name}.toml"
+        text = calibration.text(asked.fit)
+        file = (asked.out or calibration.folder or folder) / f"{calibration.name}.toml"
         if asked.check:
             print(f"{file}: {_compared(text, file)}", flush=True)
         else:

@@ -3,8 +3,8 @@
 The time per token in the steady state is linear in all constants, so a fit is a least-squares
 problem with a prior: kernels among others are as alone, to about a twentieth; gaps and host times
 are some microseconds. Whole groups (a model on a GPU) are left out in turn, and the constants
-without each are kept beside those of all rows. Static batches under an older runtime are fitted
-along: they know paces of other architectures.
+without each are kept in files of their own. Static batches under an older runtime are fitted along:
+they know paces of other architectures.
 
 A user's own rows of one family (a model, GPU, framework and precision) become a runtime of the
 user's own: measured times per token over ours say by what factor everything takes longer there. The
@@ -37,6 +37,7 @@ from lab.fits.engine_columns import (
     scaled,
     step_columns,
 )
+from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.methods.positive_least_squares import Problem, fit
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
@@ -55,7 +56,7 @@ from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
 FOLDER, OWN = PACKAGE / RUNTIMES.path, Path("catalog") / "runtimes"
-SPLIT = "each group of a model and a GPU in turn; [without] holds the constants"
+SPLIT = "each group of a model and a GPU in turn"
 OWN_SPLIT = "each row predicted by the others"
 
 DECODE = [COLUMNS.index(name) for name in ("decode", BORROWED["decode"])]
@@ -87,12 +88,16 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         for group in sorted({g for g, f in zip(groups, frameworks, strict=True) if f == name}):
             tail += runtime_lines(name, problem.constants, fitted.without[group], group)
         held_out = error[np.array(frameworks) == name]
+        whole = calibration(
+            name, hashes(reference, [SILICON, STATIC]), rows=held_out.size, split=SPLIT,
+            held_out=held_out, lines=tail,
+        )  # fmt: skip
+        if not only or name in only:
+            yield dataclasses.replace(whole, folder=LEFT_OUT / "runtimes")
         for alike in (name, *ALIKE.get(name, ())):
             if not only or alike in only:
-                yield calibration(
-                    alike, hashes(reference, [SILICON, STATIC]), rows=held_out.size, split=SPLIT,
-                    held_out=held_out, lines=[*head, *kernels_lines(alike), *tail],
-                )  # fmt: skip
+                lines = [*head, *kernels_lines(alike)]
+                yield dataclasses.replace(whole, name=alike, lines=lines)
 
 
 def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
@@ -152,10 +157,10 @@ def fit_measured(measured: Path, _device: str) -> Iterator[Calibration]:
             runtime would take the name of a shipped one.
     """
     name = measured.stem
-    if "@" in name or (FOLDER / f"{name}.toml").is_file():
+    if (FOLDER / f"{name}.toml").is_file():
         raise UserError(
-            f"{measured}: a runtime cannot be called '{name}', for a shipped one is, or it has an "
-            "@; give the file another name"
+            f"{measured}: a runtime cannot be called '{name}', for a shipped one is; give the file "
+            "another name"
         )
     table = read_records(measured, NEEDED)
     rows = [measured_deployment(row) for row in table]

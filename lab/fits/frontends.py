@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.left_out import FOLDER as LEFT_OUT
+from lab.fits.left_out import runtime_without, shelf_of
 from lab.fits.methods.positive_least_squares import group_weights, least_log_error
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
@@ -24,13 +26,12 @@ from simulators.core.jit import Floats
 from simulators.serving.engine.frontend import CALIBRATION, NUMBERS
 from simulators.serving.measured_deployments import FRAMEWORKS, point_of
 from simulators.serving.point import NONE
-from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
 
 FOLDER = CALIBRATION.parent
-SPLIT = "each group of a model and a GPU in turn; [without] holds the numbers"
+SPLIT = "each group of a model and a GPU in turn"
 
 TAILS = (0.05, 0.95)
 """Of measured over predicted times. The next group lies outside the range of `n` seen ones more
@@ -76,27 +77,30 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         "tpot": rows.column("tpot_s") / rows.tpot_s,
         "ttft": rows.column("ttft_s") / held_out_s,
     }
-    lines = []
+    lines: dict[bool, list[str]] = {False: [], True: []}
     for (name, left_out), found in numbers.items():
         others = (framework == name) & (group != left_out)
         stretch = 1.0 + 1.0 / np.unique(group[others]).size
         title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
-        lines += _lines(title, found, {n: r[others] ** stretch for n, r in ratios.items()})
-    yield calibration(
+        lines[bool(left_out)] += _lines(
+            title, found, {n: r[others] ** stretch for n, r in ratios.items()}
+        )
+    whole = calibration(
         CALIBRATION.stem, hashes(reference, [SILICON]), rows=framework.size, split=SPLIT,
-        held_out=1.0 / ratios["ttft"] - 1.0, lines=lines,
+        held_out=1.0 / ratios["ttft"] - 1.0, lines=lines[False],
     )  # fmt: skip
+    yield whole
+    yield replace(whole, folder=LEFT_OUT, lines=lines[True])
 
 
 def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
     """Return what the engines of deployments take, without servers, their groups left out."""
     times = np.empty((len(rows), 2))
     for indices in by_replica(rows).values():
-        shelf = Shelf()
+        runtime = runtime_without(rows[indices[0]].framework, rows[indices[0]].group)
+        shelf = shelf_of(runtime)
         for i in indices:
-            row = rows[i]
-            point = replace(point_of(row, f"{row.framework}@{row.group}"), frontend=NONE)
-            found = simulate(point, shelf)
+            found = simulate(replace(point_of(rows[i]), frontend=NONE), shelf)
             times[i] = found.ttft_mean_s, found.tpot_mean_s
     return Rows(rows, times[:, 0], times[:, 1])
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from lab.tables.rows import read_records
 from simulators.collectives.closed.phases import PLAN, request
-from simulators.collectives.events.run import simulate
+from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
-from simulators.collectives.uncontended import uncontended_ns
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 

@@ -19,7 +19,6 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.engine.frontend import is_left_out
 from simulators.serving.point import NONE, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
@@ -56,6 +55,11 @@ class Throughput:
     tokens_per_s: float
 
     @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.point.model}.{self.point.gpu}"
+
+    @property
     def is_dense(self) -> bool:
         """Whether the model has no experts."""
         return load_model(self.point.model).experts == 0
@@ -79,7 +83,6 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
     """Return the engine, of which everything is asked at once."""
     model, gpu = MODELS[row["model"]], gpu_name(row["gpu"])
     stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
-    group = f"{model}.{gpu}"
     tp, dp = int(row["tp_size"]), 1
     # Each GPU attends to requests of its own: mixtures since release 1.0, later called DEP.
     has_experts = load_model(model).experts > 0
@@ -96,7 +99,7 @@ def _point(row: Mapping[str, Any]) -> ServingPoint:
         chunk_size=max(MOST_TOKENS, row["isl"]),
         clients=requests,
         requests=requests,
-        runtime=f"{RUNTIME}@{group}" if is_left_out("trtllm", group) else RUNTIME,
+        runtime=RUNTIME,
         dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
         kv_dtype=_kv_dtype(model, gpu, stored),
         arrivals="closed",

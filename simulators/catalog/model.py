@@ -19,6 +19,10 @@ MXFP4 = "mxfp4"
 """A format of 4-bit numbers that share an exponent by 32 (OCP Microscaling Formats, 2023)."""
 
 
+STATE_RULES = ("delta", "ssd")
+"""How a state takes in a token: gated delta rule (Yang et al., 2024), Mamba-2 (Dao, Gu, 2024)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel:
     """A decoder-only transformer: dense, grouped-query, mixture of experts or latent attention."""
@@ -54,9 +58,11 @@ class LanguageModel:
     index_top_k: int = 0  # keys it chooses for a query; 0: all are attended to
     attention_every: int = 1  # every so many layers see all tokens; the others a window or a state
     window: int = 0  # tokens that the others see; 0: they keep a state instead
-    state_key_heads: int = 0  # of a layer that keeps a state (gated delta rule)
+    state_rule: str = "delta"  # of a layer that keeps a state: gated delta rule, or ssd of Mamba-2
+    state_key_heads: int = 0  # of it; groups of Mamba-2
     state_value_heads: int = 0
-    state_head_dim: int = 0
+    state_head_dim: int = 0  # of keys; the state size of Mamba-2
+    state_value_dim: int = 0  # of values; 0: that of keys
     published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
     source: str
     aliases: tuple[str, ...] = ()
@@ -79,9 +85,17 @@ class LanguageModel:
     @property
     def state_parameters(self) -> int:
         """Weights of one such layer's projections: queries, keys, values, their gate, output."""
-        keys = self.state_key_heads * self.state_head_dim
-        values = self.state_value_heads * self.state_head_dim
-        return self.hidden * (2 * keys + 3 * values)
+        return self.hidden * (2 * self.state_keys + 3 * self.state_values)
+
+    @property
+    def state_keys(self) -> int:
+        """Numbers of a token's key, and of its query, over all heads of such a layer."""
+        return self.state_key_heads * self.state_head_dim
+
+    @property
+    def state_values(self) -> int:
+        """Numbers of a token's value over all heads of such a layer."""
+        return self.state_value_heads * (self.state_value_dim or self.state_head_dim)
 
     @property
     def expert_layers(self) -> int:
@@ -197,6 +211,9 @@ def _checked(path: Path, model: LanguageModel) -> LanguageModel:
         raise UserError(f"{path}: attention_every is {model.attention_every}; at least 1")
     if model.has_states and not model.state_value_heads:
         raise UserError(f"{path}: layers that keep a state need state_value_heads, or a window")
+    if model.state_rule not in STATE_RULES:
+        known = " or ".join(STATE_RULES)
+        raise UserError(f"{path}: state_rule is '{model.state_rule}'; it must be {known}")
     if model.published_experts not in ("", MXFP4):
         raise UserError(
             f"{path}: published_experts is '{model.published_experts}', and not {MXFP4}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,14 @@ from numpy.typing import NDArray
 from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, SEND_RECV
 from simulators.collectives.closed import phases as at
 from simulators.collectives.measured import busbw_factor
-from simulators.collectives.topologies.plan import NS, Plan, plan_of
+from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
+from simulators.collectives.traces.operators import Message
 from simulators.core.columns import categories, numbers
 
-WORDS = ("collective", "topology", "algorithm", "fidelity", "order", "gpu", "library", "dtype")
+WORDS = (
+    "collective", "topology", "algorithm", "fidelity", "order", "gpu", "library", "dtype", "trace",
+    "issue",
+)  # fmt: skip
 _NULL = -(2.0**60)
 """What stands for null where rows are told apart: NaNs would all be distinct."""
 
@@ -56,6 +61,22 @@ class Rows:
         codes, orders = words["order"]
         requests[:, at.BASELINE] = np.array([o == "baseline" for o in orders], np.int64)[codes]
         return Rows(words, plans, plan, requests, memory, size)
+
+    def of_messages(self, row: int, messages: Sequence[Message]) -> Rows:
+        """Return rows of messages of a step, each on its part of the network of one row."""
+        whole, algorithm = self.plans[self.plan[row]], self.named_at("algorithm", row)
+        plans = (*(plan_among(m.ranks, whole.topology, algorithm) for m in messages), whole)
+        count = len(messages)
+        words = {name: (np.zeros(count, np.int64), [self.named_at(name, row)]) for name in WORDS}
+        op = np.array([COLLECTIVES.index(message.kind) for message in messages])
+        words["collective"] = op, list(COLLECTIVES)
+        size = np.array([max(message.size_bytes, 1) for message in messages])
+        requests = np.tile(self.requests[row], (count, 1))
+        requests[:, at.PLAN], requests[:, at.OP] = np.arange(count), op
+        requests[:, at.SIZE] = size
+        gathered = size * np.where(op == ALL_GATHER, [len(m.ranks) for m in messages], 1)
+        memory = np.full(count, self.memory_bytes_per_s[row])
+        return Rows(words, plans, np.arange(count), requests, memory, gathered)
 
     def named_at(self, name: str, row: int) -> str:
         """Return the word of one row."""

@@ -46,6 +46,9 @@ AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 LIBRARIES = ("nccl", "oneccl")
 """Of vendors: what frameworks leave to them, and where nobody measured a framework's own."""
 
+WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
+"""Libraries whose attention writes the narrow numbers that the product after it reads."""
+
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
 """Nine of ten are within these factors: messages among kernels of those timed alone, and what
 nobody measured."""
@@ -85,7 +88,7 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
     """
     if not replica.is_fused:
         operators = unfused(operators, replica.model)
-    inside: Sequence[str] = () if replica.accelerator else _inside_experts(operators, replica)
+    inside: Sequence[str] = () if replica.accelerator else _inside_others(operators, replica)
     price_one = _mapped_row if replica.accelerator else _kernel_row
     return [
         price_one(operator, replica, part)
@@ -170,13 +173,13 @@ def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
     return (operator,)
 
 
-def _inside_experts(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
-    """Return the names of operators that the time of experts has in it already."""
+def _inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
+    """Return the names of operators that the time of experts or of attention has in it already."""
+    inside = AFTER_ATTENTION if replica.library in WRITES_NARROW else ()
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
-    if experts is None:
-        return ()
-    is_whole = is_timed_as_layer(experts, replica.gpu, replica.library)
-    return AROUND_EXPERTS if is_whole else ()
+    if experts is None or not is_timed_as_layer(experts, replica.gpu, replica.library):
+        return inside
+    return (*inside, *AROUND_EXPERTS)
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:

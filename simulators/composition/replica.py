@@ -6,10 +6,7 @@ sampling). One that launches every kernel pays as much as the host is slower tha
 layers are bound by their launches, large ones hide them. A framework's runtime also says whose
 kernels run, and at what pace: with their weights prefetched and their starts overlapped kernels
 take less among others than alone. Where an engine may choose among kernels of several origins, it
-runs the fastest.
-
-A framework's numbers are fitted to whole deployments, groups of which (a model on a GPU) can be
-left out: `vllm@llama3_1_70b.h100_sxm` is `vllm` as if nobody had measured that model on that GPU.
+runs the fastest. A framework's numbers are fitted to whole deployments.
 """
 
 from __future__ import annotations
@@ -177,29 +174,17 @@ def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
     >>> load_runtime("graphs").launch_layer_s
     {}
     """
-    path = runtime_file(name)
-    return _runtime(path, name.partition("@")[2], name, path.stat().st_mtime_ns)
+    path = RUNTIMES.find(name)
+    return _runtime(path, name, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=256)
-def _runtime(path: Path, left_out: str, name: str, _mtime_ns: int) -> Runtime:
+def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     content = read_choice(path)
     if "runtime" not in content:
         raise UserError(f"{path}: a runtime needs a table [runtime]")
-    fitted = content
-    if left_out:
-        known = content.get("without", {})
-        if left_out not in known:
-            raise UnknownNameError(f"group left out of runtime {path.stem}", left_out, known)
-        fitted = known[left_out]
-    tables = {table: fitted.get(table, {}) for table in ("paces", "borrowed")}
-    tables |= {"name": name, "kernels": content.get("kernels", {})}
-    return fill(Runtime, tables | content["runtime"] | fitted["runtime"], path, "runtime")
-
-
-def runtime_file(name: str) -> Path:
-    """Return the file behind a runtime's name."""
-    return RUNTIMES.find(name.partition("@")[0])
+    tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed")}
+    return fill(Runtime, tables | {"name": name} | content["runtime"], path, "runtime")
 
 
 @dataclass(frozen=True)

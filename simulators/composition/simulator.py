@@ -45,12 +45,11 @@ from simulators.composition.replica import (
     DEFAULT_RUNTIME,
     NOTHING,
     effects_without,
-    runtime_file,
 )
 from simulators.core.columns import categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution, default_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.evidence.lookup import files_behind
@@ -66,7 +65,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 4
+    version: int = 5
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -132,7 +131,7 @@ class Composition:
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
-            return (runtime_file(str(value)),)
+            return (RUNTIMES.find(str(value)),)
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return ()

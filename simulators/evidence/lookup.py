@@ -35,6 +35,7 @@ from simulators.evidence.borrowing import (
 from simulators.evidence.intervals import Band
 
 CALIBRATIONS = PACKAGE / "kernels" / "calibration"
+RELATIVES = Path(__file__).with_name("relatives.toml")
 SUMMARY = "boards"
 """The file of fp32 calibrations that sums up all boards a calibration was shipped for."""
 
@@ -199,16 +200,24 @@ def _may_lend(board: str, row: Kind) -> bool:
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
-    """Return every calibration file an answer about a GPU may rest on."""
+    """Return every file an answer about a GPU may rest on: its own and its lenders', and who lends.
+
+    In fp32 every board lends, by what `boards.py` makes of all of them.
+    """
+    name = gpu.measured_as or gpu.name
     summary = calibration_file("fp32", SUMMARY)
     summed = read_calibration(summary)["board"] if summary is not None else ()
-    names = (SUMMARY, gpu.measured_as or gpu.name, *(str(board["name"]) for board in summed))
-    plain = (calibration_file("fp32", name) for name in dict.fromkeys(names))
-    others = [calibrations(kind).values() for kind in ("tensor", "fused", "power")]
-    return (
-        *(file for file in plain if file is not None),
-        *(file for boards in others for files in boards for file in files),
+    boards = {
+        kind: [board for board, _ in lenders(kind, name, gpu.architecture)] for kind in kinds()
+    }
+    boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
+    found = (
+        file
+        for kind, some in boards.items()
+        for b in some
+        for file in calibrations(kind).get(b, ())
     )
+    return tuple(dict.fromkeys((RELATIVES, *found)))
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:
@@ -271,7 +280,7 @@ def _written_ns(folder: Path) -> int:
 @functools.cache
 def kinds() -> Mapping[str, Kind]:
     """Return the kinds of calibration by name."""
-    tables = read_toml(Path(__file__).with_name("relatives.toml"))
+    tables = read_toml(RELATIVES)
     rows = {name: tables.get(row.get("like", ""), {}) | row for name, row in tables.items()}
     for row in rows.values():
         row.pop("like", None)

@@ -67,7 +67,8 @@ def _product(op: str, group: Group, sizes: Columns) -> Compute:
 def _experts(op: str, group: Group, sizes: Columns) -> Compute:
     return GroupedGemm(
         name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
-        experts=max(1, int(group["experts"])), top_k=max(1.0, group["top_k"]),
+        weight_dtype=group["weight_dtype"] or "", experts=max(1, int(group["experts"])),
+        top_k=max(1.0, group["top_k"]),
     )  # fmt: skip
 
 
@@ -262,7 +263,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 4
+    version: int = 5
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -82,8 +83,10 @@ class _Known(Generic[K]):
     value: K = field(compare=False, repr=False)
 
 
-def deployment_of(point: ServingPoint) -> Deployment:
-    """Return the deployment a point describes.
+def deployment_of(
+    point: ServingPoint, runtime: Callable[[str], Runtime] = load_runtime
+) -> Deployment:
+    """Return the deployment a point describes, under the runtime that its name stands for.
 
     Raises:
         Infeasible: the model cannot be cut so, or the GPU lacks the precision.
@@ -95,7 +98,7 @@ def deployment_of(point: ServingPoint) -> Deployment:
         _known(model),
         _known(sheet),
         _known(cluster_for(point.cluster, sheet)),
-        _known(load_runtime(point.runtime)),
+        _known(runtime(point.runtime)),
         cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
+from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import bands_of
@@ -15,7 +16,13 @@ from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import behind, frontend_of, load_frontend, seen_by_clients
+from simulators.serving.engine.frontend import (
+    Frontend,
+    behind,
+    frontend_of,
+    load_frontend,
+    seen_by_clients,
+)
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
@@ -29,15 +36,24 @@ MOST = 64
 
 
 class Shelf:
-    """What the points of one batch have in common is looked up once."""
+    """What the points of one batch have in common is looked up once.
 
-    def __init__(self) -> None:
+    Args:
+        runtime: what the name of a runtime stands for.
+        server: what server stands before it.
+    """
+
+    def __init__(
+        self,
+        runtime: Callable[[str], Runtime] = load_runtime,
+        server: Callable[[str], Frontend] = load_frontend,
+    ) -> None:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
-        self.server = functools.cache(load_frontend)
+        self.server = functools.cache(server)
         self.bands = functools.cache(bands_of)
         self.user_rows = UserRows()
-        self.deployment = _once(deployment_of, DEPLOYED)
+        self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
 
 

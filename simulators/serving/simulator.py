@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by
-from simulators.composition.replica import runtime_file
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution
-from simulators.core.folder import ENGINES, PRICES, ROUTERS, SCHEDULERS, WORKLOADS
+from simulators.core.folder import ENGINES, PRICES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
@@ -51,7 +50,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 4
+    version: int = 5
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -83,7 +82,7 @@ class Serving:
             return (PRICES.find(text),)
         if (name, value) == ("runtime", AUTO):
             return tuple(
-                runtime_file(load_engine(engine).runtime or engine) for engine in ENGINES.names()
+                RUNTIMES.find(load_engine(engine).runtime or engine) for engine in ENGINES.names()
             )
         return COMPOSITION.reads(name, value)
 

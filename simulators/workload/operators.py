@@ -139,11 +139,12 @@ class StateUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantisation:
-    """Numbers become 8-bit ones; `scan` is the search for their scale, which comes before."""
+    """Numbers become narrow ones; `scan` is the search for their scale, which comes before."""
 
     name: str
     rows: Column
     cols: Column
+    to: str = "fp8"
     scan: bool = False
     dtype: str = "bf16"
     repeat: float = 1

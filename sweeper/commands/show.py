@@ -114,8 +114,7 @@ def _file(kind: str, file: Path) -> None:
     text = file.read_text(encoding="utf-8").rstrip()
     if file.suffix == ".py":  # what a policy does, not how
         text = ast.get_docstring(ast.parse(text)) or text
-    # The same again may follow, fitted without each group in turn.
-    print(text.partition("\n[without.")[0])
+    print(text)
 
 
 def _space(name: str) -> None:

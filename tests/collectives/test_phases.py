@@ -7,10 +7,9 @@ import pytest
 
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed.phases import phases_of, request
-from simulators.collectives.events.run import simulate
+from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
-from simulators.collectives.uncontended import uncontended_ns
 
 RS, AR, AG, A2A = "reduce_scatter", "all_reduce", "all_gather", "all_to_all"
 NEVER = 1e30  # bytes per second of a memory that costs no time

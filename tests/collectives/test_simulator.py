@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from simulators.collectives.simulator import SIMULATOR, CollectivePoint
+from simulators.collectives.point import CollectivePoint
+from simulators.collectives.simulator import SIMULATOR
 from simulators.core.errors import Infeasible, UserError
 
 

@@ -14,7 +14,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.price import busiest_group, iteration, part_rows
 from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_runtime
-from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.errors import Infeasible
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import decode_step
@@ -70,14 +70,8 @@ def test_a_window_bounds_what_decodes_read() -> None:
     assert grown == pytest.approx(0.5 * (float(seen[1]) - float(seen[0])), rel=0.02)
 
 
-def test_numbers_without_a_group_differ_and_unknown_groups_are_named() -> None:
-    assert load_runtime("vllm@llama3_1_70b.h100_sxm").paces != load_runtime("vllm").paces
-    with pytest.raises(UnknownNameError, match="llama3_1_70b"):
-        load_runtime("vllm@llama3_1_70b.h100_sxn")
-
-
 def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
-    free = a_replica("llama3_1_70b", Parallelism(tp=2))
+    free = a_replica("llama3_1_70b", Parallelism(tp=2), dtype="bf16")
     steps = decode_step(np.array([1.0, 16.0, 200.0, 4000.0]), 500.0)
     best = np.asarray(iteration(free, steps).tokens_s)
     for framework in ("vllm", "trtllm"):

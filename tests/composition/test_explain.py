@@ -78,6 +78,24 @@ def test_unmeasured_boards_and_stretched_ones_are_told_apart() -> None:
     assert {row.name: row.level for row in what_if}["ffn_up"] == "extrapolated"
 
 
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_layers_that_keep_a_state_are_priced_as_measured(phase: str) -> None:
+    point = {"model": "qwen3_5_397b", "gpu": "h200_sxm", "dtype": "bf16", "tp": 8, "phase": phase}
+    rows = {row.name: row for row in SIMULATOR.explain(point | {"framework": "vllm"})}
+    for name in (f"{phase}_state_convolution", f"{phase}_state"):
+        assert rows[name].level == "fitted"
+        assert rows[name].time_s > 45 * 1e-6  # a kernel that is launched in each of 45 layers
+
+
+def test_attention_is_followed_by_quantising_where_its_library_does_not_do_it_itself() -> None:
+    point = {"model": "llama3_1_8b", "gpu": "h100_sxm", "dtype": "fp8", "batch": 64}
+    for library, own in (("vllm", True), ("sglang", True), ("trtllm", False)):
+        rows = {row.name: row for row in SIMULATOR.explain(point | {"framework": library})}
+        assert ("attention_quantise" in rows) == own
+        if own:
+            assert rows["attention_quantise"].level == "fitted"
+
+
 def test_what_cannot_be_explained_is_said_in_the_users_words() -> None:
     with pytest.raises(UserError, match="gpu missing"):
         SIMULATOR.explain({"model": "gpt2"})

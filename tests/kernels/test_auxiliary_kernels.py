@@ -145,3 +145,15 @@ def test_a_chain_beyond_l2_is_bound_by_device_memory() -> None:
     )
     assert float(price(inside, board).latency_s) < float(roofline_s(inside, board))
     assert float(price(beyond, board).latency_s) > 0.99 * float(roofline_s(beyond, board))
+
+
+def test_narrower_formats_than_were_timed_write_less_and_are_less_sure() -> None:
+    board = load_gpu("b200_sxm")
+    narrow, narrower = (
+        price(Quantisation(name="q", rows=65536.0, cols=8192.0, to=to), board, framework="vllm")
+        for to in ("fp8", "fp4")
+    )
+    assert narrow.calibrated
+    assert not narrower.calibrated
+    assert narrower.latency_s <= narrow.latency_s
+    assert narrower.hi_s / narrower.lo_s > narrow.hi_s / narrow.lo_s

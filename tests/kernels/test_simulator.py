@@ -88,6 +88,25 @@ def test_points_depend_on_data_sheet_and_calibration() -> None:
     assert SIMULATOR.reads("m", 3) == ()
 
 
+def test_points_depend_on_the_boards_that_lend_and_no_others() -> None:
+    files = [f"{path.parent.name}/{path.name}" for path in SIMULATOR.reads("gpu", "h200_sxm")]
+    assert files.count("evidence/relatives.toml") == 1
+    assert {"fused/h200_sxm.toml", "fused/h100_sxm.toml", "power/h200_sxm.toml"} <= set(files)
+    assert not {"fused/a100_sxm.toml", "tensor/rtx_4090.toml", "side/a40.toml"} & set(files)
+
+
+def test_gathering_rows_needs_no_arithmetic_in_their_precision() -> None:
+    (old,) = answers([{"gpu": "p4", "op": "embedding", "rows": 64, "cols": 64, "dtype": "bf16"}])
+    assert old["status"] == "ok"
+
+
+def test_experts_may_be_stored_narrower_than_they_are_multiplied() -> None:
+    row = {"gpu": "h100_sxm", "op": "grouped_gemm", "m": 8, "n": 5760, "k": 2880, "experts": 32}
+    wide, narrow = answers([{**row, "dtype": "fp16"}, {**row, "dtype": "w4a16"}])
+    assert narrow["bytes"] < wide["bytes"]
+    assert narrow["latency_s"] < wide["latency_s"]
+
+
 def test_what_if_scales_reach_the_device() -> None:
     base, fast = answers(
         [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 4096, "k": 4096, "sm_scale": 2.0}]

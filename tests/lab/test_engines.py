@@ -13,13 +13,15 @@ from hypothesis.strategies import floats, lists
 from lab.fits.driver import Calibration, main
 from lab.fits.engine_columns import bare, numbers_of, scaled, step_columns
 from lab.fits.engines import fit_measured, predicted_s
+from lab.fits.left_out import runtime_without, shelf_without
 from lab.fits.methods.positive_least_squares import Constant, Problem, fit, non_negative
 from lab.tables.catalog_names import replica_of
 from lab.tables.rows import read_table
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
-from simulators.core.errors import UserError
-from simulators.serving.measured_deployments import measured_deployment
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
+from simulators.serving.simulator import simulate
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step
 
@@ -40,6 +42,34 @@ def test_a_step_is_the_sum_of_its_columns() -> None:
     total = float(columns @ numbers_of(replica.runtime, replica))
     whole = iteration(replica, decode_step(np.array([32.0]), 900.0))
     assert total == pytest.approx(float(np.asarray(whole.latency_s)[0]), rel=1e-9)
+
+
+def test_numbers_without_a_group_differ_and_unknown_groups_are_named() -> None:
+    left_out, whole = runtime_without("vllm", "llama3_1_70b.h100_sxm"), load_runtime("vllm")
+    assert left_out.paces != whole.paces
+    assert left_out.kernels == whole.kernels
+    with pytest.raises(UnknownNameError, match=r"llama3_1_70b\.h100_sxm"):
+        runtime_without("vllm", "llama3_1_70b.h100_sxn")
+
+
+def test_a_runtime_alike_another_is_left_out_with_it() -> None:
+    one, alike = (runtime_without(n, "llama3_1_8b.h100_sxm") for n in ("trtllm", "trtllm_cutlass"))
+    assert one.paces == alike.paces
+    assert one.kernels != alike.kernels
+
+
+def test_a_run_is_told_the_runtime_its_point_names() -> None:
+    row = Deployed(
+        framework="vllm", model="llama3_1_70b", gpu="h100_sxm", cut=Parallelism(tp=4), dtype="fp8",
+        kv_dtype="fp8", clients=4, prompt=512, output=64, ttft_s=0.1, tpot_s=0.01,
+    )  # fmt: skip
+    group = "llama3_1_70b.h100_sxm"
+    usual, without, unknown = (
+        simulate(point_of(row), shelf_without("vllm", name)).tpot_mean_s
+        for name in ("nothing.of_that_name", group, "no_such.group")
+    )
+    assert usual == unknown == simulate(point_of(row)).tpot_mean_s
+    assert without != usual
 
 
 def test_a_scaled_runtime_takes_its_factor_longer() -> None:
@@ -142,7 +172,7 @@ def test_rows_are_of_a_framework_and_not_of_a_runtime(tmp_path: Path, framework:
         fitted(rows(tmp_path / "mine.csv", framework))
 
 
-@pytest.mark.parametrize("name", ["vllm", "graphs", "mine@home"])
+@pytest.mark.parametrize("name", ["vllm", "graphs"])
 def test_a_runtime_of_ones_own_hides_no_shipped_one(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="give the file another name"):
         fitted(rows(tmp_path / f"{name}.csv"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.catalog.model import load_model
+from simulators.core.errors import UserError
 from simulators.workload.llm.attention import decode_operators, prefill_operators
 from simulators.workload.llm.feed_forward import busiest_share
 from simulators.workload.llm.parallelism import Parallelism, stage_of
@@ -16,11 +20,14 @@ from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import (
     Attention,
+    CausalConvolution,
     Collective,
     Elementwise,
     Gemm,
     GroupedGemm,
     Operator,
+    Quantisation,
+    StateUpdate,
 )
 
 DENSE = ("llama2_7b", "llama2_70b", "llama3_1_8b", "qwen3_32b", "gpt2_xl", "gpt3_175b")
@@ -161,6 +168,63 @@ def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
         pairs.append((float(np.asarray(dense.pairs)), float(np.asarray(sparse.pairs))))
     assert pairs[0] == (2.0 * 2048 * 2049 / 2, 1.0)
     assert pairs[1] == (1.0, 2.0 * 8192 * 2048)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_layers_with_states_convolve_and_update_them(tp: int) -> None:
+    # Qwen3.5: 45 of 60 layers; 16 key and 64 value heads of 128 numbers, a state of 128 x 128 each.
+    model, cut = load_model("qwen3_5_397b"), Parallelism(tp=tp)
+    step = replace(prefill_step(2.0, 1000.0), decodes=4.0, decode_kv_tokens=4.0)
+    operators = forward(model, cut, step, "bf16", "bf16")
+    updates = {o.phase: o for o in operators if isinstance(o, StateUpdate)}
+    mixed = {o.phase: o for o in operators if isinstance(o, CausalConvolution)}
+    for phase, requests, tokens in (("prefill", 2.0, 2000.0), ("decode", 4.0, 4.0)):
+        update, convolution = updates[phase], mixed[phase]
+        assert update.repeat == convolution.repeat == 45
+        assert (update.requests, update.tokens, update.rule) == (requests, tokens, "delta")
+        assert (convolution.requests, convolution.tokens) == (requests, tokens)
+        assert convolution.channels == (2 * 16 + 64) * 128 / tp
+        assert update.value_heads * update.key_dim * update.value_dim == 64 * 128 * 128 / tp
+
+
+def test_a_mamba_layer_updates_states_by_its_own_rule(tmp_path: Path) -> None:
+    # As Granite 4.0's hybrids: 64 heads of 64 numbers, states of 128, one group, 36 of 40 layers.
+    file = tmp_path / "hybrid.toml"
+    file.write_text(
+        'source = "a test"\nlayers = 40\nhidden = 2048\nheads = 32\nkv_heads = 8\nhead_dim = 64\n'
+        "ffn = 8192\nvocab = 100352\nmax_context = 131072\nattention_every = 10\n"
+        'state_rule = "ssd"\nstate_key_heads = 1\nstate_value_heads = 64\nstate_head_dim = 128\n'
+        "state_value_dim = 64\n"
+    )
+    model = load_model(str(file))
+    operators = forward(model, Parallelism(), decode_step(4.0, 100.0), "bf16", "bf16")
+    update = next(o for o in operators if isinstance(o, StateUpdate) and o.phase == "decode")
+    convolution = next(o for o in operators if isinstance(o, CausalConvolution))
+    projected = next(o for o in operators if o.name == "state_in_proj")
+    assert (update.rule, update.repeat) == ("ssd", 36)
+    assert (update.value_heads, update.value_dim, update.key_dim) == (64, 64, 128)
+    assert convolution.channels == 64 * 64 + 2 * 128
+    assert isinstance(projected, Gemm)
+    assert projected.n == 2 * 64 * 64 + 2 * 128  # values and their gate, keys and queries
+    file.write_text(file.read_text().replace("ssd", "rwkv"))
+    with pytest.raises(UserError, match="delta or ssd"):
+        load_model(str(file))
+
+
+@pytest.mark.parametrize(("dtype", "to"), [("fp8", "fp8"), ("fp4", "fp4"), ("w8a8", "int8")])
+@pytest.mark.parametrize("name", ["llama3_1_8b", "deepseek_v3", "qwen3_5_397b"])
+def test_what_attention_writes_is_made_narrow_for_narrow_products(
+    name: str, dtype: str, to: str
+) -> None:
+    model, cut, step = load_model(name), Parallelism(tp=8), decode_step(4.0, 9.0)
+    operators = forward(model, cut, step, dtype, "fp8")
+    (quantise,) = [o for o in operators if isinstance(o, Quantisation)]
+    (product,) = [o for o in operators if o.name == "o_proj" and isinstance(o, Gemm)]
+    assert (quantise.rows, quantise.cols) == (product.m, product.k)
+    assert (quantise.to, quantise.repeat) == (to, product.repeat)
+    for wide in ("bf16", "w4a16"):
+        operators = forward(model, cut, step, wide, "fp16")
+        assert not any(isinstance(o, Quantisation) for o in operators)
 
 
 def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:

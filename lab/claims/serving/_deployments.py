@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from lab.claims.lines import evaluated
 from lab.fits.engines import least_s
+from lab.fits.left_out import shelf_without
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import PublicDeployment, silicon
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import is_left_out
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
@@ -67,7 +67,8 @@ def predict(rows: Sequence[PublicDeployment]) -> Predicted:
     skipped = Counter[str]()
     ours, bound = np.full((len(rows), 2), np.nan), np.full(len(rows), np.nan)
     for indices in by_replica(rows).values():
-        of_replica, shelf = [rows[i] for i in indices], Shelf()
+        of_replica = [rows[i] for i in indices]
+        shelf = shelf_without(of_replica[0].framework, of_replica[0].group)
         answer = functools.partial(_simulated, of_replica, shelf)
         found = dict(evaluated(range(len(indices)), answer, skipped))
         if found:
@@ -88,10 +89,7 @@ def predict(rows: Sequence[PublicDeployment]) -> Predicted:
 
 def _simulated(rows: Sequence[PublicDeployment], shelf: Shelf, at: int) -> tuple[float, float]:
     """Return the times per and to the first token of one of the rows."""
-    row = rows[at]
-    framework, group = row.framework, row.group
-    runtime = f"{framework}@{group}" if is_left_out(framework, group) else framework
-    metrics = simulate(point_of(row, runtime), shelf)
+    metrics = simulate(point_of(rows[at]), shelf)
     assert metrics.tpot_mean_s is not None
     assert metrics.ttft_mean_s is not None
     return metrics.tpot_mean_s, metrics.ttft_mean_s

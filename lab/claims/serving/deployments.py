@@ -17,9 +17,9 @@ from lab.claims.serving._deployments import (
     summary,
     text,
 )
+from lab.fits.left_out import band_without
 from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
-from simulators.serving.engine.frontend import band_of
 from simulators.serving.measured_deployments import FRAMEWORKS
 
 NEEDS = (SILICON,)
@@ -57,7 +57,7 @@ def _coverage(found: Predicted) -> Iterator[Check]:
     """Yield how many measured times lie within our 90 % intervals, of both metrics."""
     kept = [row for row in found.rows if not row.excluded]
     for metric in METRICS:
-        bands = [band_of(row.framework, row.group, metric.lower()) for row in kept]
+        bands = [band_without(row.framework, row.group, metric.lower()) for row in kept]
         low, high = np.array(bands).T
         ratio = (found.measured[metric] / found.ours[metric])[found.kept]
         inside = (low <= ratio) & (ratio <= high)

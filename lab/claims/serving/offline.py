@@ -6,6 +6,7 @@ without it are used.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
-from lab.tables.offline import OFFLINE, Throughput, offline
+from lab.fits.left_out import shelf_without
+from lab.tables.offline import OFFLINE, RUNTIME, Throughput, offline
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible
 from simulators.serving.run import Shelf
@@ -26,8 +28,10 @@ LIMITS = {"dense": 14.0, "experts": 25.0}
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of dense models and of mixtures."""
-    shelf, skipped = Shelf(), Counter[str]()
-    answer = evaluated(offline(reference), lambda row: _tokens_per_s(row, shelf), skipped)
+    skipped, shelf = Counter[str](), functools.cache(functools.partial(shelf_without, RUNTIME))
+    answer = evaluated(
+        offline(reference), lambda row: _tokens_per_s(row, shelf(row.group)), skipped
+    )
     found = list(answer)
     yield from skipped_lines("offline", skipped)
     if not found:

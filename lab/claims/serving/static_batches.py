@@ -11,9 +11,9 @@ import numpy as np
 from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
 from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
+from lab.fits.left_out import runtime_without
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
 from simulators.catalog.model import load_model
-from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 
 NEEDS = (STATIC,)
@@ -39,5 +39,5 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
 def _predicted_s(row: StaticBatch) -> float:
     """Return our time of a batch, its group left out of the fit."""
     columns, [replica] = static_columns([row])
-    numbers = numbers_of(load_runtime(f"{SESSION}@{row.group}"), replica)
+    numbers = numbers_of(runtime_without(SESSION, row.group), replica)
     return float(np.sum(columns[0] * numbers))

@@ -1,14 +1,22 @@
-"""One collective through the event loop: its phases laid out, its ranks one or all."""
+"""Collectives through the event loop: their phases laid out, their ranks one or all."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import DIRECT, HALVING_DOUBLING, IMPOSSIBLE, IN_NETWORK
+from simulators.collectives.algorithms import (
+    ALL_REDUCE,
+    DIRECT,
+    DOUBLE_BINARY_TREE,
+    HALVING_DOUBLING,
+    IMPOSSIBLE,
+    IN_NETWORK,
+)
 from simulators.collectives.algorithms.steps import (
     in_flight,
     message_of,
@@ -18,6 +26,7 @@ from simulators.collectives.algorithms.steps import (
 )
 from simulators.collectives.algorithms.trees import BINARY, NO_TREE, STAR, shape_of
 from simulators.collectives.closed import phases as asked_for
+from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import chunk_bytes, chunks_of, phases_of, queue_of
 from simulators.collectives.events import state as at
 from simulators.collectives.events.links import LEAF_DOWN, LEAF_UP, links_of
@@ -35,7 +44,7 @@ from simulators.collectives.topologies.blocks import (
 )
 from simulators.collectives.topologies.plan import Plan
 from simulators.core.errors import Infeasible
-from simulators.core.jit import Ints, i8, kernel, matrix, void
+from simulators.core.jit import Floats, Ints, i8, kernel, matrix, void
 
 EVENT_LIMIT = 500_000_000
 """Link events after which a run is given up: about a minute."""
@@ -101,6 +110,28 @@ def simulate(
     ]
     finish_ns, sent, delivered, link_events, unfinished = world.report.tolist()
     return Report(finish_ns, sent, delivered, link_events, unfinished, tuple(busiest))
+
+
+def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Floats) -> Ints:
+    """Return the time of every request without contention, or IMPOSSIBLE.
+
+    The formulas hold where all ranks of a dimension are alike, so that chunks move on in step.
+    Ranks of a tree end their parts at different times and begin the next chunk as soon as they can,
+    so they are simulated; only of trees too large for that do all ranks wait for the last.
+    """
+    out = np.zeros(len(requests), np.int64)
+    whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])
+    collectives_ns(requests, memory_bytes_per_s, whole, rates, out)
+    has_tree = (
+        (whole[:, :, blocks.ALGORITHM] == DOUBLE_BINARY_TREE) & (whole[:, :, RANKS] > 1)
+    ).any(1)
+    possible = (out != IMPOSSIBLE) & (requests[:, asked_for.OP] == ALL_REDUCE)
+    for i in np.flatnonzero(possible & has_tree[requests[:, asked_for.PLAN]]):
+        plan, memory = plans[requests[i, asked_for.PLAN]], float(memory_bytes_per_s[i])
+        with contextlib.suppress(Infeasible):
+            report = simulate(plan, requests[i], memory, mode=at.ALONE)
+            out[i] = out[i] if report.unfinished else report.finish_ns
+    return out
 
 
 def world_of(
@@ -223,7 +254,7 @@ def _uplinks(plan: Plan) -> Ints:
     return np.clip(np.ceil(leaf / over), 1, np.maximum(leaf, 1)).astype(np.int64)
 
 
-def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> NDArray[np.float64]:
+def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Floats:
     """Return bytes per ns of every link, of rank after rank."""
     own = np.ones(int(first_link[-1]))
     uplinks = _uplinks(plan)

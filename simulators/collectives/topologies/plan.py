@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,6 +91,38 @@ def plan_for(network: Topology, algorithm: str) -> Plan:
         rates[i] = d.bytes_per_s / NS, d.latency_s * NS, d.oversubscription
         energy[i] = d.energy_j_per_bit
     return Plan(network, whole, rates, energy)
+
+
+def plan_among(ranks: tuple[int, ...], network: Topology, algorithm: str) -> Plan:
+    """Return the plan of some ranks among themselves, of a network with an algorithm.
+
+    Ranks that are a block of the network, those of one coordinate in some of its dimensions, have
+    the others to themselves. Any other ranks are joined by the slowest link between them.
+
+    >>> rails = load_topology("switch:8,switch:4")
+    >>> plan_among((0, 8, 16, 24), rails, "ring").whole[:2, RANKS].tolist()
+    [1, 4]
+    >>> plan_among((0, 1, 9), rails, "ring").whole[:2, RANKS].tolist()
+    [3, 1]
+    """
+    sizes = [d.ranks for d in network.dimensions]
+    inner = [math.prod(sizes[:i]) for i in range(len(sizes))]
+    wide = [
+        len({rank // stride % n for rank in ranks})
+        for stride, n in zip(inner, sizes, strict=True)
+    ]  # fmt: skip
+    if math.prod(wide) == len(ranks):
+        dimensions = tuple(
+            dataclasses.replace(d, ranks=n) for d, n in zip(network.dimensions, wide, strict=True)
+        )
+        return plan_for(dataclasses.replace(network, dimensions=dimensions), algorithm)
+    crossed = [i for i, n in enumerate(wide) if n > 1]
+    slowest = min(crossed, key=lambda i: network.dimensions[i].bytes_per_s)
+    latency_s = max(network.dimensions[i].latency_s for i in crossed)
+    joined = dataclasses.replace(network.dimensions[slowest], ranks=len(ranks), latency_s=latency_s)
+    names = algorithm.split(",")
+    name = names[slowest] if len(names) > 1 else algorithm
+    return plan_for(dataclasses.replace(network, dimensions=(joined,)), name)
 
 
 def _algorithm(name: str) -> tuple[int, int]:

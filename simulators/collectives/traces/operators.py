@@ -40,6 +40,15 @@ class Operator:
     group: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Message:
+    """A collective or a send among some ranks."""
+
+    kind: str
+    size_bytes: int
+    ranks: tuple[int, ...]
+
+
 def read_graph(path: Path) -> tuple[Operator, ...]:
     """Return the operators of a file in the project's schema.
 

@@ -13,6 +13,7 @@ before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,18 +98,25 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     if isinstance(entry, Entry) and entry.correction is not None:
         flat = work.features.reshape(len(work.features), -1)
         seconds = corrected(entry.correction, flat, seconds)
-    least_s = np.maximum(work.flops / gpu.peak(op.dtype), work.moved_bytes / gpu.hbm_bytes_per_s)
+    least_s = np.maximum(
+        work.flops / _peak(work, op.dtype, gpu), work.moved_bytes / gpu.hbm_bytes_per_s
+    )
     return np.maximum(seconds, least_s)
 
 
 def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
     """Return the seconds of the form alone."""
-    compute_s = work.flops / (numbers["compute"] * gpu.peak(dtype))
+    compute_s = work.flops / (numbers["compute"] * _peak(work, dtype, gpu))
     memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     clocks = work.blocks * numbers["block_clocks"] / gpu.sm_count
     clocks = clocks + work.longest * numbers["chain_clocks"]
     seconds = numbers["start_s"] + four_norm(compute_s, memory_s) + clocks / gpu.clock_hz
     return np.asarray(seconds, np.float64)
+
+
+def _peak(work: Work, dtype: str, gpu: Gpu) -> float:
+    """Return the rate of a precision; what does no arithmetic needs none."""
+    return gpu.peak(dtype) if np.any(work.flops) else math.inf
 
 
 def _convolution(c: CausalConvolution) -> Work:
@@ -118,7 +126,7 @@ def _convolution(c: CausalConvolution) -> Work:
         flops=2.0 * TAPS * tokens * channels,
         moved_bytes=2.0 * (tokens * channels + kept) * BYTES[c.dtype],
         blocks=requests * channels / STATE_CHUNK,
-        longest=tokens / requests,
+        longest=_each(tokens, requests),
         features=_rows(requests, tokens, channels),
     )
 
@@ -135,19 +143,19 @@ def _states(s: StateUpdate) -> Work:
     else:
         inside = 2.0 * STATE_CHUNK * (s.key_dim + s.value_dim) * heads
         flops = tokens * (6.0 * state + 2.0 * inside)
-        chunks = np.ceil(tokens / requests / STATE_CHUNK) * requests
+        chunks = np.ceil(_each(tokens, requests) / STATE_CHUNK) * requests
     return Work(
         flops=flops,
         moved_bytes=ends + streams + 2.0 * chunks * state * BYTES[s.dtype],
         blocks=(requests + chunks) * heads,
-        longest=tokens / requests,
+        longest=_each(tokens, requests),
         features=np.concatenate([_rows(requests, tokens, heads), keys[None], -keys[None]]),
     )
 
 
 def _quantisation(q: Quantisation) -> Work:
     rows, cols = _columns(q.rows, q.cols)
-    written = 0.0 if q.scan else BYTES["fp8"]
+    written = 0.0 if q.scan else BYTES[q.to]
     return Work(
         flops=2.0 * rows * cols,
         moved_bytes=rows * cols * (BYTES[q.dtype] + written),
@@ -159,12 +167,12 @@ def _quantisation(q: Quantisation) -> Work:
 
 def _encoder(e: EncoderAttention) -> Work:
     requests, tokens, heads, dim = _columns(e.requests, e.tokens, e.heads, e.head_dim)
-    pairs = tokens * tokens / requests
+    pairs = tokens * _each(tokens, requests)
     return Work(
         flops=4.0 * pairs * heads * dim,
         moved_bytes=4.0 * tokens * heads * dim * BYTES[e.dtype],
-        blocks=np.ceil(tokens / requests / 128.0) * requests * heads,
-        longest=tokens / requests,
+        blocks=np.ceil(_each(tokens, requests) / 128.0) * requests * heads,
+        longest=_each(tokens, requests),
         features=np.concatenate([_rows(requests, tokens, heads), dim[None], -dim[None]]),
     )
 
@@ -185,23 +193,33 @@ def _columns(*sizes: Column) -> tuple[Floats, ...]:
     return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
 
 
+def _each(tokens: Floats, requests: Floats) -> Floats:
+    """Return the tokens of each request, of which there is at least one."""
+    return tokens / np.maximum(requests, 1.0)
+
+
 def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
     """Return features: none falls when requests, tokens or the width grow, but for width alone.
 
     Libraries choose kernels by the width, so it may bend both ways.
     """
-    each = tokens / requests
+    each = _each(tokens, requests)
     return np.stack(
         [requests, tokens, each, width, -width, requests * width, tokens * width, each * width]
     )
 
 
 def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the entry that applies; states of Mamba-2 borrow from those of the delta rule."""
+    """Return the entry that applies; what nobody timed borrows from its like in 16 bits.
+
+    States of Mamba-2 do from those of the delta rule, other narrow formats from fp8.
+    """
     kernel = kernel_of(op)
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
     if kernel.startswith("ssd"):
         kernel, dtype = kernel.replace("ssd", "delta"), "ssd"
+    if isinstance(op, Quantisation) and op.to != "fp8":
+        dtype = op.to
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
 
 

@@ -17,10 +17,10 @@ from simulators.serving.engine.frontend import band_of, is_measured
 
 def bands_of(runtime: str) -> Mapping[str, tuple[float, float]]:
     """Return the bands of metrics where the runtime's framework was measured, else none."""
-    framework, left_out = load_runtime(runtime).framework, runtime.partition("@")[2]
+    framework = load_runtime(runtime).framework
     if not is_measured(framework):
         return {}
-    return {name: band_of(framework, left_out, name.partition("_")[0]) for name in WITH_BAND}
+    return {name: band_of(framework, name.partition("_")[0]) for name in WITH_BAND}
 
 
 def banded(metrics: ServingMetrics, bands: Mapping[str, tuple[float, float]]) -> ServingMetrics:

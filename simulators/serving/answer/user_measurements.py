@@ -15,8 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simulators.composition.replica import runtime_file
 from simulators.core.calibration import read_choice
+from simulators.core.folder import RUNTIMES
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
 from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
@@ -59,7 +59,7 @@ def has_own_rows(point: ServingPoint) -> bool:
 
 def measured_rows(runtime: str) -> tuple[Deployed, ...]:
     """Return the measured rows of a runtime's file, if it has any."""
-    file = runtime_file(runtime)
+    file = RUNTIMES.find(runtime)
     return _measured(file, file.stat().st_mtime_ns)
 
 

@@ -51,44 +51,27 @@ def frontend_of(point: ServingPoint, server: Callable[[str], Frontend]) -> Front
 
 
 def load_frontend(runtime: str) -> Frontend:
-    """Return the server of a runtime's framework; none if the runtime names no framework.
-
-    `vllm@llama3_1_70b.h100_sxm` is that of `vllm` as if nobody had measured that model on that GPU.
-    """
-    numbers = _measured(runtime.partition("@")[2]).get(load_runtime(runtime).framework)
+    """Return the server of a runtime's framework; none if the runtime names no framework."""
+    numbers = _measured(CALIBRATION.stat().st_mtime_ns).get(load_runtime(runtime).framework)
     return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
-
-
-def is_left_out(framework: str, group: str) -> bool:
-    """Say whether a framework's numbers were also fitted without a group."""
-    return framework in _content(CALIBRATION.stat().st_mtime_ns)["without"].get(group, {})
 
 
 def is_measured(framework: str) -> bool:
     """Say whether a framework's server was measured."""
-    return framework in _measured("")
+    return framework in _measured(CALIBRATION.stat().st_mtime_ns)
 
 
-def band_of(framework: str, group: str, metric: str) -> tuple[float, float]:
-    """Return the 90 % interval of measured over predicted `tpot` or `ttft`, of groups left out.
-
-    Residuals of the group do not count, if one is named.
-    """
-    numbers = _measured(group).get(framework) or _measured("")[framework]
-    lo, hi = numbers[f"{metric}_band"]
+def band_of(framework: str, metric: str) -> tuple[float, float]:
+    """Return the 90 % interval of measured over predicted times: `tpot` or `ttft`."""
+    lo, hi = _measured(CALIBRATION.stat().st_mtime_ns)[framework][f"{metric}_band"]
     return float(lo), float(hi)
 
 
-def _measured(group: str) -> dict[str, Any]:
-    """Return the numbers of every framework, fitted without a group if one is named."""
-    content = _content(CALIBRATION.stat().st_mtime_ns)
-    tables: dict[str, Any] = content["without"].get(group, {}) if group else content["frontend"]
-    return tables
-
-
 @functools.lru_cache(maxsize=4)
-def _content(_mtime_ns: int) -> dict[str, Any]:
-    return read_calibration(CALIBRATION)
+def _measured(_mtime_ns: int) -> dict[str, Any]:
+    """Return the numbers of every framework."""
+    tables: dict[str, Any] = read_calibration(CALIBRATION)["frontend"]
+    return tables
 
 
 def behind(asked: Requests, delay_s: Floats) -> Requests:

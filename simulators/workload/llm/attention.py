@@ -18,12 +18,12 @@ from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_g
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import (
-    STATE_CHUNK,
     Attention,
+    CausalConvolution,
     Column,
     Compute,
-    Elementwise,
     Gemm,
+    StateUpdate,
 )
 
 
@@ -171,7 +171,7 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     if not rest:
         return (whole,)
     if model.has_states:
-        return (whole, _state_update(phase, shard, rest, step))
+        return (whole, *_states(phase, shard, rest, step))
     local = _attention(phase, shard, rest, _seen_through(step, float(model.window)))
     name = f"{phase}_window_attention"
     return (whole, replace(local, name=name, window=float(model.window)))
@@ -189,15 +189,40 @@ def _seen_through(step: Step, window: float) -> Step:
     )
 
 
-def _state_update(phase: str, shard: Shard, layers: float, step: Step) -> Elementwise:
-    """Return the traffic of states: a decode reads and writes its own, a prompt one per chunk.
+def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Compute, ...]:
+    """Return what layers that keep a state run in the place of attention.
 
-    A state is a matrix of `state_head_dim` squared per value head (Yang et al., "Gated delta
-    networks", 2024), kept in fp32; prompts are taken in chunks of 64 tokens.
+    A short convolution over queries, keys and values comes first; then tokens pass through a matrix
+    per value head, a prompt's in chunks.
     """
-    state = shard.model.state_value_heads * shard.model.state_head_dim**2 / shard.cut.tp
-    chunks = step.prefill_tokens / STATE_CHUNK if phase == "prefill" else step.decodes
-    return Elementwise(name=f"{phase}_state", elements=chunks * state, dtype="fp32", repeat=layers)
+    model, tp = shard.model, shard.cut.tp
+    requests, tokens = step.decodes, step.decodes
+    if phase == "prefill":
+        requests, tokens = step.prefills, step.prefill_tokens
+    return (
+        CausalConvolution(
+            name=f"{phase}_state_convolution",
+            phase=phase,
+            requests=requests,
+            tokens=tokens,
+            channels=(2 * model.state_keys + model.state_values) / tp,
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
+        StateUpdate(
+            name=f"{phase}_state",
+            phase=phase,
+            requests=requests,
+            tokens=tokens,
+            key_heads=model.state_key_heads / tp,
+            value_heads=model.state_value_heads / tp,
+            key_dim=float(model.state_head_dim),
+            value_dim=float(model.state_value_dim or model.state_head_dim),
+            rule=model.state_rule,
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
+    )
 
 
 def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention:

@@ -33,8 +33,9 @@ from simulators.workload.operators import (
     Gemm,
     Norm,
     Operator,
+    Quantisation,
 )
-from simulators.workload.precision import BYTES
+from simulators.workload.precision import BYTES, QUANTISED
 
 
 def forward(
@@ -171,23 +172,24 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
             dtype=shard.how.activations,
             repeat=layers,
         ),
+        *_quantised("attention", shard, tokens, heads * model.head_dim, layers),
         shard.linear("o_proj", tokens, model.hidden, heads * model.head_dim, layers),
         *_state_projections(shard, tokens, part.layers - layers),
     )
 
 
 def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
-    """Return what surrounds a layer's state: queries, keys, values and their gate; the output."""
+    """Return what surrounds a layer's state: queries, keys, values and gate; norm and output."""
     if not layers:
         return ()
     model = shard.model
-    keys = model.state_key_heads * model.state_head_dim / shard.cut.tp
-    values = model.state_value_heads * model.state_head_dim / shard.cut.tp
+    keys, values = model.state_keys / shard.cut.tp, model.state_values / shard.cut.tp
     return (
         shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
         Elementwise(
-            name="state_convolution_gate",
-            elements=tokens * (2 * keys + 2 * values),
+            name="state_gated_norm",
+            elements=tokens * values,
+            reads=2.0,
             dtype=shard.how.activations,
             repeat=layers,
         ),
@@ -218,7 +220,30 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
             repeat=layers,
         ),
         *(index_projections(shard, tokens) if model.index_top_k else ()),
+        *_quantised("attention", shard, tokens, heads * model.v_head_dim, layers),
         shard.linear("o_proj", tokens, model.hidden, heads * model.v_head_dim, layers),
+    )
+
+
+def _quantised(
+    name: str, shard: Shard, tokens: Column, width: float, layers: float
+) -> tuple[Compute, ...]:
+    """Return the kernel that makes a product's input narrow, if it multiplies in few bits.
+
+    Norms and activations write narrow numbers themselves; attention writes wide ones.
+    """
+    how = shard.how
+    if how.compute not in QUANTISED:
+        return ()
+    return (
+        Quantisation(
+            name=f"{name}_quantise",
+            rows=tokens,
+            cols=width,
+            to=how.compute,
+            dtype=how.activations,
+            repeat=layers,
+        ),
     )
 
 

@@ -1,0 +1,80 @@
+"""Constants fitted without a group of deployments, as if nobody had measured that model there.
+
+A group is a model on a GPU. Fits write these constants below `lab/calibration/left_out/`, where
+claims find them; simulators know none of them, and are handed a runtime and a server instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lab.fits.engine_columns import ALIKE
+from simulators.composition.replica import Runtime, load_runtime
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import UnknownNameError
+from simulators.core.folder import PACKAGES
+from simulators.serving.engine.frontend import NUMBERS, Frontend, band_of
+from simulators.serving.run import Shelf
+
+FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
+FRONTENDS = FOLDER / "frontends.toml"
+NO_SERVER = Frontend()
+
+
+def runtime_without(name: str, group: str) -> Runtime:
+    """Return a runtime with the constants that were fitted without a group.
+
+    Raises:
+        UnknownNameError: it was never left out.
+
+    >>> runtime_without("vllm", "llama3_1_70b.h100_sxm").name
+    'vllm'
+    """
+    fitted = next((one for one, alike in ALIKE.items() if name in alike), name)
+    numbers = _groups(FOLDER / "runtimes" / f"{fitted}.toml")
+    if group not in numbers:
+        raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
+    paces = {table: numbers[group].get(table, {}) for table in ("paces", "borrowed")}
+    return replace(load_runtime(name), **paces, **numbers[group]["runtime"])
+
+
+def shelf_without(name: str, group: str) -> Shelf:
+    """Return what simulates under a runtime fitted without a group, behind a server likewise.
+
+    Of groups that nothing was fitted to, the usual ones.
+    """
+    framework = load_runtime(name).framework
+    server = _groups(FRONTENDS).get(group, {}).get(framework)
+    if server is None:
+        return Shelf()
+    frontend = Frontend(**{number: server[number] for number in NUMBERS})
+    return shelf_of(runtime_without(name, group), frontend)
+
+
+def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:
+    """Return what simulates under a runtime and behind a server, whatever a point calls them."""
+    return Shelf(runtime=lambda _: runtime, server=lambda _: frontend)
+
+
+def band_without(framework: str, group: str, metric: str) -> tuple[float, float]:
+    """Return the 90 % interval of measured over predicted times, of all other groups left out."""
+    numbers = _groups(FRONTENDS).get(group, {}).get(framework)
+    if numbers is None:
+        return band_of(framework, metric)
+    lo, hi = numbers[f"{metric}_band"]
+    return float(lo), float(hi)
+
+
+def _groups(file: Path) -> Mapping[str, Any]:
+    """Return what was fitted without each group."""
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
+    groups: Mapping[str, Any] = read_calibration(file)["without"]
+    return groups
