@@ -10,15 +10,16 @@ interval of what was measured over what was said, and whether trees and grids ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import read_toml
 from simulators.evidence.intervals import REGIMES_S, Band
 
-FILE = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
+COSTS = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
 LINES = Path(__file__).with_name("lines.toml")
 
 OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER = "own", "architecture", "generation", "vendor", "any"
@@ -30,7 +31,7 @@ SHEET = "sheet"
 """The kind of borrowing that takes nothing from anybody: form and data sheet alone."""
 
 ALL = "all"
-"""The family that stands in where no kernel of a family was ever priced by some kind."""
+"""The family of all together, for those that were never priced by others."""
 
 Place = tuple[str, str, int]  # vendor, line and position in it
 
@@ -54,12 +55,24 @@ class Loan:
                  "precision" * (not self.same_precision))  # fmt: skip
         return "_".join(word for word in words if word)
 
+    def is_within(self, other: Loan) -> bool:
+        """Say whether another kind of borrowing goes at least as far in every way.
+
+        Beyond one generation a framework runs other kernels, whatever it is called.
+        """
+        same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+        return (
+            RELATIONS.index(self.relation) <= RELATIONS.index(other.relation)
+            and self.same_precision >= other.same_precision
+            and (self.same_framework >= same_framework)
+        )
+
 
 @dataclass(frozen=True)
 class Cost:
     """What borrowing of one kind costs."""
 
-    error: float  # mean |log(measured / predicted)|
+    error: float  # typical |log(measured / predicted)|
     lo: float  # ends of the 90 % interval of measured / predicted
     hi: float
     whole: bool = True  # numbers with what corrects them: trees, grids
@@ -80,20 +93,28 @@ NOTHING = Cost(error=0.0, lo=1.0, hi=1.0)
 """What a board's own numbers cost."""
 
 
+def family_of(kernel: str, dtype: str) -> str:
+    """Return the family of a kernel that has a fit of its own in each format.
+
+    >>> family_of("experts", "fp8_block")
+    'experts.fp8_block'
+    """
+    return f"{kernel}.{dtype}"
+
+
 def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
     """Return what a kind of borrowing costs in a family.
 
-    A kind that was never seen there costs as much as in all families together; one that was never
-    seen anywhere as much as the worst that was.
+    A format that was never priced by others is like its kernel's others, such a kernel like all
+    together. A kind that was never seen
+    anywhere has the interval of the worst that was, and comes after all others.
     """
     if loan == OWN:
         return NOTHING
     table = shipped_costs() if costs is None else costs
-    for name in (family, ALL):
-        if (found := table.get(name, {}).get(loan)) is not None:
-            return found
-    known = {**table.get(ALL, {}), **table.get(family, {})}
-    return max(known.values(), key=lambda cost: cost.error)
+    kernel, _, _ = family.partition(".")
+    known = table.get(family) or table.get(kernel) or table[ALL]
+    return known.get(loan) or replace(max(known.values(), key=_error), error=math.inf)
 
 
 def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
@@ -102,10 +123,14 @@ def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
     return table.get(family, {}).get(SHEET)
 
 
+def _error(cost: Cost) -> float:
+    return cost.error
+
+
 @functools.cache
 def shipped_costs() -> Costs:
     """Return what each kind of borrowing costs in each family."""
-    families = read_calibration(FILE)["family"]
+    families = read_calibration(COSTS)["family"]
     return {
         family: {loan: Cost(**cost) for loan, cost in loans.items()}
         for family, loans in families.items()
@@ -113,10 +138,10 @@ def shipped_costs() -> Costs:
 
 
 @functools.cache
-def stand_ins() -> Mapping[str, tuple[str, ...]]:
-    """Return by framework whose kernels on the same board are nearest to its own, the best first."""
-    table = read_calibration(FILE)["stands_in"]
-    return {framework: tuple(others) for framework, others in table.items()}
+def stand_ins() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return by family and framework whose kernels on the same board are nearest, in order."""
+    table: Mapping[str, Mapping[str, Sequence[str]]] = read_calibration(COSTS)["stands_in"]
+    return table
 
 
 def relation_of(architecture: str, lender: str) -> tuple[str, int]:

@@ -21,7 +21,8 @@ from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, read_toml
 from simulators.evidence.borrowing import (
     ARCHITECTURE,
-    FILE,
+    COSTS,
+    LINES,
     OWN,
     RELATIONS,
     Cost,
@@ -127,7 +128,7 @@ def find(
     """
     frameworks: Sequence[str] = (framework,)
     if framework and kinds()[kind].frameworks == "any":
-        others = (*stand_ins().get(framework, ()), *FRAMEWORKS)
+        others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
         frameworks = tuple(dict.fromkeys((framework, *others)))
     best: Found[T] | None = None
     for lender in lenders(kind, gpu, architecture, own=own):
@@ -208,7 +209,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     summary = calibration_file("fp32", SUMMARY)
     summed = read_calibration(summary)["board"] if summary is not None else ()
     boards = {
-        kind: [board for board, _ in lenders(kind, name, gpu.architecture)] for kind in kinds()
+        kind: [one.board for one in lenders(kind, name, gpu.architecture)] for kind in kinds()
     }
     boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
     found = (
@@ -217,7 +218,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for b in some
         for file in calibrations(kind).get(b, ())
     )
-    return tuple(dict.fromkeys((RELATIVES, *found)))
+    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *found)))
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:

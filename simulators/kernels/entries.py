@@ -12,6 +12,7 @@ from typing import Any
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
+from simulators.evidence.borrowing import family_of
 from simulators.evidence.intervals import Band, band_from
 from simulators.evidence.lookup import Stamp, calibrations, find, stamp
 from simulators.kernels.interpolation_grid import GridTable, grids_from
@@ -65,7 +66,7 @@ def _entry(
         gpu,
         architecture,
         lambda board, whose, dtype: _tables(board, now).get(f"{whose}.{kernel}.{dtype}"),
-        family=kernel,
+        family=family_of(kernel, dtypes[0]),
         framework=framework,
         precisions=dtypes,
         own=own,

@@ -1,33 +1,48 @@
 """Fit what kinds of borrowing cost: `python -m lab.fits borrowed_kernels`.
 
 Every kernel of every board, framework and precision is priced by everybody who could lend to it
-(`borrowing_trials.py`). For each family and kind of borrowing: the mean error over pairs of
-architectures and frameworks, the interval that holds nine of ten rows, and whether trees and grids
-of another board are worth taking. Pairs count alike, however many boards and rows they have.
+(`borrowing_trials.py`). For each family and kind of borrowing: the geometric mean of the errors of
+pairs of architectures and frameworks (one odd kernel does not decide), the interval that holds nine
+of ten rows, and whether trees and grids of another board are worth taking. Pairs count alike,
+however many boards and rows they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes, inline
+from lab.fits.driver import Calibration, calibration, hashes, inline, strings
 from lab.fits.methods.borrowing_trials import Trial, trials
 from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
 from lab.tables.rows import Floats
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import ALL, FILE, OWN, SHEET, Cost, Costs
+from simulators.evidence.borrowing import (
+    ALL,
+    ARCHITECTURE,
+    COSTS,
+    OWN,
+    RELATIONS,
+    SHEET,
+    Cost,
+    Costs,
+    Loan,
+)
 from simulators.evidence.intervals import COVERED
-from simulators.evidence.lookup import FRAMEWORKS
 
-FOLDER = FILE.parent
-SPLIT = "every kernel priced by other boards', frameworks' and precisions' alone, on its held-out rows"
+FOLDER = COSTS.parent
+SPLIT = (
+    "every kernel priced by other boards', frameworks' and precisions' alone, on its held-out rows"
+)
 
 SIGMAS = 1.0
 """The next pair errs more than `n` seen ones: intervals are stretched by `1 + SIGMAS / n`."""
+
+MUCH_LESS = 0.9
+"""Trees of a lender are taken unless they mislead: what differs less is chance."""
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -35,15 +50,17 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     found = trials(reference)
     tables = [f"{fused_kernels.FOLDER}/{name}.parquet" for name in fused_kernels.TABLES.values()]
     tables += [*auxiliary_kernels.TABLES, tensor_cores.TABLE, tensor_cores.LATENT_TABLE]
-    lines = ["", "[stands_in]"]
-    lines += [f"{whose} = {list(others)!r}" for whose, others in stand_ins(found).items()]
+    lines = []
+    for family, order in stand_ins(found).items():
+        lines += ["", f'[stands_in."{family}"]']
+        lines += [f"{whose} = {strings(others)}" for whose, others in order.items()]
     for family, loans in costs_of(found).items():
-        lines += ["", f"[family.{family}]"]
+        lines += ["", f'[family."{family}"]']
         lines += [f"{loan} = {_written(cost)}" for loan, cost in loans.items()]
     error = np.concatenate([np.abs(np.expm1(trial.log_ratio)) for trial in found])
     yield calibration(
-        FILE.stem, hashes(reference, tables), rows=error.size, split=SPLIT, held_out=error,
-        lines=[line.replace("'", '"') for line in lines],
+        COSTS.stem, hashes(reference, tables), rows=error.size, split=SPLIT, held_out=error,
+        lines=lines,
     )  # fmt: skip
 
 
@@ -53,25 +70,58 @@ def _written(cost: Cost) -> str:
 
 
 def costs_of(found: Sequence[Trial]) -> Costs:
-    """Return what each kind of borrowing costs in each family, and in all together."""
-    named = sorted(found, key=lambda trial: (trial.family, trial.loan.name))
-    costs: dict[str, dict[str, Cost]] = {ALL: {}}
-    for (family, loan), some in groupby(named, key=lambda trial: (trial.family, trial.loan.name)):
-        costs.setdefault(family, {})[loan] = _cost(list(some))
-    by_loan = sorted(found, key=lambda trial: trial.loan.name)
-    for loan, some in groupby(by_loan, key=lambda trial: trial.loan.name):
-        if loan != SHEET:
-            costs[ALL][loan] = _cost(list(some))
+    """Return what each kind of borrowing costs in each family, and in all together.
+
+    A kind that was never seen in a family costs what it does in the kernel's other formats, else in
+    all kernels.
+    """
+    every = _costs_by_loan(trial for trial in found if trial.loan.name != SHEET)
+    kernels = dict.fromkeys(trial.kernel for trial in found)
+    of_kernel = {k: _costs_by_loan(t for t in found if t.kernel == k) for k in kernels}
+    costs = {ALL: _rising(every)}
+    costs |= {kernel: _rising(every | some) for kernel, some in of_kernel.items()}
+    for family, kernel in dict.fromkeys((trial.family, trial.kernel) for trial in found):
+        known = _costs_by_loan(trial for trial in found if trial.family == family)
+        costs[family] = _rising(every | of_kernel[kernel] | known)
     return costs
 
 
+def _costs_by_loan(found: Iterable[Trial]) -> dict[str, Cost]:
+    by_loan: dict[str, list[Trial]] = {}
+    for trial in found:
+        by_loan.setdefault(trial.loan.name, []).append(trial)
+    return {loan: _cost(some) for loan, some in by_loan.items()}
+
+
+def _rising(loans: Mapping[str, Cost]) -> dict[str, Cost]:
+    """Return costs whose errors never fall with distance.
+
+    Each becomes the mean of the highest that was seen nearer and the lowest that was seen farther.
+    """
+    kinds = {
+        loan.name: loan
+        for relation in RELATIONS
+        for loan in (Loan(relation, f, p) for f in (True, False) for p in (True, False))
+        if loan.name in loans
+    }
+    risen = dict(loans)
+    for name, loan in kinds.items():
+        nearer = [loans[other].error for other, kind in kinds.items() if kind.is_within(loan)]
+        farther = [loans[other].error for other, kind in kinds.items() if loan.is_within(kind)]
+        risen[name] = replace(loans[name], error=(max(nearer) + min(farther)) / 2.0)
+    return risen
+
+
 def _cost(some: Sequence[Trial]) -> Cost:
-    """Return what one kind of borrowing costs: whole, or by numbers alone where that errs less."""
+    """Return what one kind of borrowing costs: whole, unless numbers alone err much less.
+
+    Within an architecture all is borrowed: what trees and grids know of its tiles and units holds.
+    """
     whole = _cost_of_pairs([trial for trial in some if trial.whole], whole=True)
-    if all(trial.whole for trial in some):
+    if all(t.whole or t.loan.relation in (OWN, ARCHITECTURE) for t in some):
         return whole
     plain = _cost_of_pairs([trial for trial in some if not trial.whole], whole=False)
-    return min(whole, plain, key=lambda cost: cost.error)
+    return plain if plain.error < MUCH_LESS * whole.error else whole
 
 
 def _cost_of_pairs(some: Iterable[Trial], *, whole: bool) -> Cost:
@@ -82,7 +132,7 @@ def _cost_of_pairs(some: Iterable[Trial], *, whole: bool) -> Cost:
     weights = np.concatenate([np.full(ratio.size, 1.0 / ratio.size) for ratio in ratios])
     lo, hi = _weighted_quantiles(np.concatenate(ratios), weights)
     power = 1.0 + SIGMAS / len(ratios)
-    error = float(np.mean([np.mean(np.abs(ratio)) for ratio in ratios]))
+    error = float(np.exp(np.mean([np.log(np.mean(np.abs(ratio))) for ratio in ratios])))
     return Cost(
         error, float(np.exp(min(lo, 0.0) * power)), float(np.exp(max(hi, 0.0) * power)), whole
     )
@@ -100,21 +150,18 @@ def _weighted_quantiles(values: Floats, weights: Floats) -> Floats:
     return values[order][np.searchsorted(reached, COVERED)]
 
 
-def stand_ins(found: Sequence[Trial]) -> dict[str, list[str]]:
-    """Return by framework the others whose kernels on the same board are nearest to its own.
+def stand_ins(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
+    """Return by family and framework the others whose kernels on the same board err least.
 
-    Median over boards and families; one that was never compared comes after those that were.
+    Geometric mean over boards.
     """
-    errors: dict[tuple[str, str], list[float]] = {}
+    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for trial in found:
-        loan = trial.loan
-        if loan.relation == OWN and loan.same_precision and not loan.same_framework and trial.whole:
-            errors.setdefault((trial.framework, trial.lender_framework), []).append(trial.error)
-    return {
-        whose: sorted(
-            (other for other in FRAMEWORKS if (whose, other) in errors),
-            key=lambda other: float(np.median(errors[whose, other])),
-        )
-        for whose in FRAMEWORKS
-        if any(asked == whose for asked, _ in errors)
-    }
+        if trial.loan == Loan(OWN, same_framework=False) and trial.whole:
+            of_pair = errors.setdefault((trial.family, trial.framework), {})
+            of_pair.setdefault(trial.lender_framework, []).append(np.log(trial.error))
+    order: dict[str, dict[str, list[str]]] = {}
+    for (family, whose), others in errors.items():
+        means = {other: np.mean(some) for other, some in others.items()}
+        order.setdefault(family, {})[whose] = sorted(means, key=means.__getitem__)
+    return order

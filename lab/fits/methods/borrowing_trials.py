@@ -22,7 +22,7 @@ from lab.tables.kernels.tensor_cores import read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
-from simulators.evidence.borrowing import OWN, SHEET, Loan
+from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, lenders
 from simulators.kernels.entries import entry_from, measured_entries
@@ -49,7 +49,7 @@ class Trial:
 
     gpu: str
     framework: str
-    family: str
+    kernel: str
     dtype: str
     lender: str
     lender_framework: str
@@ -70,9 +70,14 @@ class Trial:
         return float(np.mean(np.abs(self.log_ratio)))
 
     @property
-    def case(self) -> tuple[str, str, str, str]:
-        """What is priced: board, framework, family and precision."""
-        return self.gpu, self.framework, self.family, self.dtype
+    def family(self) -> str:
+        """What costs are told apart by: kernel and format, of products the format alone."""
+        return self.dtype if self.kernel == "gemm" else family_of(self.kernel, self.dtype)
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        """What is priced: board, framework and family."""
+        return self.gpu, self.framework, self.family
 
 
 def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
@@ -86,6 +91,7 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
         )
         if not part.variant
     )
+    fused = (fused_kernels.by_library(part) for part in fused)
     products = read_tensor_rows(reference, PRODUCT_FRAMEWORKS)
     return [
         *chain.from_iterable(map(_fused_trials, _thinned(fused))),
@@ -163,9 +169,8 @@ def _formats(rows: Rows) -> tuple[str, ...]:
 def _trial(
     rows: Rows, board: str, framework: str, loan: Loan, whole: bool, band: Band, said: Floats
 ) -> Trial:
-    family = rows.dtype if rows.kernel == "gemm" else rows.kernel
     return Trial(
-        gpu=rows.gpu, framework=rows.framework, family=family, dtype=rows.dtype, lender=board,
+        gpu=rows.gpu, framework=rows.framework, kernel=rows.kernel, dtype=rows.dtype, lender=board,
         lender_framework=framework, loan=loan, whole=whole, band=band,
         predicted_s=np.asarray(said, np.float64), measured_s=rows.seconds,
     )  # fmt: skip

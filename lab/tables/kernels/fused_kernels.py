@@ -75,7 +75,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     if kernel == "experts":
         return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS)
     found = measured_in(table, gpu, kernel, LEAST_ROWS)
-    return [rows for rows in found if not is_host_timed(rows.seconds)]
+    return [rows for rows in found if not is_host_timed(rows)]
 
 
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:

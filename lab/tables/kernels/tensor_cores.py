@@ -94,7 +94,7 @@ def plain_rows(
         if not rows.num_rows:
             continue
         found = product_rows(rows, *key)
-        if not is_host_timed(found.seconds):
+        if not is_host_timed(found):
             yield found
 
 
