@@ -48,7 +48,7 @@ python -m sweeper report NAME                   one HTML page: the answer, the f
 python -m sweeper plot NAME KIND FILE           front, parallel, heat, curves ... as PNG or SVG
 python -m sweeper verify NAME                   simulate a sample again and compare bit by bit
 
-python -m sweeper list [KIND]                   what there is: spaces, gpus, models, schedulers ...
+python -m sweeper list [KIND [WORD]]            what there is, or of it what a word is part of
 python -m sweeper show NAME                     what a space, gpu, simulator ... is
 python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]           accuracy against measured data

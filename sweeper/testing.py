@@ -23,9 +23,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
+from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
 from sweeper.samplers import Results, Sampler
 from sweeper.space.design_space import DesignSpace
@@ -124,8 +126,7 @@ def _check_rows(results: pa.RecordBatch) -> None:
     assert not strange, f"a simulator says ok or infeasible, not {sorted(strange)}"
     reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
     assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
-    for flag in ("calibrated", "extrapolated"):
-        assert results[flag].null_count == 0, f"{flag} is null in some row"
+    _check_shares(results, status)
     metrics = [n for n in results.schema.names if n not in OUTCOME.names]
     for name in metrics:
         column = results[name]
@@ -136,6 +137,16 @@ def _check_rows(results: pa.RecordBatch) -> None:
             assert not nan.any(), f"{name} is NaN in row {int(np.argmax(nan))}"
     silent = all(results[n].null_count == results.num_rows for n in metrics)
     assert not silent or (status != "ok").all(), "every metric is null although rows are ok"
+
+
+def _check_shares(results: pa.RecordBatch, status: NDArray[np.object_]) -> None:
+    shares = pl.DataFrame({name: results[name] for name in SHARES})
+    said = ~shares.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
+    assert not said[status != "ok"].any(), "what cannot be rests on nothing"
+    assert said[status == "ok"].all() or not said.any(), "some rows say what they rest on, not all"
+    kept = shares.filter(pl.Series(said)).to_numpy()
+    assert (kept >= 0.0).all(), "a share is negative"
+    assert np.allclose(kept.sum(axis=1), 1.0), f"shares that do not add up: {kept.sum(axis=1)}"
 
 
 def _check_independence(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,22 +33,31 @@ Row = TypeVar("Row")
 Answer = TypeVar("Answer")
 
 
-def evaluated(
-    rows: Iterable[Row], answer: Callable[[Row], Answer], skipped: Counter[str]
-) -> Iterator[tuple[Row, Answer]]:
-    """Yield rows with their answers; those without one are counted by the reason.
+@dataclass(frozen=True)
+class Answered(Generic[Row, Answer]):
+    """Rows that have an answer, in the order they came, and lines about those that have none."""
 
-    >>> skipped = Counter()
-    >>> list(evaluated([{"gpu": "t4"}], lambda row: row["gpu"], skipped))
-    [({'gpu': 't4'}, 't4')]
+    rows: list[Row]
+    answers: list[Answer]
+    lines: list[Check]
+
+
+def answered(
+    name: str, rows: Iterable[Row], answer: Callable[[Row], Answer]
+) -> Answered[Row, Answer]:
+    """Return rows with their answers; those without one are counted by the reason.
+
+    >>> answered("boards", [{"gpu": "t4"}], lambda row: row["gpu"]).answers
+    ['t4']
     """
+    found, skipped = [], Counter[str]()
     for row in rows:
         try:
-            found = answer(row)
+            found.append((row, answer(row)))
         except (Infeasible, UserError) as error:
             skipped[reason(error)] += 1
-        else:
-            yield row, found
+    lines = list(skipped_lines(name, skipped))
+    return Answered([row for row, _ in found], [one for _, one in found], lines)
 
 
 def reason(error: Infeasible | UserError) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
-from simulators.collectives.closed.protocols import fabric_of
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime
@@ -106,13 +105,13 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
     throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
     yield "fixed", np.where(present, throttled, 0.0)
     family = family_of(operator)
-    column = family if row.calibrated else BORROWED[family]
+    column = family if row.is_own else BORROWED[family]
     yield column, np.where(present, seconds - throttled, 0.0)
 
 
 def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
     """Return what each column is multiplied by under a runtime."""
-    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
     paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
     for family, borrowed in BORROWED.items():
         paces[family] = runtime.pace(chip, family)
@@ -134,7 +133,7 @@ def constants_of(
     """
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
     architecture = np.array([replica.gpu.architecture for replica in replicas])
-    fabric = np.array([fabric_of(replica.cluster, replica.gpu) for replica in replicas])
+    fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
     framework = np.array(frameworks)
     for name in sorted(set(architecture)):
         for family in FAMILIES:
@@ -153,7 +152,7 @@ def constants_of(
 
 def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
     """Return a runtime under which everything takes a factor longer on replicas like one."""
-    chip, fabric = replica.gpu.architecture, fabric_of(replica.cluster, replica.gpu)
+    chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
     number = dict(zip(COLUMNS, (factor * numbers_of(runtime, replica)).tolist(), strict=True))
     return dataclasses.replace(
         runtime,

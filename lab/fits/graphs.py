@@ -167,10 +167,12 @@ def _error(
     return float(np.mean(np.abs(np.log(ratios))))
 
 
+def fit_without(rows: Sequence[Fitted], graph: str) -> Framework:
+    """Return the constants that suit the rows of all graphs but one."""
+    return fit([row for row in rows if row.case.graph_name != graph])
+
+
 def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
     """Return every row with the time that constants fitted to all other graphs predict."""
-    found = []
-    for name in sorted({row.case.graph_name for row in rows}):
-        framework = fit([row for row in rows if row.case.graph_name != name])
-        found += [(row, row.total_s(framework)) for row in rows if row.case.graph_name == name]
-    return found
+    without = functools.cache(functools.partial(fit_without, rows))
+    return [(row, row.total_s(without(row.case.graph_name))) for row in rows]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.tables.catalog_names import MODELS, four_bit_experts, is_gpu
+from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
 from simulators.catalog.model import load_model
@@ -71,7 +71,7 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     rows = [Record({"suspect_mtp": False} | marks.get(row["id"], {}) | row) for row in rows]
     aggregated = known_rows(
         [row for row in rows if row["concurrency"] and row.get("duplicate_of") not in names],
-        table, model=MODELS.__contains__, gpu=is_gpu, framework=FRAMEWORKS.__contains__,
+        table, model=is_model, gpu=is_gpu, framework=FRAMEWORKS.__contains__,
     )  # fmt: skip
     for row in aggregated:
         one = _deployed(row, peers.get(row["id"], {}))
@@ -98,7 +98,7 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployme
     Assumed where the table is silent: of mixtures in 4 bits the experts alone are narrow; the KV
     cache is fp8 where weights are narrow; nothing is speculated.
     """
-    model, framework = MODELS[row["model"]], row["framework"]
+    model, framework = model_name(row["model"]), row["framework"]
     precision = row["precision"] or "bf16"
     answered = bool(peer.get("aic_ok"))  # else the peer has nothing to say
     return PublicDeployment(
@@ -131,7 +131,7 @@ def _cut(row: Mapping[str, Any]) -> Parallelism:
     tp, dp, ep = (int(row[n] or 1) for n in ("tp_size", "attention_dp_size", "moe_ep_size"))
     if tp == dp:
         return Parallelism(tp=1, ep=dp, attention_dp=dp)
-    has_experts = load_model(MODELS[row["model"]]).experts > 0
+    has_experts = load_model(model_name(row["model"])).experts > 0
     return Parallelism(tp=tp, ep=ep if has_experts else 1, attention_dp=dp)
 
 
@@ -149,7 +149,7 @@ def excluded(row: Mapping[str, Any]) -> str:
 
     The rules read no prediction; some of them were found partly through residuals.
     """
-    model, gpu, precision = MODELS[row["model"]], row["gpu"], row["precision"]
+    model, gpu, precision = model_name(row["model"]), row["gpu"], row["precision"]
     framework, date = row["framework"], row["measured_date"] or ""
     rules = {
         "speculation suspected": bool(row["suspect_mtp"]),

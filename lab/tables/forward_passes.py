@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.tables.catalog_names import GPUS, MODELS, gpu_name, replica_of
+from lab.tables.catalog_names import GPUS, gpu_name, is_model, model_name, replica_of
 from lab.tables.rows import read_records
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
@@ -153,7 +153,7 @@ def concurrent(reference: Path, gpu: str) -> Iterator[Case]:
     Only H100 is fitted to, and of it not tp 4.
     """
     for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
-        if not MODELS.get(row["model"], "").startswith("llama3_1_"):
+        if not (is_model(row["model"]) and model_name(row["model"]).startswith("llama3_1_")):
             continue
         clients, output = float(row["concurrency"]), MEAN_LENGTH * row["osl"]
         prompt = MEAN_LENGTH * row["isl"]
@@ -200,7 +200,7 @@ def static_batches(reference: Path, version: str) -> Iterator[Case]:
 def _rows(path: Path, gpu: str = "gpu") -> Iterator[Mapping[str, Any]]:
     """Yield the rows of models and GPUs that are known by these tables' names."""
     for row in read_records(path):
-        if row["model"] in MODELS and row[gpu] in GPUS:
+        if is_model(row["model"]) and row[gpu] in GPUS:
             yield row
 
 
@@ -208,7 +208,7 @@ def _replica(
     model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16", framework: str = ""
 ) -> Replica:
     return replica_of(
-        MODELS[model], gpu_name(gpu), cut=Parallelism(tp=tp), dtype=dtype, kv_dtype=kv_dtype,
+        model_name(model), gpu_name(gpu), cut=Parallelism(tp=tp), dtype=dtype, kv_dtype=kv_dtype,
         runtime=NO_RUNTIME, framework=framework,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.tables.catalog_names import MODELS, is_gpu, replica_of
+from lab.tables.catalog_names import is_gpu, is_model, model_name, replica_of
 from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from simulators.composition.replica import Replica, Runtime
@@ -70,7 +70,7 @@ def static_rows(reference: Path) -> list[StaticBatch]:
     """Return the static batches of the reference folder, each once: as its last release has it."""
     found = {}
     table = read_records(reference / STATIC)
-    rows = known_rows(table, STATIC, model=MODELS.__contains__, gpu=is_gpu)
+    rows = known_rows(table, STATIC, model=is_model, gpu=is_gpu)
     for row in sorted(rows, key=lambda row: str(row["doc_tag"])):
         unsure = row["doc_tag"] == UNSURE and row["tp_size"] > 1
         if row["output_tokens_per_s_total"] and not unsure:
@@ -82,7 +82,7 @@ def static_rows(reference: Path) -> list[StaticBatch]:
 def _batch(row: Mapping[str, Any]) -> StaticBatch:
     return StaticBatch(
         version=row["doc_tag"],
-        model=MODELS[row["model"]],
+        model=model_name(row["model"]),
         gpu=row["gpu"],
         precision=row["precision"],
         tp=int(row["tp_size"]),

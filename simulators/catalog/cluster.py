@@ -40,6 +40,10 @@ class Cluster:
     source: str
     aliases: tuple[str, ...] = ()
 
+    def fabric_of(self, gpu: Gpu) -> str:
+        """Return what joins GPUs inside a node: its fabric, or PCIe where they have no ports."""
+        return self.fabric if gpu.link_bytes_per_s else "pcie"
+
     def link(self, ranks: int, gpu: Gpu) -> Link:
         """Return the link that limits `ranks` neighbouring GPUs; no faster than the GPU's own port.
 

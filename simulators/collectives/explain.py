@@ -15,6 +15,7 @@ from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.plan import Plan
 from simulators.core.contract import Contribution
 from simulators.core.jit import Ints
+from simulators.core.levels import LEVELS
 
 BUSY = 0.5
 """Share of the time links are in use from which a phase is bound by them, not by its latency."""
@@ -35,7 +36,7 @@ def explained(
         row: what `evaluate` says of the point, its fields included.
     """
     if row["fidelity"] == "measured":
-        level = "extrapolated" if row["extrapolated"] else "fitted"
+        level = max(LEVELS, key=lambda level: row[f"{level}_share"])
         note = f"{row['library']} on {row['gpu']}, {row['ranks']} ranks"
         return [
             Contribution(

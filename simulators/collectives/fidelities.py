@@ -15,6 +15,7 @@ from simulators.collectives.closed.hierarchy import measured_s
 from simulators.collectives.closed.phases import BASELINE, OP
 from simulators.collectives.closed.traffic import BUSY_NS, COLUMNS, ENERGY_J, RANK_BYTES, traffic
 from simulators.collectives.events.run import (
+    EVENT_LIMIT,
     Report,
     has_event_model,
     simulate,
@@ -28,6 +29,7 @@ from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.levels import EXTRAPOLATED, LEVELS, MEASURED, UNMODELLED, shares_of
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""
@@ -43,8 +45,7 @@ class Times:
     seconds: Floats  # the time, and the lower and upper end of its interval
     busy_ns: Floats  # of the busiest links of each dimension; NaN without such a dimension
     traffic: Floats  # columns as of `traffic`
-    calibrated: NDArray[np.bool_]
-    extrapolated: NDArray[np.bool_]
+    level: Ints  # positions in `core.levels.LEVELS`
 
     def write(self, where: Any, *seconds: Any) -> None:
         """Write times; a model without an interval states none wider than itself."""
@@ -58,8 +59,8 @@ def timed(rows: Rows, reasons: NDArray[Any]) -> Times:
     seen = np.zeros((count, COLUMNS))
     traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
     busy_ns = np.where(whole[rows.plan, :, RANKS] > 1, seen[:, BUSY_NS:], np.nan)
-    seconds, flags = np.full((3, count), np.nan), np.zeros((2, count), bool)
-    times = Times(reasons, seconds, busy_ns, seen, flags[0], flags[1])
+    seconds, level = np.full((3, count), np.nan), np.full(count, UNMODELLED)
+    times = Times(reasons, seconds, busy_ns, seen, level)
     _analytic(rows, times)
     for fidelity in EVENTFUL:
         _event(rows, fidelity, times)
@@ -81,13 +82,26 @@ class PlayedStep:
         each: Floats = self.senders * self.times.traffic[:, column]
         return each if column == RANK_BYTES else each / [len(m.ranks) for m in self.messages]
 
+    @property
+    def exposed_s(self) -> Floats:
+        """What each message leaves exposed: the whole is divided as their times are."""
+        taken_s = self.senders * self.times.seconds[0]
+        whole_s = self.timelines[0].comm_exposed_ns / NS
+        return np.asarray(whole_s * taken_s / max(float(taken_s.sum()), TINY_S), np.float64)
+
+    @property
+    def shares(self) -> Floats:
+        """What the step rests on, a share for each of `LEVELS`; its compute is as traced."""
+        seconds = shares_of(self.times.level) @ self.exposed_s
+        seconds[MEASURED] += max(self.timelines[0].compute_total_ns / NS, TINY_S)
+        return np.asarray(seconds / seconds.sum(), np.float64)
+
     def contributions(self) -> list[Contribution]:
         """Return the compute of the busiest rank, and each message by what it leaves exposed.
 
-        What is exposed is divided among messages as their times are. Bytes are those of all ranks.
+        Bytes are those of all ranks.
         """
-        step, taken_s = self.timelines[0], self.senders * self.times.seconds[0]
-        exposed_s = step.comm_exposed_ns / NS * taken_s / max(float(taken_s.sum()), TINY_S)
+        step, exposed_s = self.timelines[0], self.exposed_s
         energy_j, moved_bytes = np.nan_to_num(self.on_wires(ENERGY_J)), self.on_wires(RANK_BYTES)
         rows = [
             Contribution(
@@ -96,14 +110,13 @@ class PlayedStep:
             )
         ]  # fmt: skip
         for i, message in enumerate(self.messages):
-            level = "fitted" if self.times.calibrated[i] else "unmodelled"
             size, ranks = message.size_bytes, len(message.ranks)
             rows.append(
                 Contribution(
                     phase="step", name=f"{message.kind} of {size:,} bytes, {ranks} ranks",
                     count=float(self.senders[i] / ranks), time_s=float(exposed_s[i]),
                     energy_j=float(energy_j[i]), moved_bytes=float(moved_bytes[i]), devices=ranks,
-                    bound="link", level="extrapolated" if self.times.extrapolated[i] else level,
+                    bound="link", level=LEVELS[self.times.level[i]],
                     note=f"{1e6 * self.times.seconds[0, i]:.1f} us each",
                 )
             )  # fmt: skip
@@ -175,6 +188,11 @@ def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) 
         report = simulate(plan, request, memory_bytes_per_s, mode=mode)
     except Infeasible as verdict:
         return str(verdict)
+    if report.unfinished and report.link_events < EVENT_LIMIT:
+        return (
+            f"deadlock: {report.unfinished:,} parts of chunks wait in queues for one another; "
+            "with queues: 2 both visits of a dimension have queues of their own"
+        )
     if report.unfinished:
         return f"too_many_events: gave up after {report.link_events:,} link events"
     return report
@@ -201,7 +219,8 @@ def _measured(rows: Rows, times: Times) -> None:
             times.reasons[mine] = str(verdict)
             continue
         times.write(mine, found.time_s, found.lo_s, found.hi_s)
-        times.calibrated[mine], times.extrapolated[mine] = found.calibrated, found.extrapolated
+        known = np.where(found.extrapolated, EXTRAPOLATED, MEASURED)
+        times.level[mine] = known if found.calibrated else UNMODELLED
 
 
 def _why_not(rows: Rows, row: int) -> str:

@@ -24,14 +24,11 @@ from simulators.collectives.closed.protocols import (
     sustained_between,
 )
 from simulators.collectives.measured import GROWTH, NETWORKS, libraries_of, measured_time
-from simulators.core.contract import LEVELS
 from simulators.core.folder import GPUS
+from simulators.core.levels import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
-"""What a time rests on, as positions in `core.contract.LEVELS`."""
 
 READS = (GROWTH, CALIBRATION)
 """Files behind every time; `curves_behind` has the curves of a GPU."""
@@ -48,7 +45,7 @@ class CollectiveTime:
     time_s: Floats
     lo_s: Floats
     hi_s: Floats
-    level: Ints  # positions in `core.contract.LEVELS`
+    level: Ints  # positions in `core.levels.LEVELS`
 
 
 Timer = Callable[[str], CollectiveTime]
@@ -83,8 +80,8 @@ def collective_time(
     >>> from simulators.catalog.gpu import load_gpu
     >>> h100, dgx = load_gpu("h100_sxm"), load_cluster("dgx_h100")
     >>> sums = collective_time("all_reduce", 2.0**20, ranks=8, gpu=h100, cluster=dgx)
-    >>> bool(24e-6 < sums.time_s < 28e-6), LEVELS[int(sums.level)]
-    (True, 'measured')
+    >>> bool(24e-6 < sums.time_s < 28e-6), int(sums.level) == MEASURED
+    (True, True)
     """
     size = np.atleast_1d(np.asarray(size_bytes, np.float64))
     nodes, inside = _spread(ranks, max(span, ranks), cluster)

@@ -29,6 +29,7 @@ from simulators.collectives.traces.step import trace_files
 from simulators.core.columns import outcome
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.levels import Shares, shares_of
 from simulators.core.rules import check_batch
 
 Columns = dict[str, NDArray[Any]]
@@ -41,7 +42,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 3
+    version: int = 4
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 
@@ -52,13 +53,10 @@ class Collectives:
         reasons, is_step = rows.reasons(), ~rows.is_word("trace", "")
         reasons[is_step] = "played below"
         times = timed(rows, reasons)
-        out = _columns(rows, times)
+        out, shares = _columns(rows, times), shares_of(times.level)
         for i in np.flatnonzero(is_step):
-            reasons[i] = _play(rows, int(i), times, out)
-        answer = outcome(
-            CollectiveMetrics, out, infeasible=list(reasons), calibrated=times.calibrated,
-            extrapolated=times.extrapolated,
-        )  # fmt: skip
+            reasons[i] = _play(rows, int(i), out, shares)
+        answer = outcome(CollectiveMetrics, out, infeasible=list(reasons), shares=shares)
         for name in (name for name, column in out.items() if np.isnan(column).any()):
             at = answer.schema.get_field_index(name)
             known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
@@ -127,8 +125,8 @@ def _columns(rows: Rows, times: Times) -> Columns:
     return out
 
 
-def _play(rows: Rows, row: int, times: Times, out: Columns) -> str:
-    """Write the metrics of a row that is a step, or return why it cannot be."""
+def _play(rows: Rows, row: int, out: Columns, shares: Shares) -> str:
+    """Write the metrics and shares of a row that is a step, or return why it cannot be."""
     try:
         step = played(rows, row)
     except Infeasible as verdict:
@@ -142,6 +140,5 @@ def _play(rows: Rows, row: int, times: Times, out: Columns) -> str:
     out["messages"][row] = step.on_wires(MESSAGES).sum()
     out["wire_bytes"][row] = step.on_wires(RANK_BYTES).sum() / rows.ranks[row]
     out["energy_j"][row] = step.on_wires(ENERGY_J).sum()
-    times.calibrated[row] = bool(step.times.calibrated.all())
-    times.extrapolated[row] = bool(step.times.extrapolated.any())
+    shares[:, row] = step.shares
     return ""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulators.composition.evidence_shares import runtime_level
 from simulators.composition.operator_prices import Row
 from simulators.composition.price import (
     Iteration,
@@ -20,7 +21,8 @@ from simulators.composition.price import (
 )
 from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
-from simulators.kernels.price import flops, is_product_of_measured_board, moved_bytes
+from simulators.core.levels import LEVELS
+from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, stage_weights
 from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
 from simulators.workload.llm.step import Step
@@ -63,7 +65,10 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
                 )
             )
     if prompt_s:
-        rows.append(Contribution(phase=phase, name="tokenise", time_s=prompt_s, bound="host"))
+        level = LEVELS[runtime_level(replica)]
+        rows.append(
+            Contribution(phase=phase, name="tokenise", time_s=prompt_s, bound="host", level=level)
+        )
     return [*rows, *_effects(replica, step, whole_s - prompt_s)]
 
 
@@ -108,6 +113,7 @@ def _stage(
             time_s=seconds,
             energy_j=seconds * stage.waiting_w,
             bound="host",
+            level=LEVELS[runtime_level(replica)],
         )
         for name, seconds in waits.items()
         if seconds
@@ -119,11 +125,9 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
     operator, seconds, width = row.operator, _number(row.seconds), replica.cut.width
     if isinstance(operator, Collective):
         work, moved, bound = 0.0, _number(operator.size_bytes) * operator.repeat, "link"
-        level = "measured" if row.calibrated else "unmodelled"
     else:
         work, moved = (_number(f(operator)) * operator.repeat for f in (flops, moved_bytes))
         bound = _bound(work, moved, seconds, getattr(operator, "dtype", "fp32"), replica)
-        level = _level(row, replica)
     return Contribution(
         phase=phase,
         name=operator.name,
@@ -135,7 +139,8 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
         moved_bytes=width * moved,
         devices=width,
         bound=bound,
-        level=level,
+        level=LEVELS[int(np.asarray(row.level).flat[0])],
+        on=replica.accelerator or replica.gpu.name,
     )
 
 
@@ -149,17 +154,6 @@ def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Repli
     if max(compute, memory) < LATENT:
         return "latency"
     return "compute" if compute > memory else "memory"
-
-
-def _level(row: Row, replica: Replica) -> str:
-    """Return what a price rests on; formats nobody timed on a board borrow from one timed there."""
-    if row.calibrated:
-        return "extrapolated" if np.any(row.extrapolated) else "fitted"
-    gpu, operator = replica.gpu, row.operator
-    if isinstance(operator, Collective) or replica.accelerator:
-        return "unmodelled"
-    borrowed = is_product_of_measured_board(operator, gpu, replica.library)
-    return "extrapolated" if borrowed else "unmodelled"
 
 
 def _weights(operator: object) -> float:

@@ -24,7 +24,7 @@ from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
 from simulators.workload.operators import Column
 
-CALIBRATION = Path(__file__).parent / "calibration" / "bands.toml"
+CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
 
 Floats = NDArray[np.float64]
 
@@ -89,8 +89,7 @@ def interval_s(
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
     """Return what no kernel's interval explains of a pass, wider on boards new to a runtime."""
-    is_known = (gpu.measured_as or gpu.name) in runtime.boards
-    return _fitted_shares()["known_boards" if is_known else "new_boards"]
+    return _fitted_shares()["known_boards" if runtime.knows(gpu) else "new_boards"]
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
+from simulators.composition.evidence_shares import runtime_level, shares
+from simulators.composition.evidence_shares import summed as sum_of
 from simulators.composition.intervals import interval_s, summed, unexplained_share
 from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
 from simulators.composition.replica import NOTHING, Replica, effects_without, load_runtime
 from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
+from simulators.core.levels import Shares
 from simulators.kernels.price import flops
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut
@@ -145,6 +148,12 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
         "energy_per_token_j": energy_j / tokens,
         "mfu": _useful_flops(replica, step) / (peak * latency_s),
     }
+
+
+def evidence(replica: Replica, step: Step, stages: Sequence[Iteration]) -> Shares:
+    """Return the shares of the pass's time by what they rest on."""
+    host = {runtime_level(replica): prompt_s(replica, step)}
+    return shares(sum_of((1.0, part) for part in (host, *(s.seconds_by_level for s in stages))))
 
 
 def prompt_s(replica: Replica, step: Step) -> NDArray[np.float64]:

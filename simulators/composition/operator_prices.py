@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
-from simulators.collectives.closed.protocols import fabric_of
-from simulators.collectives.price import EXTRAPOLATED, FITTED, collective_time
+from simulators.collectives.price import collective_time
 from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
+from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j, resting_w
-from simulators.kernels.price import Priced, is_fitted, is_timed_as_layer, price, roofline_s
+from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -37,7 +37,7 @@ from simulators.workload.operators import (
     Operator,
 )
 
-Flags = bool | NDArray[np.bool_]
+Levels = int | NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
@@ -64,8 +64,8 @@ class Row:
     joules: Column
     lo_s: Column  # the 90 % interval
     hi_s: Column
-    calibrated: bool
-    extrapolated: Flags
+    level: Levels  # positions in `core.levels.LEVELS`
+    is_own: bool = True  # kernels measured on the GPU itself
 
     def where(self, present: Column) -> Row:
         """Return the row where there is something to do, and nothing where there is not."""
@@ -108,7 +108,7 @@ def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
     """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
     gpu, cluster = replica.gpu, replica.cluster
-    pace = replica.runtime.pace(fabric_of(cluster, gpu), "messages")
+    pace = replica.runtime.pace(cluster.fabric_of(gpu), "messages")
     rows = []
     for message in (one for one in messages if one.repeat):
         once = collective_time(
@@ -126,8 +126,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         joules = seconds * resting_w(gpu)  # ring kernels leave most SMs idle
         lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
-        calibrated, beyond = bool(np.all(once.level <= FITTED)), once.level == EXTRAPOLATED
-        rows.append(Row(message, part, seconds, joules, lo_s, hi_s, calibrated, beyond))
+        rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))
     return rows
 
 
@@ -186,37 +185,43 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
     allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
-    first, *others = (_among_others(operator, replica, framework) for framework in allowed)
+    best, *others = (_among_others(operator, replica, framework) for framework in allowed)
     for other in others:
-        first = _faster(first, other)
-    alone, seconds = first
-    ratio = seconds / alone.latency_s
+        best = best.faster(other)
     return Row(
         operator,
         part,
-        seconds * repeat,
-        energy_j(operator, replica.gpu, seconds) * repeat,
-        alone.lo_s * (ratio * repeat),
-        alone.hi_s * (ratio * repeat),
-        alone.calibrated,
-        alone.extrapolated,
+        best.seconds * repeat,
+        energy_j(operator, replica.gpu, best.seconds) * repeat,
+        best.lo_s * repeat,
+        best.hi_s * repeat,
+        best.level,
+        best.is_own,
     )
 
 
-def _faster(one: tuple[Priced, Floats], other: tuple[Priced, Floats]) -> tuple[Priced, Floats]:
-    """Return the faster of two kernels at every size."""
-    (a, a_s), (b, b_s) = one, other
-    first = a_s <= b_s
-    columns = {
-        name: np.where(first, getattr(a, name), getattr(b, name))
-        for name in ("latency_s", "lo_s", "hi_s", "extrapolated")
-    }
-    priced = Priced(calibrated=a.calibrated and b.calibrated, **columns)
-    return priced, np.where(first, a_s, b_s)
+@dataclass(frozen=True)
+class _Kernel:
+    """A framework's kernel among those of the rest of the model."""
+
+    seconds: Floats
+    lo_s: Floats
+    hi_s: Floats
+    level: Levels
+    is_own: bool
+
+    def faster(self, other: _Kernel) -> _Kernel:
+        """Return the faster of two kernels at every size."""
+        first = self.seconds <= other.seconds
+        columns = {
+            name: np.where(first, getattr(self, name), getattr(other, name))
+            for name in ("seconds", "lo_s", "hi_s", "level")
+        }
+        return _Kernel(**columns, is_own=self.is_own and other.is_own)
 
 
-def _among_others(operator: Compute, replica: Replica, framework: str) -> tuple[Priced, Floats]:
-    """Return a framework's kernel alone, and its seconds among those of the rest of the model."""
+def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kernel:
+    """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
     gpu = replica.gpu
     alone = price(operator, gpu, framework=framework)
     pace = replica.runtime.pace(gpu.architecture, family_of(operator), is_own=alone.calibrated)
@@ -226,7 +231,10 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> tuple[
     seconds = pace * seconds
     if replica.effects.clocks and (share := slowdown(gpu)):
         seconds = seconds + throttled_s(operator, gpu, share)
-    return alone, np.asarray(seconds, np.float64)
+    seconds = np.asarray(seconds, np.float64)
+    ratio = seconds / alone.latency_s
+    lo_s, hi_s = alone.lo_s * ratio, alone.hi_s * ratio
+    return _Kernel(seconds, lo_s, hi_s, alone.level, alone.calibrated)
 
 
 def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
@@ -244,7 +252,7 @@ def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
         costs[which.reshape(-1), i].reshape(columns[0].shape) * operator.repeat for i in range(2)
     )
     lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
-    return Row(operator, part, seconds, joules, lo_s, hi_s, False, False)
+    return Row(operator, part, seconds, joules, lo_s, hi_s, UNMODELLED, is_own=False)
 
 
 def _mapped(

@@ -20,22 +20,24 @@ the same tensor parallel degree, up to the rounding of sums.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulators.composition.intervals import HalfWidths, half_widths_of, summed
-from simulators.composition.operator_prices import (
-    Flags,
-    Row,
-    compute_rows,
-    is_one_launch,
-    message_rows,
+from simulators.composition.evidence_shares import (
+    Seconds,
+    runtime_level,
+    seconds_by_level,
+    shares,
+    summed,
 )
+from simulators.composition.intervals import HalfWidths, half_widths_of
+from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
+from simulators.core.levels import Shares
 from simulators.kernels.energy import resting_w
 from simulators.workload.llm.attention import (
     decode_operators,
@@ -82,9 +84,24 @@ class Iteration:
     decode_attention_j: Column
     mixed_attention_j: Column
     waiting_w: float  # of all GPUs of the stage during messages and launches
-    calibrated: bool
-    extrapolated: Flags
-    half_widths: HalfWidths = field(default_factory=dict)  # of kernels and messages, by family
+    waits_level: int  # what launches rest on
+    rows: Sequence[Row] = ()  # of all kernels and messages, where they were priced one by one
+    parts_by_level: Seconds | None = None  # else what they take, by what their prices rest on
+
+    @property
+    def half_widths(self) -> HalfWidths:
+        """How far the intervals of kernels and messages reach, by family."""
+        return half_widths_of(self.rows)
+
+    @functools.cached_property
+    def busy_by_level(self) -> Seconds:
+        """What kernels and messages take, by what their prices rest on."""
+        return seconds_by_level(self.rows) if self.parts_by_level is None else self.parts_by_level
+
+    @property
+    def seconds_by_level(self) -> Seconds:
+        """What the whole iteration takes, by what it rests on."""
+        return summed([(1.0, self.busy_by_level), (1.0, {self.waits_level: self.launch_s})])
 
     @property
     def busy_s(self) -> Column:
@@ -135,8 +152,7 @@ def stage_iteration(
         replica: who runs it.
         step: its batch.
         stage: which stage.
-        only: the parts of `PARTS` to price, where the batch has them; empty: all, which also says
-            of parts that the batch lacks whether they are calibrated.
+        only: the parts of `PARTS` to price, where the batch has them; empty: all.
 
     Raises:
         Infeasible: the model cannot be cut this way.
@@ -157,22 +173,31 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     return tuple(priced[part] for part in parts)
 
 
+def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares:
+    """Return the shares of the time of so many passes of each step, by what they rest on.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    passes = [(count, pipeline_iterations(replica, step)) for count, step in steps]
+    return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
+
+
 def part_iteration(
     replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
 ) -> Iteration:
     """Return one iteration of any part of the model: some layers, with or without the ends."""
-    rows = part_rows(replica, step, part, only)
-    width = replica.cut.width
-    without_launch = Iteration(
-        **{f"{name}_s": _total(rows, name, "seconds") for name in PARTS},
-        **{f"{name}_j": width * _total(rows, name, "joules") for name in COMPUTED},
+    rows, width = part_rows(replica, step, part, only), replica.cut.width
+    sums: dict[str, Any] = {f"{name}_s": _total(rows, name, "seconds") for name in PARTS}
+    sums |= {f"{name}_j": width * _total(rows, name, "joules") for name in COMPUTED}
+    busy = Iteration(
+        **sums,
         launch_s=0.0,
         waiting_w=width * resting_w(replica.gpu),
-        calibrated=all(row.calibrated for row in rows),
-        extrapolated=_any(rows),
-        half_widths=half_widths_of(rows),
+        waits_level=runtime_level(replica),
+        rows=rows,
     )
-    return replace(without_launch, launch_s=launch_s(replica, step, part, without_launch.busy_s))
+    return replace(busy, launch_s=launch_s(replica, step, part, busy.busy_s))
 
 
 def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
@@ -288,18 +313,14 @@ class Layers:
             name: sum((n * getattr(one, name) for one, n in used), start=0.0) for name in OF_LAYERS
         }
         busy_s = sum((sums[f"{name}_s"] for name in PARTS[:-1]), start=send_s)
-        half_widths = [
-            {family: half_width.times(n) for family, half_width in one.half_widths.items()}
-            for one, n in used
-        ]
+        busy = [(float(n), one.busy_by_level) for one, n in used]
         return Iteration(
             **sums,
             send_recv_s=send_s,
             launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
-            calibrated=all(one.calibrated for one, _ in used) and all(m.calibrated for m in sent),
-            extrapolated=_any([*(one for one, _ in used), *sent]),
-            half_widths=summed([*half_widths, half_widths_of(sent)]),
+            waits_level=runtime_level(replica),
+            parts_by_level=summed([*busy, (1.0, seconds_by_level(sent))]),
         )
 
     def _send(self, cut: Parallelism) -> Row:
@@ -316,19 +337,11 @@ def layers_of(replica: Replica, step: Step) -> Layers:
     kinds = [EMBEDDING, HEAD]
     kinds += [DENSE] if model.expert_layers < model.layers else []
     kinds += [EXPERTS] if model.expert_layers else []
-    uncut = replace(replica, cut=replace(replica.cut, pp=1))  # a layer sends nothing on
-    return Layers(replica, step, {one: part_iteration(uncut, step, one) for one in kinds})
+    only = (*COMPUTED, "collective")
+    return Layers(replica, step, {one: part_iteration(replica, step, one, only) for one in kinds})
 
 
 def _total(rows: Sequence[Row], part: str, column: str) -> Column:
     """Return the sum of a column over the rows of one part, in their order."""
     mine = (getattr(row, column) for row in rows if row.part == part)
     return sum(mine, start=0.0)
-
-
-def _any(parts: Sequence[Row | Iteration]) -> NDArray[np.bool_]:
-    """Return where any part is beyond what it was fitted to."""
-    flags: NDArray[np.bool_] = np.zeros((), bool)
-    for part in parts:
-        flags = flags | part.extrapolated
-    return flags

@@ -110,6 +110,10 @@ class Runtime:
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
 
+    def knows(self, gpu: Gpu) -> bool:
+        """Say whether it was fitted on a GPU, or on the one that a what-if device varies."""
+        return (gpu.measured_as or gpu.name) in self.boards
+
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the gaps of a stage's layers of unusual kinds."""
         states = part.layers - attending_layers(model, part) if model.has_states else 0

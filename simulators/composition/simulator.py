@@ -24,6 +24,7 @@ from simulators.collectives.price import READS, curves_behind
 from simulators.composition import intervals, throttling
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
+    evidence,
     gpu_of,
     memory_of,
     pass_metrics,
@@ -47,9 +48,10 @@ from simulators.composition.replica import (
     effects_without,
 )
 from simulators.core.columns import categories, numbers, outcome, schema_of
-from simulators.core.contract import Contribution, default_of
+from simulators.core.contract import Contribution, default_of, weakest_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
+from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.evidence.lookup import files_behind
@@ -80,7 +82,7 @@ class Composition:
         rows = batch.num_rows
         out = {f.name: np.full(rows, np.nan) for f in fields(CompositionMetrics)}
         reasons = np.full(rows, "", object)
-        calibrated, extrapolated = np.zeros((2, rows), bool)
+        shares = np.zeros((len(LEVELS), rows))
         is_graph = _graph_rows(batch)
         for row in np.flatnonzero(is_graph):
             try:
@@ -91,7 +93,7 @@ class Composition:
                 continue
             for name, value in _graph_metrics(job, done).items():
                 out[name][row] = value
-            calibrated[row], extrapolated[row] = done.calibrated, done.extrapolated
+            shares[:, row] = done.shares
         for every, group in _groups(batch):
             where = every[~is_graph[every]]
             if not where.size:
@@ -107,16 +109,8 @@ class Composition:
             stages = pipeline_iterations(replica, step)
             for name, column in (found | pass_metrics(replica, step, stages)).items():
                 out[name][where] = column
-            calibrated[where] = all(stage.calibrated for stage in stages)
-            for stage in stages:
-                extrapolated[where] |= stage.extrapolated
-        return outcome(
-            CompositionMetrics,
-            out,
-            infeasible=list(reasons),
-            calibrated=calibrated,
-            extrapolated=extrapolated,
-        )
+            shares[:, where] = evidence(replica, step, stages)
+        return outcome(CompositionMetrics, out, infeasible=list(reasons), shares=shares)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
@@ -155,6 +149,10 @@ class Composition:
             raise Infeasible(name, words)
         host_s = float(prompt_s(replica, step)[0])
         return explained(replica, step, str(categories(batch, "phase")[1][0]), host_s)
+
+    def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
+        """Return the operator of a design whose time is known worst."""
+        return weakest_of(self.explain(point))
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""

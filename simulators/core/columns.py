@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible
 from simulators.core.folder import FOLDERS
+from simulators.core.levels import SHARES, Shares
 
 P = TypeVar("P")
 M = TypeVar("M")
@@ -23,14 +24,15 @@ M = TypeVar("M")
 STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
 """Every point ends as a row; a simulator itself says `ok` or `infeasible`, the engine the rest."""
 
-FLAGS = ("calibrated", "extrapolated")
 OUTCOME = pa.schema(
     [
         pa.field("status", pa.dictionary(pa.int8(), pa.string())),
         pa.field("reason", pa.string()),
-        *(pa.field(name, pa.bool_()) for name in FLAGS),
+        *(pa.field(name, pa.float64()) for name in SHARES),
     ]
 )
+"""Columns of every answer besides its metrics. Shares add up to one; they are null where a point is
+infeasible, and where a simulator does not say what it rests on."""
 
 
 def schema_of(kind: type) -> pa.Schema:
@@ -109,8 +111,7 @@ def outcome(
     columns: Mapping[str, NDArray[Any]],
     *,
     infeasible: Sequence[str] | None = None,
-    calibrated: bool | NDArray[np.bool_] = False,
-    extrapolated: bool | NDArray[np.bool_] = False,
+    shares: Shares | None = None,
 ) -> pa.RecordBatch:
     """Build what `evaluate` returns from columns of numbers.
 
@@ -119,23 +120,30 @@ def outcome(
         columns: one array per field of `metrics`, all of one length.
         infeasible: per row the reason a point cannot exist, or an empty string; its metrics become
             null. None when every row is feasible.
-        calibrated: whether every figure behind a row was fitted to measurements.
-        extrapolated: whether a row lies outside the range some calibration was fitted on.
+        shares: of the time of each row that rests on numbers of each level; None: it is not said.
     """
     schema = schema_of(metrics)
     rows = len(next(iter(columns.values())))
     dead = None if infeasible is None else np.array([bool(r) for r in infeasible], dtype=bool)
     arrays = {f.name: pa.array(columns[f.name], type=f.type, mask=dead) for f in schema}
-    flags = [
-        pa.array(np.broadcast_to(np.asarray(x, bool), rows)) for x in (calibrated, extrapolated)
-    ]
-    return _answer(schema, arrays, infeasible, flags)
+    if shares is None:
+        evidence = [pa.nulls(rows, pa.float64()) for _ in SHARES]
+    else:
+        evidence = [pa.array(share, mask=dead) for share in shares]
+    return _answer(schema, arrays, infeasible, evidence)
 
 
 def evaluate_pointwise(
-    point: type[P], metrics: type[M], simulate: Callable[[P], M], batch: pa.RecordBatch
+    point: type[P],
+    metrics: type[M],
+    simulate: Callable[[P], M],
+    batch: pa.RecordBatch,
+    level: int | None = None,
 ) -> pa.RecordBatch:
-    """Return the outcome of `simulate` for each row; an `Infeasible` it raises is a row too."""
+    """Return the outcome of `simulate` for each row; an `Infeasible` it raises is a row too.
+
+    All that a simulator says may rest on numbers of one level, a position in `LEVELS`.
+    """
     schema = schema_of(metrics)
     found: list[M | None] = []
     reasons: list[str] = []
@@ -150,20 +158,23 @@ def evaluate_pointwise(
         f.name: pa.array([None if r is None else getattr(r, f.name) for r in found], f.type)
         for f in schema
     }
-    nothing = pa.array(np.zeros(len(found), bool))
-    flags = [arrays.get(name, nothing).fill_null(False) for name in FLAGS]
-    return _answer(schema, arrays, reasons, flags)
+    whole = [None if one is None or level is None else 1.0 for one in found]
+    evidence = [
+        arrays.get(name, pa.array([w and w * (i == level) for w in whole], pa.float64()))
+        for i, name in enumerate(SHARES)
+    ]
+    return _answer(schema, arrays, reasons, evidence)
 
 
 def _answer(
     schema: pa.Schema,
     arrays: Mapping[str, pa.Array],
     infeasible: Sequence[str] | None,
-    flags: Sequence[pa.Array],
+    evidence: Sequence[pa.Array],
 ) -> pa.RecordBatch:
-    """Return the metrics of a schema and the columns of `OUTCOME`, flags among them once."""
-    kept = [f for f in schema if f.name not in FLAGS]
-    rows = len(flags[0])
+    """Return the metrics of a schema and the columns of `OUTCOME`, shares among them once."""
+    kept = [f for f in schema if f.name not in SHARES]
+    rows = len(evidence[0])
     if infeasible is None:
         codes, reason = np.zeros(rows, np.int8), pa.nulls(rows, pa.string())
     else:
@@ -171,7 +182,7 @@ def _answer(
         reason = pa.array([r or None for r in infeasible], pa.string())
     status = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(STATUSES))
     return pa.RecordBatch.from_arrays(
-        [*(arrays[f.name] for f in kept), status, reason, *flags],
+        [*(arrays[f.name] for f in kept), status, reason, *evidence],
         schema=pa.schema([*kept, *OUTCOME]),
     )
 
@@ -181,8 +192,8 @@ class Pointwise(Generic[P, M]):
     """Lift `simulate(point) -> metrics` to a `Simulator`; an infeasible point becomes nulls.
 
     For event-driven models. A model that is a formula implements `evaluate` on columns instead.
-    The metrics type may have boolean fields `calibrated` and `extrapolated`; they become the
-    columns of those names. What a field `names` is part of a point's identity.
+    The metrics type may have fields named as `SHARES`; they become the columns of those names.
+    What a field `names` is part of a point's identity.
     """
 
     name: str

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.folder import SIMULATORS
+from simulators.core.levels import LEVELS
 from simulators.core.modules import load_from
 from simulators.core.rules import Rule
 
@@ -139,10 +140,6 @@ class Notes(Protocol):
         ...
 
 
-LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
-"""What a figure rests on: a table of it, a fit to its like, a fit it has left, or nothing."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
     """What one operator, message or wait of a design takes, of what bounds it, on what evidence.
@@ -160,7 +157,8 @@ class Contribution:
     moved_bytes: float = 0.0  # over memory or links, at least
     devices: int = 1  # that its FLOPs and bytes are summed over
     bound: str = ""  # compute, memory, latency, link, host ...
-    level: str = "fitted"  # one of `LEVELS`
+    level: str = "fitted"  # one of `core.levels.LEVELS`
+    on: str = ""  # the device whose numbers these are
     note: str = ""
 
 
@@ -179,6 +177,28 @@ class Explains(Protocol):
             UserError: a value nothing answers to.
         """
         ...
+
+
+@runtime_checkable
+class NamesWeakest(Protocol):
+    """A simulator that can name the operator of a design whose time is known worst."""
+
+    def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
+        """Return of the contributions on the worst level the one that takes longest, cheaply.
+
+        Nothing where the design takes no time; what can be cheap may stand for a mean batch.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        ...
+
+
+def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
+    """Return of the rows on the worst level the one that takes longest, if any takes time."""
+    timed = [row for row in rows if row.time_s > 0.0]
+    return max(timed, key=lambda row: (LEVELS.index(row.level), row.time_s), default=None)
 
 
 @runtime_checkable

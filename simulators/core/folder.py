@@ -1,8 +1,10 @@
 """A thing's name is the name of its file: the folder is the registry.
 
 Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the
-package, so that an installed package needs no fork. A value with a path separator or a suffix is a
-path.
+package, so that an installed package needs no fork. A value that ends like a file is a path.
+
+Aliases may be repositories of Hugging Face: they are found with or without their owner, in any
+case, and with any of `-`, `.`, `_` and space between their words.
 """
 
 from __future__ import annotations
@@ -73,6 +75,16 @@ class Folder:
         names = {file.stem for file in self._files()}
         return tuple(sorted(name for name in names if not name.startswith("_")))
 
+    def like(self, word: str) -> tuple[str, ...]:
+        """Return the names that a word is part of, or part of an alias of.
+
+        >>> MODELS.like("Qwen/Qwen3-32B"), GPUS.like("mi3")
+        (('qwen3_32b',), ('mi300x', 'mi325x', 'mi350x', 'mi355x'))
+        """
+        wanted = folded(word)
+        by_alias = {f.stem for spelling, f in self._aliases().items() if wanted in spelling}
+        return tuple(n for n in self.names() if n in by_alias or wanted in folded(n))
+
     def find(self, name: str) -> Path:
         """Return the file behind a name, an alias or a path.
 
@@ -80,14 +92,15 @@ class Folder:
             UnknownNameError: nothing answers to the name.
             UserError: a path was given and no file is there.
         """
-        if os.sep in name or name.endswith((self.suffix, *READ_BY_PATH)):
-            if not Path(name).is_file():
-                raise UserError(f"{self.kind} '{name}': there is no such file")
+        ends_as_file = name.endswith((self.suffix, *READ_BY_PATH))
+        if (ends_as_file or os.sep in name) and Path(name).is_file():
             return Path(name)
+        if ends_as_file:
+            raise UserError(f"{self.kind} '{name}': there is no such file")
         for place in self.places:
             if (file := place / f"{name}{self.suffix}").is_file():
                 return file
-        if (alias := self._aliases().get(name)) is not None:
+        if (alias := self._aliases().get(folded(name))) is not None:
             return alias
         if self.besides is not None and self.besides.has(name):
             return self.besides.find(name)
@@ -95,7 +108,7 @@ class Folder:
             self.kind,
             name,
             (*self.names(), *(self.besides.names() if self.besides else ())),
-            f"To add one, write catalog/{Path(self.path).name}/{name}{self.suffix}",
+            f"To add one, write catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
 
     def load(self, name: str, read: Callable[[Path], T]) -> T:
@@ -105,15 +118,30 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Say whether a name or an alias resolves here."""
-        return name in self.names() or name in self._aliases()
+        return folded(name) in self._aliases() or name in self.names()
 
     def _files(self) -> list[Path]:
         """Every file, those that hide others of their name last."""
         return [f for place in reversed(self.places) for f in place.glob(f"*{self.suffix}")]
 
     def _aliases(self) -> dict[str, Path]:
+        """Every file by its folded names, a repository's also without its owner."""
         files = self._files() if self.suffix == ".toml" else []
-        return {alias: file for file in files for alias in read_toml(file).get("aliases", ())}
+        return {
+            spelling: file
+            for file in files
+            for alias in (file.stem, *read_toml(file).get("aliases", ()))
+            for spelling in (folded(alias), folded(alias.rpartition("/")[2]))
+        }
+
+
+def folded(name: str) -> str:
+    """Return what spellings of a name have in common.
+
+    >>> folded("Llama-3.1-8B"), folded("gpt_oss 20B")
+    ('llama_3_1_8b', 'gpt_oss_20b')
+    """
+    return name.casefold().translate(str.maketrans("-. ", "___"))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
+from simulators.core.levels import UNMODELLED
 from simulators.core.rules import check_point
 from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
@@ -115,13 +116,13 @@ class Dataflow:
     """The simulator of this room."""
 
     name: str = "dataflow"
-    version: int = 3
+    version: int = 4
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Map every layer of every row."""
-        return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch)
+        return evaluate_pointwise(DataflowPoint, DataflowMetrics, simulate, batch, UNMODELLED)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on the files it names and on the technology table."""

@@ -16,9 +16,10 @@ import numpy as np
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
-from simulators.collectives.price import FITTED, collective_time
+from simulators.collectives.price import collective_time
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import (
     BACKWARD,
@@ -108,8 +109,7 @@ class Pass:
     waiting_j: float  # while they go on
     useful_flops: float
     memory: Footprint
-    calibrated: bool
-    extrapolated: bool
+    shares: Shares  # of its time, by what it rests on
     priced: PricedLaunches
 
     @property
@@ -142,9 +142,13 @@ def price_pass(job: Job) -> Pass:
         launches += (*backward_launches(graph, job.dtype), _optimizer(graph, job.dtype))
     priced = price_launches(launches, job.gpu)
     spans = {phase: span(priced, job.gpu, phase, job.framework) for phase in job.phases}
-    exposed_s, measured = 0.0, True
+    exposed_s, exposed_level = 0.0, FITTED
     if training and job.replicas > 1:
-        exposed_s, measured = _exposed_s(job, graph.parameters, spans[BACKWARD].latency_s)
+        exposed_s, exposed_level = _exposed_s(job, graph.parameters, spans[BACKWARD].latency_s)
+    seconds = priced.seconds * slowdown(priced, job.gpu, job.framework)
+    by_level = np.bincount(priced.levels, seconds, minlength=len(LEVELS))
+    by_level[FITTED] += sum(part.launch_s for part in spans.values())
+    by_level[exposed_level] += exposed_s
     attends = np.array([isinstance(launch.kernel, Attention) for launch in launches], bool)
     return Pass(
         spans=spans,
@@ -153,8 +157,7 @@ def price_pass(job: Job) -> Pass:
         waiting_j=exposed_s * resting_w(job.gpu),
         useful_flops=graph.flops * (PASSES if training else 1.0),
         memory=memory,
-        calibrated=priced.calibrated and measured,
-        extrapolated=priced.extrapolated,
+        shares=by_level / by_level.sum(),
         priced=priced,
     )
 
@@ -164,12 +167,15 @@ def explained_pass(job: Job, one: Pass) -> list[Contribution]:
     factor = slowdown(one.priced, job.gpu, job.framework)
     columns = (one.priced.repeats, one.priced.seconds * factor, one.priced.joules * factor)
     rows: dict[tuple[str, str], list[float]] = {}
-    for launch, *numbers in zip(one.priced.launches, *columns, strict=True):
-        row = rows.setdefault((launch.phase, launch.node), [0.0] * 5)
+    levels: dict[tuple[str, str], int] = {}
+    launches = zip(one.priced.launches, one.priced.levels.tolist(), *columns, strict=True)
+    for launch, level, *numbers in launches:
+        named = (launch.phase, launch.node)
+        levels[named] = max(levels.get(named, 0), level)
+        row = rows.setdefault(named, [0.0] * 5)
         work = (float(f(launch.kernel)) * launch.repeat for f in (flops, moved_bytes))
         for place, value in enumerate((*numbers, *work)):
             row[place] += value
-    level = "fitted" if one.calibrated else "unmodelled"
     found = [
         Contribution(
             phase=phase,
@@ -181,7 +187,8 @@ def explained_pass(job: Job, one: Pass) -> list[Contribution]:
             moved_bytes=job.replicas * moved,
             devices=job.replicas,
             bound=_bound(job, work, moved),
-            level=level,
+            level=LEVELS[levels[phase, name]],
+            on=job.gpu.name,
         )
         for (phase, name), (count, seconds, joules, work, moved) in rows.items()
     ]
@@ -255,8 +262,8 @@ def _optimizer(graph: Graph, dtype: str) -> Launch:
     return Launch(kernel, 1, "adam", OPTIMIZER)
 
 
-def _exposed_s(job: Job, parameters: float, backward_s: float) -> tuple[float, bool]:
-    """Return the part of summing gradients that the backward pass does not cover.
+def _exposed_s(job: Job, parameters: float, backward_s: float) -> tuple[float, int]:
+    """Return what of summing gradients the backward pass does not cover, and what that rests on.
 
     Equal buckets become ready one after another and are sent one after another, so either the
     first waits for computing and all others for sending, or the last for computing.
@@ -269,4 +276,4 @@ def _exposed_s(job: Job, parameters: float, backward_s: float) -> tuple[float, b
     compute_ns = round(backward_s * NS / count)
     send_ns = round(float(bucket.time_s) * NS)
     end_ns = max(compute_ns + count * send_ns, count * compute_ns + send_ns)
-    return (end_ns - count * compute_ns) / NS, bool(bucket.level <= FITTED)
+    return (end_ns - count * compute_ns) / NS, int(bucket.level)

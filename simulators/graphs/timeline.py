@@ -28,8 +28,9 @@ from simulators.workload.graphs.graph import Graph
 from simulators.workload.operators import Compute, Elementwise, Gemm
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
-CALIBRATION = PACKAGE / "composition" / "calibration" / "graphs" / "pytorch.toml"
+CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
 
 SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 """Fields that are one number for a whole column of operators."""
@@ -62,8 +63,7 @@ class PricedLaunches:
     lo_s: Floats
     hi_s: Floats
     joules: Floats
-    calibrated: bool
-    extrapolated: bool
+    levels: Ints  # of each: what its price rests on
 
     def of(self, phase: str) -> NDArray[np.bool_]:
         """Return which kernels belong to a phase."""
@@ -121,14 +121,13 @@ def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) ->
     """Return kernels with their times; kernels of one kind are priced in one call."""
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
-    calibrated, extrapolated = True, False
+    levels = np.zeros(count, np.int64)
     for where in _alike(launch.kernel for launch in launches):
         operator = _stacked([launches[i].kernel for i in where])
         priced = price(operator, gpu, level)
         seconds[where], lo_s[where], hi_s[where] = priced.latency_s, priced.lo_s, priced.hi_s
         joules[where] = energy_j(operator, gpu, np.asarray(priced.latency_s, np.float64))
-        calibrated &= priced.calibrated
-        extrapolated |= bool(np.any(priced.extrapolated))
+        levels[where] = priced.level
     repeats = np.array([launch.repeat for launch in launches], np.float64)
     return PricedLaunches(
         launches=tuple(launches),
@@ -136,8 +135,7 @@ def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) ->
         lo_s=lo_s * repeats,
         hi_s=hi_s * repeats,
         joules=joules * repeats,
-        calibrated=calibrated,
-        extrapolated=extrapolated,
+        levels=levels,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
+from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.evidence.boards import boards
 from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
@@ -73,6 +74,14 @@ class Priced:
     calibrated: bool
     extrapolated: Flags
     quantising_s: float = 0.0  # of it, until the activations of a narrow product are as narrow
+    is_near: bool = False  # not calibrated, but by the GPU's own products in another precision
+
+    @property
+    def level(self) -> Ints:
+        """What each time rests on, as positions in `core.levels.LEVELS`."""
+        known = np.where(self.extrapolated, EXTRAPOLATED, FITTED)
+        otherwise = EXTRAPOLATED if self.is_near else UNMODELLED
+        return known if self.calibrated else np.full_like(known, otherwise)
 
 
 def price(
@@ -142,14 +151,6 @@ def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str) -> bool:
     return experts.entry_for(grouped, gpu, profile_of(gpu, BEST, framework)) is not None
 
 
-def is_product_of_measured_board(operator: Compute, gpu: Gpu, framework: str) -> bool:
-    """Say whether tensor-core products were measured on this GPU, if in another precision."""
-    if not isinstance(operator, Gemm):
-        return False
-    (_, rates), _ = gemm.rates_of(operator, gpu, profile_of(gpu, BEST, framework))
-    return isinstance(rates, TensorRates) and rates.calibrated
-
-
 def warm_up() -> None:
     """Compile the tile model and the corrections."""
     for board in boards():
@@ -177,11 +178,14 @@ def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) ->
         calibrated, extrapolated = entry.calibrated, False
     else:
         lo_s, hi_s = _interval_of_classes(operator, gpu, profile, latency_s)
-    quantised_s = 0.0
+    quantised_s, is_near = 0.0, False
     if isinstance(operator, Gemm):
         quantised_s = gemm.quantising_s(operator, gpu, profile)
+        if not calibrated:
+            (_, rates), _ = gemm.rates_of(operator, gpu, profile)
+            is_near = isinstance(rates, TensorRates) and rates.calibrated
     extrapolated = extrapolated | gpu.is_what_if
-    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated, quantised_s)
+    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated, quantised_s, is_near)
 
 
 def _interval_of_classes(

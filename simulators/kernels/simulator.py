@@ -22,6 +22,7 @@ from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
+from simulators.core.levels import shares_of
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK, FRAMEWORKS, LEVELS, files_behind
 from simulators.kernels.energy import power_w
@@ -273,7 +274,7 @@ class Kernels:
         rows = batch.num_rows
         out = {name: np.full(rows, np.nan) for name in KernelMetrics.__dataclass_fields__}
         reasons = np.full(rows, "", object)
-        flags = np.zeros((2, rows), bool)
+        level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
         sizes = {name: numbers(batch, name).astype(np.float64) for name in used}
         for where, named in _groups(batch):
@@ -289,12 +290,10 @@ class Kernels:
             columns, priced = _price_group(group, local, gpu)
             for name, column in columns.items():
                 out[name][where] = column
-            flags[0, where], flags[1, where] = priced.calibrated, priced.extrapolated
+            level[where] = priced.level
             positive = np.all([local[name] > 0 for name in op.sizes], axis=0)
             reasons[where[~positive]] = "size_not_positive"
-        return outcome(
-            KernelMetrics, out, infeasible=list(reasons), calibrated=flags[0], extrapolated=flags[1]
-        )
+        return outcome(KernelMetrics, out, infeasible=list(reasons), shares=shares_of(level))
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on its GPU's data sheet, and on all calibrations its rates come from."""

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by
+from simulators.composition.explain import explained
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
-from simulators.core.contract import Contribution
+from simulators.core.contract import Contribution, weakest_of
 from simulators.core.folder import ENGINES, PRICES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
@@ -34,10 +35,11 @@ from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.demand.traces import is_trace
-from simulators.serving.deployment import Facts, describe
+from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
@@ -108,6 +110,11 @@ class Serving:
         for scheduler in USUAL_SCHEDULERS:
             _ = load_scheduler(scheduler).schedule.compiled
         _ = load_router(USUAL_ROUTER).compiled
+
+    def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
+        """Return the operator of an everyday batch whose time is known worst."""
+        replica = deployment_of(ServingPoint(**point)).hardware.replica
+        return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""

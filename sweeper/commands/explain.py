@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import (
-    LEVELS,
     Contribution,
     Explains,
     Simulator,
@@ -20,6 +19,7 @@ from simulators.core.contract import (
     load_simulator,
 )
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.levels import LEVELS
 from sweeper.commands.flags import flags
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.tables import print_table, write_text

@@ -30,6 +30,7 @@ def list_names(words: list[str]) -> int:
     everything = kinds()
     parser = flags("list", "what there is")
     parser.add_argument("kind", nargs="?", help=", ".join(sorted(everything)))
+    parser.add_argument("word", nargs="?", help="that names, or repositories they stand for, hold")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     if chosen.kind is not None and chosen.kind not in everything:
@@ -38,6 +39,8 @@ def list_names(words: list[str]) -> int:
             raise UnknownNameError("kind", chosen.kind, everything)
         chosen.kind = plural
     wanted = {chosen.kind: everything[chosen.kind]} if chosen.kind else everything
+    if chosen.word is not None:
+        wanted = {kind: _like(kind, names, chosen.word) for kind, names in wanted.items()}
     if chosen.json:
         print(json.dumps(wanted, indent=1))
         return 0
@@ -59,6 +62,12 @@ def kinds() -> dict[str, list[str]]:
         "samplers": list(samplers.names()),
         "engines": list(engines.ENGINES),
     }
+
+
+def _like(kind: str, names: list[str], word: str) -> list[str]:
+    """Return the names of a kind that hold a word, be it in an alias."""
+    folder = next((folder for folder in FOLDERS.values() if folder.plural == kind), None)
+    return [name for name in names if word in name] if folder is None else list(folder.like(word))
 
 
 def _question(file: Path) -> str:

@@ -173,6 +173,4 @@ def _verdict(simulator: Simulator, rows: int, status: str, reason: str) -> pa.Re
     columns: dict[str, pa.Array] = {f.name: pa.nulls(rows, f.type) for f in schema}
     columns["status"] = pa.DictionaryArray.from_arrays(code, pa.array(STATUSES))
     columns["reason"] = pa.array([reason] * rows, pa.string())
-    for flag in ("calibrated", "extrapolated"):
-        columns[flag] = pa.array(np.zeros(rows, bool))
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)

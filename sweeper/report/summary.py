@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from simulators.core.contract import NamesWeakest
+from simulators.core.levels import LEVELS, SHARES
 from sweeper.query.pareto import knee, unstated
-from sweeper.report.answers import Answers, real
+from sweeper.report.answers import Answers, point_of, real
 from sweeper.report.tables import print_table
 from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
 _ROWS = 20
+
+LEAST = 0.005
+"""Smaller shares of the time are not told."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,8 @@ def print_ended(ended: Ended) -> None:
     )
     for reason, count in list(found.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
-    if "calibrated" in found.front.columns and not found.front["calibrated"].any():
-        print(
-            "Not all of it is calibrated: some figure behind every design comes from a data sheet, "
-            "not a measurement; `explain` says which."
-        )
+    if evidence := _evidence_sentence(found):
+        print(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
         print(f"No design states {', '.join(silent)}: the front is one of the other objectives.")
     for note in found.notes:
@@ -140,6 +142,22 @@ def _knee_sentence(found: Answers) -> str:
     ties = int(found.front["equivalents"].sum()) - len(found.front)
     equal = f" {ties:,} further designs equal one of the front exactly." if ties else ""
     return f"Knee {best['key'][:SHOWN]}: {how} → {what}.{equal}"
+
+
+def _evidence_sentence(found: Answers) -> str:
+    """Return what the knee's time rests on, and which operator of it is known worst."""
+    shares = {level: found.best.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
+    said = [f"{share:.0%} {level}" for level, share in shares.items() if share and share >= LEAST]
+    if not said:
+        return ""
+    sentence = f"Of the knee's time {', '.join(said)}"
+    simulator = found.simulator
+    if isinstance(simulator, NamesWeakest):
+        weakest = simulator.weakest(point_of(simulator, found.best))
+        if weakest is not None:
+            where = f" on {weakest.on}" if weakest.on else ""
+            sentence += f"; the weakest is {weakest.name}{where}, {weakest.level}"
+    return f"{sentence}. `explain` says more."
 
 
 def _example(found: Answers) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from simulators.catalog.model import load_model
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import MODELS
+from simulators.core.folder import MODELS, folded, read_toml
 
 # Parameters as the model's paper or model card gives them.
 PUBLISHED = {
@@ -39,6 +40,46 @@ PUBLISHED = {
     "llama4_scout": 107.8e9,
     "llama4_maverick": 400e9,
     "gptj_6b": 6.05e9,
+    "llama3_2_1b": 1.24e9,
+    "llama3_2_3b": 3.21e9,
+    "qwen2_5_0_5b": 0.494e9,
+    "qwen2_5_1_5b": 1.54e9,
+    "qwen2_5_3b": 3.09e9,
+    "qwen2_5_7b": 7.61e9,
+    "qwen2_5_14b": 14.7e9,
+    "qwen2_5_32b": 32.5e9,
+    "qwen2_5_72b": 72.7e9,
+    "qwen3_0_6b": 0.6e9,
+    "qwen3_1_7b": 1.72e9,
+    "qwen3_4b": 4.02e9,
+    "qwen3_8b": 8.2e9,
+    "qwen3_14b": 14.8e9,
+    "qwen3_coder_480b": 480e9,
+    "qwen3_next_80b": 80e9,
+    "qwen_7b": 7.72e9,
+    "gemma2_27b": 27.2e9,
+    "gemma3_1b": 1.0e9,
+    "gemma3_4b": 3.88e9,
+    "gemma3_12b": 11.77e9,
+    "gemma3_27b": 27.0e9,
+    "phi_4": 14.66e9,
+    "phi_4_mini": 3.84e9,
+    "mistral_nemo_12b": 12.25e9,
+    "mistral_small_24b": 23.57e9,
+    "mistral_large_123b": 123e9,
+    "ministral_8b": 8.02e9,
+    "ministral3_14b": 13.5e9,
+    "mixtral_8x22b": 140.6e9,
+    "deepseek_v3_2": 671.9e9,
+    "deepseek_v2_lite": 15.7e9,
+    "glm_4_7": 355e9,
+    "glm_4_5_air": 106e9,
+    "glm_4_7_flash": 30e9,
+    "ernie_4_5_21b": 21.8e9,
+    "seed_oss_36b": 36.2e9,
+    "hy3": 295e9,
+    "nemotron_4_340b": 341e9,
+    "qwen3_5_9b": 8.95e9 - 8 * 4096 * 4096,  # the gates of its attention are not counted
 }
 ACTIVE = {
     "mixtral_8x7b": 12.9e9,
@@ -46,6 +87,10 @@ ACTIVE = {
     "llama2_7b": 6.74e9,
     "qwen3_235b": 22e9,
     "qwen3_5_397b": 17e9,
+    "glm_4_7": 32e9 + 1.6e9,  # and the embeddings
+    "hy3": 21e9,
+    "mixtral_8x22b": 39e9,
+    "qwen3_coder_480b": 35e9,
 }
 
 
@@ -103,6 +148,34 @@ def test_a_config_without_layers_says_what_is_missing(tmp_path: Path) -> None:
     path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
     with pytest.raises(UserError, match="num_hidden_layers"):
         load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3_1_8b"),
+        ("META-LLAMA/llama-3.1-8b-instruct", "llama3_1_8b"),
+        ("Llama-3.3-70B-Instruct", "llama3_1_70b"),
+        ("Qwen3-32B", "qwen3_32b"),
+        ("GPT-OSS 120B", "gpt_oss_120b"),
+    ],
+)
+def test_a_model_is_found_by_its_repository(written: str, name: str) -> None:
+    assert MODELS.has(written)
+    assert load_model(written).name == name
+
+
+def test_no_two_models_share_a_name() -> None:
+    shipped = [read_toml(MODELS.shipped / f"{name}.toml") for name in MODELS.names()]
+    names = [folded(n) for n in MODELS.names()]
+    aliases = [folded(n) for sheet in shipped for n in sheet.get("aliases", ())]
+    both = Counter([*names, *aliases])
+    assert [name for name, times in both.items() if times > 1] == []
+
+
+def test_an_unknown_repository_is_said_to_be_unknown() -> None:
+    with pytest.raises(UnknownNameError, match="unknown model 'nobody/nothing-9b'"):
+        load_model("nobody/nothing-9b")
 
 
 def test_a_misspelt_model_gets_a_suggestion() -> None:

@@ -8,13 +8,8 @@ import pytest
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.price import (
-    EXTRAPOLATED,
-    MEASURED,
-    UNMODELLED,
-    CollectiveTime,
-    collective_time,
-)
+from simulators.collectives.price import CollectiveTime, collective_time
+from simulators.core.levels import EXTRAPOLATED, MEASURED, UNMODELLED
 
 SIZES = np.array([2.0**12, 2.0**20, 2.0**28])
 H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")
@@ -40,6 +35,9 @@ def test_a_time_says_what_it_rests_on() -> None:
     assert set(summed(8).level) == {MEASURED}
     assert set(summed(6).level) == {EXTRAPOLATED}
     assert set(summed(16).level) == {UNMODELLED}  # between nodes nothing was measured
+    h200 = {"gpu": load_gpu("h200_sxm"), "cluster": load_cluster("hgx_h200")}
+    assert set(summed(8, **h200).level) == {EXTRAPOLATED}
+    assert summed(8, **h200).time_s.tolist() == summed(8).time_s.tolist()
     doubled = what_if(H100, bandwidth_scale=2.0)
     assert set(summed(8, gpu=doubled).level) == {EXTRAPOLATED}
     v100 = {"gpu": load_gpu("v100_sxm"), "cluster": load_cluster("dgx_v100")}

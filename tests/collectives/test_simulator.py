@@ -43,6 +43,17 @@ def test_an_all_gather_is_sized_by_what_a_rank_has_in_the_end() -> None:
     assert answer["time_s"] == [44_058e-9]
 
 
+def test_chunks_that_wait_for_each_other_for_ever_are_a_deadlock() -> None:
+    given = {"topology": "switch:2,switch:2,full:2", "splits": 8, "active_chunks": 1,
+             "link_bytes_per_s": 1e10, "latency_s": 50e-9}  # fmt: skip
+    answer = evaluate(
+        algorithm="double_binary_tree", fidelity=["event", "event", "analytic"],
+        queues=[1, 2, 1], **given,
+    )  # fmt: skip
+    assert answer["status"] == ["infeasible", "ok", "ok"]
+    assert answer["reason"][0].startswith("deadlock: ")
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -152,8 +163,9 @@ def test_a_run_that_would_not_fit_is_a_row_with_a_reason() -> None:
 
 def test_measured_times_have_intervals_and_flags() -> None:
     answer = evaluate(topology=["switch:8", "switch:16", "h100_rails_32"])
-    assert answer["calibrated"] == [True, True, False]
-    assert answer["extrapolated"] == [False, True, True]
+    assert answer["measured_share"] == [1.0, 0.0, 0.0]
+    assert answer["extrapolated_share"] == [0.0, 1.0, 0.0]
+    assert answer["unmodelled_share"] == [0.0, 0.0, 1.0]
     for lo, mid, hi in zip(*(answer[f"time_s{x}"] for x in ("_lo", "", "_hi")), strict=True):
         assert lo < mid < hi
 

@@ -125,7 +125,7 @@ def test_a_measured_step_has_an_interval(tmp_path: Path) -> None:
     assert row["time_s_lo"] < row["time_s"] < row["time_s_hi"]
     alone = evaluate(topology="switch:8", size_bytes=1 << 20)
     assert row["time_s"] == pytest.approx(alone["time_s"][0] + 1e-6, abs=1e-9)
-    assert row["calibrated"] is True
+    assert row["measured_share"] == 1.0
 
 
 def test_a_row_of_one_collective_is_the_same_beside_a_step(tmp_path: Path) -> None:
@@ -177,3 +177,10 @@ def test_an_edited_trace_is_another_point(tmp_path: Path) -> None:
     before = keys(define(space), space.points([0])).to_list()  # type: ignore[arg-type]
     graph(tmp_path / "step.json", (summed(0, 2_000),))
     assert keys(define(space), space.points([0])).to_list() != before  # type: ignore[arg-type]
+
+
+def test_a_step_rests_on_its_trace_and_on_what_its_messages_do(tmp_path: Path) -> None:
+    file = graph(tmp_path / "step.json", (summed(0, 1_000), compute(1, 3_000, 0)))
+    row = answer(file)
+    assert row["measured_share"] == pytest.approx(3e-6 / row["time_s"])
+    assert row["unmodelled_share"] == pytest.approx(row["comm_exposed_s"] / row["time_s"])

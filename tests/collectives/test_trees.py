@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
@@ -181,3 +182,44 @@ def test_trees_of_several_dimensions_pass_whole_chunks() -> None:
     # others come. So the last visit takes 3,010 + 3,100 + 10.
     two = request("all_reduce", 3000, splits=1, active=1)
     assert simulate(plan, two, MEMORY, mode=ALONE).finish_ns == 2 * 9_230 + 6_120
+
+
+def test_trees_of_three_dimensions_end_when_their_last_leaf_does() -> None:
+    # Pairs on a ring, a switch and a full mesh: links of 50 ns are crossed once, twice and once,
+    # so 3,000 bytes take 3,050, 3,100 and 3,050 ns. Ranks of a pair that begin together end at the
+    # root after 10 + d + 3,010 and at the leaf d + 10 later; the leaves of all visits are last.
+    plan = plan_of("ring:2,switch:2,full:2", "double_binary_tree", 1e9, 50e-9)
+    one = request("all_reduce", 3000, splits=1, active=1, baseline=True)
+    whole = {d: 10 + d + 3_010 + d + 10 for d in (3_050, 3_100)}
+    inner, middle = whole[3_050], whole[3_100]
+    assert simulate(plan, one, MEMORY, mode=ALONE).finish_ns == inner + middle + inner
+    # Bandwidth-aware chunks come back by the other trees, whose leaves were the roots before and
+    # have been done for d + 10: their message is there when the new root begins, which then takes
+    # 3,010 to its own end and d + 10 more to the leaf's.
+    two = request("all_reduce", 3000, splits=1, active=1)
+    back = [3_010 + d + 10 for d in (3_100, 3_050)]
+    assert simulate(plan, two, MEMORY, mode=ALONE).finish_ns == inner + middle + inner + sum(back)
+
+
+def test_a_tree_between_rings_takes_the_rings_share() -> None:
+    # Rings of two scatter 6,000 bytes: 10 + 3,050 + 10 + 3,000. The tree of the 3,000 that are left
+    # takes 10 + 3,100 + 3,010 + 3,100 + 10 to its leaf, and to its root's end 3,110 less. The outer
+    # rings, of leaves and of roots apart, sum 1,500 each way: 10 + 1,550 + 10 + 1,500, 1,550 + 10.
+    # Then the other tree: whoever was the root is a leaf now and has sent before the new root is
+    # there. Rings gather 3,000 bytes: 10 + 3,050 + 10.
+    plan = plan_of("ring:2,switch:2,ring:2", "ring,double_binary_tree,ring", 1e9, 50e-9)
+    asked = request("all_reduce", 6000, splits=1, active=1)
+    scattered, tree, outer = 6_070, 9_230, 3_070 + 1_560
+    assert simulate(plan, asked, MEMORY, mode=ALONE).finish_ns == (
+        scattered + tree + outer + 6_120 + 3_070
+    )
+
+
+@pytest.mark.parametrize(("queues", "ends"), [(1, False), (2, True)])
+def test_visits_that_share_a_queue_may_wait_for_each_other_for_ever(
+    queues: int, ends: bool
+) -> None:
+    plan = plan_of("switch:2,switch:2,full:2", "double_binary_tree", 1e10, 936.25e-9)
+    asked = request("all_reduce", 1 << 20, splits=8, active=1, queues=queues)
+    assert (simulate(plan, asked, 3.35e12, mode=ALONE).unfinished == 0) == ends
+    assert uncontended_ns([plan], asked[None], np.array([3.35e12]))[0] > 0

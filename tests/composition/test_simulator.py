@@ -141,8 +141,8 @@ def test_a_what_if_device_is_marked_as_extrapolated() -> None:
     base = {"model": "gpt2", "gpu": "h100_sxm"}
     real, scaled = evaluate(base, base | {"bandwidth_scale": 2.0}).iter_rows(named=True)
     assert scaled["latency_s"] < real["latency_s"]
-    assert scaled["extrapolated"]
-    assert not real["extrapolated"]
+    assert scaled["extrapolated_share"] > 0.5 > real["extrapolated_share"]
+    assert real["fitted_share"] > scaled["fitted_share"]
 
 
 def test_tensor_parallelism_shortens_a_decode_of_a_large_model() -> None:

@@ -108,11 +108,10 @@ def test_experts_may_be_stored_narrower_than_they_are_multiplied() -> None:
 
 
 def test_what_if_scales_reach_the_device() -> None:
-    base, fast = answers(
-        [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 4096, "k": 4096, "sm_scale": 2.0}]
-    )
+    sizes = {"m": 4096, "n": 4096, "k": 4096}
+    base, fast = answers([{**sizes, "dtype": "bf16"}, {**sizes, "dtype": "bf16", "sm_scale": 2.0}])
     assert fast["latency_s"] < base["latency_s"]
-    assert fast["extrapolated"]
+    assert base["fitted_share"] == fast["extrapolated_share"] == 1.0
 
 
 def test_an_empty_batch_has_an_empty_answer() -> None:
@@ -142,7 +141,7 @@ def test_a_scheme_is_a_word_for_two_formats() -> None:
             ]
         )
         assert short == long
-        assert short["calibrated"]
+        assert short["unmodelled_share"] == 0.0
 
 
 def test_a_head_is_a_product_and_drawing_a_token_a_pass_over_its_logits() -> None:
@@ -170,5 +169,5 @@ def test_side_kernels_take_requests_and_their_tokens() -> None:
         answers([{**base, "op": op, "new_tokens": each} for op in ops]) for each in (512, 1024)
     )
     for op, less, more in zip(ops, short, long, strict=True):
-        assert less["calibrated"], op
+        assert less["unmodelled_share"] == 0.0, op
         assert (less["latency_s"] == more["latency_s"]) == op.endswith("decode"), op

@@ -51,7 +51,7 @@ def test_an_iteration_is_the_sum_of_its_measured_operators(tmp_path: Path, name:
     assert metrics.ttft_mean_s == pytest.approx(LAYERS * layer_ms / 1e3)
     layer_ms = len(ONCE) * 0.01 * 8 / 1000 + 0.02  # one token is priced as eight
     assert metrics.tpot_mean_s == pytest.approx(LAYERS * layer_ms / 1e3)
-    assert metrics.calibrated
+    assert metrics.measured_share == 1.0
     assert metrics.energy_j_per_token is None
 
 

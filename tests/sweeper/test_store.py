@@ -78,7 +78,8 @@ def test_a_part_holds_the_points_their_metrics_and_the_outcome(tmp_path: Path) -
     expected_first = {
         "x": 1.0, "y": 4.0, "n": 2, "label": "plain", "bonus": None, "flipped": False, "d": 10.0,
         "cost_usd": 8.0, "gain": 8.0, "whole": 8, "status": "ok", "reason": None,
-        "calibrated": False, "extrapolated": False,
+        "measured_share": 0.0, "fitted_share": 1.0, "extrapolated_share": 0.0,
+        "unmodelled_share": 0.0,
     }  # fmt: skip
     assert found.row(0, named=True) == expected_first
     dead = found.filter(pl.col("n") == 13)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from simulators.core.columns import numbers, outcome, schema_of
 from simulators.core.contract import choice, fact, metric
+from simulators.core.levels import EXTRAPOLATED, FITTED, shares_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Quadratic:
                 for name, values in columns.items()
             },
             infeasible=["unlucky: 13" if count == 13 else "" for count in n],
-            extrapolated=x > 100.0,
+            shares=shares_of(np.where(x > 100.0, EXTRAPOLATED, FITTED)),
         )
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most, percent_off
-from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit, priced_cases
+from lab.claims.lines import at_most, percent_off
+from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit_without, priced_cases
 from lab.tables.graphs import PEERS, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
@@ -57,22 +57,17 @@ class Evidence:
         self.reference = reference
         self.cases = read_cases(reference)
         self.rows = priced_cases(reference)
-        self._left_out: dict[str, Framework] = {}
-        self._profiles: dict[str, list[Profile]] = {}
+        self.draws = functools.cache(self._draws)
+        self._without = functools.cache(functools.partial(fit_without, self.rows))
 
     def framework(self, case: Case) -> Framework:
         """Return the constants fitted to all graphs but this one."""
-        if case.graph_name not in self._left_out:
-            others = [row for row in self.rows if row.case.graph_name != case.graph_name]
-            self._left_out[case.graph_name] = fit(others)
-        return self._left_out[case.graph_name]
+        return self._without(case.graph_name)
 
-    def draws(self, gpu: Gpu) -> list[Profile]:
+    def _draws(self, gpu: str) -> list[Profile]:
         """Return what ten rows an operator say of a board, draw by draw."""
-        if gpu.name not in self._profiles:
-            rows = read_rows(self.reference)[0]
-            self._profiles[gpu.name] = [few_shot_profile(gpu, rows, s) for s in range(DRAWS)]
-        return self._profiles[gpu.name]
+        rows, board = read_rows(self.reference)[0], load_gpu(gpu)
+        return [few_shot_profile(board, rows, seed) for seed in range(DRAWS)]
 
     def judge(self, case: Case, levels: Sequence[str | Profile] = (BEST,)) -> Judged:
         """Return a case with its predictions, one for each level of information."""
@@ -93,7 +88,7 @@ class Evidence:
 
     def levels(self, gpu: Gpu) -> Sequence[str | Profile]:
         """Return what is known of a board's kernels: of a new one, by draw."""
-        return self.draws(gpu) if gpu.name in NEW else (BEST,)
+        return self.draws(gpu.name) if gpu.name in NEW else (BEST,)
 
     def chosen(self, wanted: Callable[[Case], bool]) -> list[Judged]:
         """Return judged cases of one GPU."""
@@ -116,12 +111,11 @@ def error_line(name: str, judged: Sequence[Judged], limit: float | None = None) 
     """Return our error over some cases, with the roofline's and the peers' beside it."""
     title = f"composition/graphs: {name}"
     if not judged:
-        return absent(title, unit="%")
+        return mean_line(title, [])
     cases = [j.fitted.case for j in judged]
     errors = np.concatenate([j.errors for j in judged])
-    plain = percent_off(
-        np.array([j.roofline_s for j in judged]), np.array([case.total_s for case in cases])
-    )
+    measured_s = np.array([case.total_s for case in cases])
+    plain = percent_off(np.array([j.roofline_s for j in judged]), measured_s)
     worst = max(judged, key=lambda j: float(np.abs(j.errors).mean()))
     parts = [
         f"bias {100 * errors.mean():+.1f}",
@@ -132,6 +126,14 @@ def error_line(name: str, judged: Sequence[Judged], limit: float | None = None) 
     ]
     value = round(100.0 * float(np.mean(np.abs(errors))), 2)
     return at_most(title, value, limit, len(cases), ", ".join(parts))
+
+
+def mean_line(
+    name: str, errors: Sequence[float], limit: float | None = None, note: str = ""
+) -> Check:
+    """Return the mean of relative errors, one for each case, in percent."""
+    value = round(100.0 * float(np.mean(np.abs(errors))), 2) if errors else np.nan
+    return at_most(name, value, limit, len(errors), note)
 
 
 def peer_errors(cases: Sequence[Case]) -> Iterator[str]:

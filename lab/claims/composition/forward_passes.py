@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, compared, evaluated, skipped_lines
+from lab.claims.lines import absent, answered, compared
 from lab.tables.forward_passes import TABLES, Case
 from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
@@ -35,10 +34,8 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
             continue
         cases = [c for c in table.cases(reference) if c.is_test or rows == "all"]
         runtime = load_runtime(table.runtime)
-        skipped = Counter[str]()
-        found = list(evaluated(cases, partial(Case.predicted_s, runtime=runtime), skipped))
-        predicted = np.array([seconds for _, seconds in found])
-        measured = np.array([case.measured_s for case, _ in found])
-        groups = [case.group for case, _ in found]
-        yield compared(name, predicted, measured, groups, LIMITS[table.name])
-        yield from skipped_lines(name, skipped)
+        found = answered(name, cases, partial(Case.predicted_s, runtime=runtime))
+        measured = np.array([case.measured_s for case in found.rows])
+        groups = [case.group for case in found.rows]
+        yield compared(name, np.array(found.answers), measured, groups, LIMITS[table.name])
+        yield from found.lines

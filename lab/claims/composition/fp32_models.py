@@ -2,6 +2,8 @@
 
 Boards that stand for new ones are also judged from the data sheet alone, which is what the neural
 peer knew of them. Constants of the framework are fitted to all graphs but the one that is judged.
+Then the same with one effect left out, over cases nothing else is wrong with, and training steps on
+four GPUs by how they are cut.
 """
 
 from __future__ import annotations
@@ -9,15 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.claims.composition._fp32_models import Evidence, Judged, error_line, evidence_of
+from lab.claims.composition._fp32_models import (
+    Evidence,
+    Judged,
+    error_line,
+    evidence_of,
+    mean_line,
+    peer_errors,
+)
 from lab.claims.lines import at_most
-from lab.fits.graphs import ROWS
+from lab.fits.graphs import ROWS, Fitted
 from lab.tables.graphs import TABLE, Case
+from simulators.catalog.cluster import AUTO, cluster_for
+from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
+from simulators.graphs.timeline import Framework, price_graph
 from simulators.workload.graphs.footprint import kept_bytes
+from simulators.workload.precision import BYTES
 
 NEEDS = (TABLE,)
 SEEN = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")
@@ -27,10 +41,26 @@ PAID = "fresh allocations paid where the run shows them"
 AMD_ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
 """Training rows of AMD boards that the data set itself names as slowed by their allocator."""
 
+PARALLEL_LIMITS = {"TP4": 8.0, "DP4": None, "PP4": None}
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "with all effects": {},
+    "without launches and waits of the host": {"launch_s": {}},
+    "without waits of the host": {"synchronises": False},
+    "without orders of backward products": {"gradient": {}},
+}
+"""By what is left out: the framework's numbers that say so."""
+
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield a line for each board or group of boards that has a limit, and those that have none."""
+    """Yield lines for boards, for effects left out and for cuts over four GPUs."""
     evidence = evidence_of(reference)
+    yield from _boards(evidence)
+    yield from _effects(evidence)
+    yield from _parallel(evidence)
+
+
+def _boards(evidence: Evidence) -> Iterator[Check]:
+    """Yield a line for each board or group of boards that has a limit, and those that have none."""
     seen = evidence.chosen(lambda c: c.gpu.name in SEEN and not c.is_fused)
     capped = evidence.chosen(lambda c: c.gpu.name == "t4")
     amd = evidence.chosen(lambda c: c.gpu.vendor == "amd")
@@ -96,3 +126,77 @@ def _with_allocations(evidence: Evidence, judged: Sequence[Judged]) -> list[Judg
         ours_s = tuple(one + more_s for one in j.ours_s)
         found.append(replace(j, ours_s=ours_s, lo_s=j.lo_s + more_s, hi_s=j.hi_s + more_s))
     return found
+
+
+def _effects(evidence: Evidence) -> Iterator[Check]:
+    """Yield a line for each effect, then models fused by a compiler priced as if they were not."""
+    rows = [row for row in evidence.rows if not row.is_allocating and not is_slow(row.case)]
+    for what, change in LEFT_OUT.items():
+        errors: dict[str, list[float]] = {}
+        for row in rows:
+            where = f"{row.case.gpu.name} {'training' if row.case.is_training else 'inference'}"
+            framework = replace(evidence.framework(row.case), **change)
+            errors.setdefault(where, []).append(_error(row, framework))
+        note = ", ".join(f"{name} {100 * np.mean(e):.1f}" for name, e in sorted(errors.items()))
+        together = [error for group in errors.values() for error in group]
+        yield mean_line(f"composition/graphs {what}", together, note=note)
+    fused = [case for case in evidence.cases if case.is_fused]
+    plain = [Fitted(c, replace(c, is_fused=False).price(evidence.reference)) for c in fused]
+    apart = [_error(row, evidence.framework(row.case)) for row in plain]
+    yield mean_line("composition/graphs fused by a compiler, without fusion", apart)
+
+
+def _error(row: Fitted, framework: Framework) -> float:
+    return abs(row.total_s(framework) / row.case.total_s - 1.0)
+
+
+def _parallel(evidence: Evidence) -> Iterator[Check]:
+    """Yield the mean error of each cut."""
+    for how, limit in PARALLEL_LIMITS.items():
+        cases = [c for c in evidence.cases if c.parallelism == how]
+        errors = [float(np.mean(_parallel_s(evidence, c))) / c.total_s - 1.0 for c in cases]
+        note = ", ".join(
+            [f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)] if cases else []
+        )
+        yield mean_line(f"composition/graphs: {how}, four GPUs", errors, limit, note)
+
+
+def _parallel_s(evidence: Evidence, case: Case) -> list[float]:
+    """Return the seconds of a training step on four GPUs, one for each level of information.
+
+    Tensor ranks sum activations twice a layer either way, and once after the embedding. Data ranks
+    sum gradients while the backward pass runs. A pipeline of one microbatch runs stage by stage.
+    """
+    cut, ranks = case.parallelism, case.gpus
+    local = case.batch // ranks if cut == "DP4" else case.batch
+    graph = case.graph(evidence.reference, batch=local, tp=ranks if cut == "TP4" else 1)
+    framework = evidence.framework(case)
+    cluster = cluster_for(AUTO, case.gpu)
+    layers = max(node.repeat for node in graph.nodes)
+    hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else _hidden(case, evidence)
+    stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
+
+    def message_s(kind: str, size_bytes: float) -> float:
+        took = collective_time(kind, size_bytes, ranks=ranks, gpu=case.gpu, cluster=cluster)
+        return float(took.time_s)
+
+    found = []
+    for level in evidence.levels(case.gpu):
+        priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
+        spans = Fitted(case, priced).spans(framework)
+        busy_s = sum(part.latency_s for part in spans.values())
+        if cut == "TP4":
+            busy_s += (4 * layers + 1) * message_s("all_reduce", stream_bytes)
+        elif cut == "DP4":
+            gradients_s = message_s("all_reduce", graph.parameters * BYTES["fp32"])
+            busy_s += max(0.0, gradients_s - spans["backward"].latency_s)
+        else:
+            busy_s += 2 * (ranks - 1) * message_s("send_recv", stream_bytes)
+        found.append(busy_s)
+    return found
+
+
+def _hidden(case: Case, evidence: Evidence) -> int:
+    """Return the width of the residual stream."""
+    first = next(n for n in case.graph(evidence.reference, batch=1).nodes if n.kind == "embedding")
+    return first.shape[-1]

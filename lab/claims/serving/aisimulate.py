@@ -20,22 +20,9 @@ from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import (
-    BASE_S,
-    COMPLETED,
-    DECODES,
-    FIRST_TOKEN,
-    LAST_STAGE_S,
-    PREFILLS,
-    PRICE,
-    SCHEDULED,
-    STAGE_BASE_S,
-    STAGE_S,
-    UNTIL_KV,
-    kernel,
-)
 from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
@@ -47,7 +34,11 @@ FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"
 FIXED_S, FIXED_BLOCKS = (0.04, 0.01), 100_000
 """A prompt part of 40 ms, a decode part of 10 ms, and memory without end."""
 
-TIMES = {"first_admit_ms": SCHEDULED, "first_token_ms": FIRST_TOKEN, "last_token_ms": COMPLETED}
+TIMES = {
+    "first_admit_ms": at.SCHEDULED,
+    "first_token_ms": at.FIRST_TOKEN,
+    "last_token_ms": at.COMPLETED,
+}
 
 BASE = {
     "scheduler": "vllm_v1", "chunk_size": 8192, "max_batch": 256, "block_size": 64,
@@ -87,18 +78,18 @@ PAIRS = (
 """Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
 
 
-@kernel(PRICE)
+@at.kernel(at.PRICE)
 def part_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> float:
     """Return `table[0]` for the prompts of a batch and `table[1]` for its decodes, added.
 
     The peer's `fixed` timing, which leaves nothing to compare but the scheduler.
     """
     price[:] = 0.0
-    spent = table[0] if step[PREFILLS] > 0.0 else 0.0
-    spent += table[1] if step[DECODES] > 0.0 else 0.0
-    price[STAGE_S] = price[STAGE_BASE_S] = spent
-    price[LAST_STAGE_S] = price[BASE_S] = spent
-    price[UNTIL_KV] = inf
+    spent = table[0] if step[at.PREFILLS] > 0.0 else 0.0
+    spent += table[1] if step[at.DECODES] > 0.0 else 0.0
+    price[at.STAGE_S] = price[at.STAGE_BASE_S] = spent
+    price[at.LAST_STAGE_S] = price[at.BASE_S] = spent
+    price[at.UNTIL_KV] = inf
     return spent
 
 

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most, skipped_lines, within
-from lab.claims.serving._deployments import (
-    METRICS,
-    TPOT,
-    Flags,
-    Predicted,
-    predicted,
-    summary,
-    text,
-)
+from lab.claims.lines import absent, at_least, at_most, within
+from lab.claims.serving._deployments import METRICS, TPOT, Flags, Predicted, predicted
 from lab.fits.left_out import band_without
 from lab.tables.deployments import SILICON
 from simulators.core.contract import Check
@@ -41,7 +33,7 @@ LIMITS = {
 def checks(reference: Path, rows: str) -> Iterator[Check]:
     """Yield the errors of ours and the peer's over all rows and over kinds of rows."""
     found = predicted(reference, rows)
-    yield from skipped_lines("deployments", found.skipped)
+    yield from found.lines
     if not found.kept.any():
         yield absent("deployments", f"{SILICON} has no row that is kept")
         return
@@ -81,14 +73,8 @@ def _kinds(found: Predicted) -> dict[str, Flags]:
 def _errors(found: Predicted, which: Flags, kind: str) -> Iterator[Check]:
     """Yield mean, median and share within 2x of both metrics on some rows."""
     for metric in METRICS:
-        measured, peer = found.measured[metric][which], found.peer[metric][which]
-        answered = ~np.isnan(peer)
-        mine = summary(found.ours[metric][which], measured)
-        theirs = text(summary(peer[answered], measured[answered]))
-        note = f"ours {text(mine)}; {f'peer {theirs}' if answered.any() else 'peer answers none'}"
-        if metric == TPOT:
-            note += f"; data sheet {text(summary(found.bound[metric][which], measured))}"
-        for value, name in zip(mine, ("mean", "median", "within 2x"), strict=False):
+        ours, note = found.errors(metric, which)
+        for value, name in zip(ours, ("mean", "median", "within 2x"), strict=False):
             limit = LIMITS.get((metric, name, kind))
             if name == "mean" or limit is not None:
                 line = at_least if name == "within 2x" else at_most

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, predicted, summary, text
+from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, errors_of, predicted
 from lab.tables.deployments import SILICON, PublicDeployment
 from simulators.core.contract import Check
 from simulators.serving.answer.neighbour_correction import corrected, load_of
@@ -40,10 +40,9 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
         if not ours:
             yield absent(name, f"no family has {FEWEST} rows")
             continue
-        found_off = summary(np.concatenate(ours), np.concatenate(measured))
-        value = found_off[("mean", "median").index(statistic)]
-        note = f"ours {text(found_off)}; {len(ours)} families"
-        yield at_most(name, value, limit, sum(part.size for part in ours), note)
+        off = errors_of(np.concatenate(ours), np.concatenate(measured))
+        note, rows_left = f"ours {off}; {len(ours)} families", sum(part.size for part in ours)
+        yield at_most(name, getattr(off, statistic), limit, rows_left, note)
 
 
 def _load(row: PublicDeployment) -> tuple[object, ...]:

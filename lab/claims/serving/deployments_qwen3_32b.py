@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most
-from lab.claims.serving._deployments import METRICS, TPOT, TTFT, predict, summary, text
+from lab.claims.serving._deployments import METRICS, TPOT, TTFT, predict
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, silicon
 from simulators.core.contract import Check
 from simulators.serving.measured_deployments import FRAMEWORKS
@@ -23,14 +23,12 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     rows = silicon(reference, QWEN3_32B, QWEN3_32B_PEER)
     found = predict([row for row in rows if not row.excluded])
     names = np.array([row.framework for row in found.rows])
+    yield from found.lines
     for framework in FRAMEWORKS:
         which = names == framework
         for metric in METRICS:
-            measured, peer = found.measured[metric][which], found.peer[metric][which]
-            answered = ~np.isnan(peer)
-            mine = summary(found.ours[metric][which], measured)
-            note = f"ours {text(mine)}; peer {text(summary(peer[answered], measured[answered]))}"
+            ours, note = found.errors(metric, which)
             title, count = f"deployments, Qwen3-32B, {framework}, {metric}", int(which.sum())
-            yield at_most(f"{title} mean", mine[0], LIMITS[metric], count, note)
+            yield at_most(f"{title} mean", ours.mean, LIMITS[metric], count, note)
             if metric == TTFT:
-                yield at_most(f"{title} median", mine[1], LIMITS[metric], count, note)
+                yield at_most(f"{title} median", ours.median, LIMITS[metric], count, note)

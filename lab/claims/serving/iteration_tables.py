@@ -13,19 +13,7 @@ from simulators.composition.replica import Replica
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware, deployment_of
-from simulators.serving.engine.replica import (
-    DECODE_KV,
-    DECODES,
-    LAST_STAGE_S,
-    LOGITS_ROWS,
-    PREFILL_KV,
-    PREFILL_PAIRS,
-    PREFILL_TOKENS,
-    PREFILLS,
-    PRICE_COLUMNS,
-    STEP_COLUMNS,
-    TOKENS,
-)
+from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
@@ -48,7 +36,7 @@ def checks(_reference: Path, _rows: str) -> Iterator[Check]:
         point = ServingPoint(**settings)
         replica = deployment_of(point).hardware.replica
         seconds, _ = composed(replica, steps, stage=0)
-        error = np.abs(looked_up(replica, steps)[:, LAST_STAGE_S] / seconds - 1.0)
+        error = np.abs(looked_up(replica, steps)[:, at.LAST_STAGE_S] / seconds - 1.0)
         name = f"iteration table {point.model} {point.gpu} tp {point.tp}"
         note = (
             f"mean of unequal batches; 99 % below {np.quantile(error, 0.99):.2%}, "
@@ -60,33 +48,33 @@ def checks(_reference: Path, _rows: str) -> Iterator[Check]:
 def random_batches(seed: int, count: int) -> Floats:
     """Return the sums of batches with up to 256 decodes and 5 prefills, chunked or whole."""
     draw = np.random.default_rng(seed)
-    steps = np.zeros((count, STEP_COLUMNS))
+    steps = np.zeros((count, at.STEP_COLUMNS))
     for step in steps:
         decodes = int(draw.integers(0, 257))
-        step[DECODES] = step[LOGITS_ROWS] = decodes
-        step[DECODE_KV] = int(decodes * 2 ** draw.uniform(4, 14))
+        step[at.DECODES] = step[at.LOGITS_ROWS] = decodes
+        step[at.DECODE_KV] = int(decodes * 2 ** draw.uniform(4, 14))
         for _ in range(int(draw.integers(0 if decodes else 1, 6))):
             chunk = int(2 ** draw.uniform(4, 12))
             past = int(2 ** draw.uniform(0, 13)) if draw.random() < 0.5 else 0
-            step[PREFILLS] += 1
-            step[PREFILL_TOKENS] += chunk
-            step[PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
-            step[PREFILL_KV] += past + chunk
-            step[LOGITS_ROWS] += draw.integers(0, 2)
-        step[TOKENS] = step[DECODES] + step[PREFILL_TOKENS]
+            step[at.PREFILLS] += 1
+            step[at.PREFILL_TOKENS] += chunk
+            step[at.PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
+            step[at.PREFILL_KV] += past + chunk
+            step[at.LOGITS_ROWS] += draw.integers(0, 2)
+        step[at.TOKENS] = step[at.DECODES] + step[at.PREFILL_TOKENS]
     return steps
 
 
 def composed(replica: Replica, steps: Floats, stage: int) -> tuple[Floats, Floats]:
     """Return seconds and joules of a stage for rows of sums, from composition."""
     step = Step(
-        prefills=steps[:, PREFILLS],
-        prefill_tokens=steps[:, PREFILL_TOKENS],
-        prefill_pairs=steps[:, PREFILL_PAIRS],
-        prefill_kv_tokens=steps[:, PREFILL_KV],
-        decodes=steps[:, DECODES],
-        decode_kv_tokens=steps[:, DECODE_KV],
-        logits_rows=steps[:, LOGITS_ROWS],
+        prefills=steps[:, at.PREFILLS],
+        prefill_tokens=steps[:, at.PREFILL_TOKENS],
+        prefill_pairs=steps[:, at.PREFILL_PAIRS],
+        prefill_kv_tokens=steps[:, at.PREFILL_KV],
+        decodes=steps[:, at.DECODES],
+        decode_kv_tokens=steps[:, at.DECODE_KV],
+        logits_rows=steps[:, at.LOGITS_ROWS],
     )
     iteration = stage_iteration(replica, step, stage)
     return np.asarray(iteration.latency_s), np.asarray(iteration.energy_j)
@@ -95,7 +83,7 @@ def composed(replica: Replica, steps: Floats, stage: int) -> tuple[Floats, Float
 def looked_up(replica: Replica, steps: Floats) -> Floats:
     """Return the prices of rows of sums, from the tables of a replica."""
     table = iteration_table(Hardware(repr(replica), replica))
-    prices = np.zeros((len(steps), PRICE_COLUMNS))
+    prices = np.zeros((len(steps), at.PRICE_COLUMNS))
     for step, price in zip(steps, prices, strict=True):
         table_price(step, table.shape, table.table, price)
     return prices

@@ -5,14 +5,13 @@ Nothing was fitted to these runs of release 0.14, two years older than those tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
-from lab.tables.online import ONLINE, online
+from lab.claims.lines import answered, ratio_line
+from lab.tables.published_runs import ONLINE, online
 from simulators.core.contract import Check
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
@@ -23,20 +22,16 @@ RELEASE = "; TensorRT-LLM 0.14, bf16, requests by the clock"
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield mean errors of the runs below and above saturation, without limits."""
-    shelf, skipped = Shelf(), Counter[str]()
-    answer = evaluated(online(reference), lambda row: simulate(row.point, shelf), skipped)
-    found = list(answer)
-    rows, ours = [row for row, _ in found], [one for _, one in found]
-    if not found:
-        yield absent("online")
-    keeps_up = np.array([row.keeps_up for row in rows], bool)
-    for name, predicted, measured in (
-        ("TTFT", [one.ttft_mean_s for one in ours], [row.ttft_s for row in rows]),
-        ("TPOT", [one.tpot_mean_s for one in ours], [row.tpot_s for row in rows]),
-        ("throughput", [one.tokens_per_s for one in ours], [row.tokens_per_s for row in rows]),
+    shelf = Shelf()
+    found = answered("online", online(reference), lambda run: simulate(run.point, shelf))
+    yield from found.lines
+    keeps_up = np.array([run.keeps_up for run in found.rows], bool)
+    for name, ours, theirs in (
+        ("TTFT", "ttft_mean_s", "ttft_s"),
+        ("TPOT", "tpot_mean_s", "tpot_s"),
+        ("throughput", "tokens_per_s", "tokens_per_s"),
     ):
-        ratio = np.array(predicted) / np.array(measured)
+        predicted = np.array([getattr(metrics, ours) for metrics in found.answers])
+        ratio = predicted / np.array([getattr(run, theirs) for run in found.rows])
         for load, which in (("below saturation", keeps_up), ("saturated", ~keeps_up)):
-            if which.any():
-                yield ratio_line(f"online {name}, {load}", ratio[which], note=RELEASE)
-    yield from skipped_lines("online", skipped)
+            yield ratio_line(f"online {name}, {load}", ratio[which], note=RELEASE)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, evaluated, ratio_line, skipped_lines
+from lab.claims.lines import answered, ratio_line
 from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
 from lab.fits.left_out import runtime_without
@@ -23,15 +22,10 @@ LIMITS = {"dense": 11.0}
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of dense models and of mixtures."""
-    skipped = Counter[str]()
-    found = list(evaluated(static_rows(reference), _predicted_s, skipped))
-    yield from skipped_lines("static batches", skipped)
-    if not found:
-        yield absent("static batches")
-        return
-    rows = [row for row, _ in found]
-    ratio = np.array([row.measured_s / predicted_s for row, predicted_s in found])
-    dense = np.array([load_model(row.model).experts == 0 for row in rows])
+    found = answered("static batches", static_rows(reference), _predicted_s)
+    yield from found.lines
+    ratio = np.array([row.measured_s for row in found.rows]) / np.array(found.answers)
+    dense = np.array([load_model(row.model).experts == 0 for row in found.rows], bool)
     for kind, which in (("dense", dense), ("experts", ~dense)):
         yield ratio_line(f"static batches, {kind}", ratio[which], LIMITS.get(kind))
 

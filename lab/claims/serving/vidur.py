@@ -19,16 +19,9 @@ from lab.tables.rows import numbers, read_records, read_table, words
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import Requests
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import (
-    COMPLETED,
-    FIRST_TOKEN,
-    ITERATIONS,
-    RESTARTED,
-    SCHEDULED,
-    STALLED,
-)
 from simulators.serving.engine.service import Engine, serve
 from simulators.serving.engine.state import State
 from simulators.serving.prices.operator_table import OpTable, by_operator
@@ -46,10 +39,10 @@ ROUTERS = {"lor": "lor_vidur"}
 """The reference's routers whose names stand for something else here."""
 
 TIMES = {
-    "first_scheduled_s": SCHEDULED,
-    "first_token_s": FIRST_TOKEN,
-    "completed_s": COMPLETED,
-    "stalled_s": STALLED,
+    "first_scheduled_s": at.SCHEDULED,
+    "first_token_s": at.FIRST_TOKEN,
+    "completed_s": at.COMPLETED,
+    "stalled_s": at.STALLED,
 }
 SURVEY = {
     "7b_t8_vllm200": (0.1799, 55), "7b_t8_sarathi200": (0.1770, 0), "7b_t8_sarathi50": (0.1605, 0),
@@ -123,13 +116,13 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> S
 
 def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Check:
     """Return the largest error of any time of a request, or of the means of a run."""
-    ours = int(state.pool[:, ITERATIONS].sum()), int(state.pool[:, RESTARTED].sum())
+    ours = int(state.pool[:, at.ITERATIONS].sum()), int(state.pool[:, at.RESTARTED].sum())
     counts = int(outcome["num_iterations"]), int(outcome["restarts"])
     exact = outcome["scheduler"] not in BY_MEANS
     if exact:
         error = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
     else:
-        latency_s = state.times[:, [FIRST_TOKEN, COMPLETED]] - theirs["arrival_s"][:, None]
+        latency_s = state.times[:, [at.FIRST_TOKEN, at.COMPLETED]] - theirs["arrival_s"][:, None]
         means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
         error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
     limit = EXACT_S if exact else CLOSE
@@ -142,10 +135,10 @@ def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Che
 
 def _survey_check(name: str, theirs: Columns, state: State) -> Check:
     expected_s, stalled = SURVEY[name]
-    e2e_s = float((state.times[:, COMPLETED] - theirs["arrival_s"]).mean())
-    waited = int(np.count_nonzero(state.times[:, STALLED] > 0.0))
+    e2e_s = float((state.times[:, at.COMPLETED] - theirs["arrival_s"]).mean())
+    waited = int(np.count_nonzero(state.times[:, at.STALLED] > 0.0))
     return Check(
         f"survey {name} mean E2E", e2e_s, "s", expected_s,
         round(e2e_s, 4) == expected_s and waited == stalled, len(state.times),
-        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, RESTARTED].sum())}",
+        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, at.RESTARTED].sum())}",
     )  # fmt: skip

@@ -13,20 +13,21 @@ and decodes attend in one kernel, which is not the default.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most, evaluated, skipped_lines
+from lab.claims.lines import absent, answered, at_most
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_records, read_table, require
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
+from simulators.core.levels import UNMODELLED
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.limits import kv_blocks
@@ -51,22 +52,18 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             yield absent(f"vllm {run['run']}", "not modelled")
             continue
-        rows = read_table(reference / REQUESTS, run=run["run"])
-        if len(rows) == 0:
-            yield absent(f"vllm {run['run']}", "absent: its requests")
-            continue
-        require(rows, COLUMNS, REQUESTS)
-        column = {
-            name: np.array(values) for name, values in rows.sort_by("queued_s").to_pydict().items()
-        }
-        skipped = Counter[str]()
-        for _, lines in evaluated([(run, column)], lambda both: list(_run_checks(*both)), skipped):
-            yield from lines
-        yield from skipped_lines(f"vllm {run['run']}", skipped)
+        found = answered(f"vllm {run['run']}", [run], partial(_run_checks, reference))
+        yield from (line for lines in (*found.answers, found.lines) for line in lines)
 
 
-def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[Check]:
-    """Yield the errors of one run; TTFT counts from when the engine had the request."""
+def _run_checks(reference: Path, run: Mapping[str, Any]) -> list[Check]:
+    """Return the errors of one run; TTFT counts from when the engine had the request."""
+    rows = read_table(reference / REQUESTS, run=run["run"])
+    if len(rows) == 0:
+        return [absent(f"vllm {run['run']}", "absent: its requests")]
+    require(rows, COLUMNS, REQUESTS)
+    columns, lines = rows.sort_by("queued_s").to_pydict(), []
+    column = {name: np.array(values) for name, values in columns.items()}
     queued = column["queued_s"]
     lengths = column["input_toks"], column["output_toks"]
     asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
@@ -76,12 +73,13 @@ def _run_checks(run: Mapping[str, Any], column: Mapping[str, Any]) -> Iterator[C
         times = done.state.times
         ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
         limit = LIMIT if run["dp"] == 1 and how == BATCH else None
-        note = "calibrated" if done.table.calibrated else "not every kernel calibrated on this GPU"
+        note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
         for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
             error = float(abs(ours[name] / theirs[name] - 1.0))
             said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
             line = f"vllm {run['run']} {name}{called}"
-            yield at_most(line, error, limit, queued.size, said, unit="")
+            lines.append(at_most(line, error, limit, queued.size, said, unit=""))
+    return lines
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:

@@ -24,9 +24,6 @@ Floats = NDArray[np.float64]
 
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.toml"
 
-PCIE = "pcie"
-"""The fabric of a GPU without ports of its own, whatever the node offers."""
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -63,11 +60,6 @@ def ring_s(kind: str, size_bytes: Floats, ranks: int, link: Link, fraction: floa
     return np.minimum(*times)
 
 
-def fabric_of(cluster: Cluster, gpu: Gpu) -> str:
-    """Return what joins the GPUs of a node: the node's fabric, or PCIe where a GPU has no ports."""
-    return cluster.fabric if gpu.link_bytes_per_s else PCIE
-
-
 def sustained_between() -> float:
     """Return what large messages sustain of a link between nodes: the mean of measured fabrics."""
     return float(read_calibration(CALIBRATION)["sustained"]["other"])
@@ -79,5 +71,5 @@ def sustained(cluster: Cluster, gpu: Gpu) -> tuple[float, bool]:
     Fabrics nobody measured get the mean of those that were.
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
-    fabric = fabric_of(cluster, gpu)
+    fabric = cluster.fabric_of(gpu)
     return (fitted[fabric], True) if fabric in fitted else (sustained_between(), False)

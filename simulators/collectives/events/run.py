@@ -117,7 +117,8 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
 
     The formulas hold where all ranks of a dimension are alike, so that chunks move on in step.
     Ranks of a tree end their parts at different times and begin the next chunk as soon as they can,
-    so they are simulated; only of trees too large for that do all ranks wait for the last.
+    so they are simulated. Only of trees too large for that, and where chunks would wait for one
+    another for ever, do all ranks wait for the last.
     """
     out = np.zeros(len(requests), np.int64)
     whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])

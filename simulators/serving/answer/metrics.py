@@ -28,6 +28,7 @@ _low, _high = (
 _rate = partial(metric, unit="1/s", page="serving.md#rates")
 _use = partial(metric, page="serving.md#use-of-the-gpus")
 _count = partial(metric, page="serving.md#counts-of-requests")
+_share = partial(metric, page="serving.md#evidence")
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,7 @@ class ServingMetrics:
     kv_blocks: int = _use("KV blocks of one replica")
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")
-    calibrated: bool = metric(
-        "every figure behind the row was fitted to measurements", page="serving.md#evidence"
-    )
-    extrapolated: bool = metric(
-        "the row lies outside what was measured", page="serving.md#evidence"
-    )
+    measured_share: float | None = _share("share of the time by measured figures")
+    fitted_share: float | None = _share("by figures fitted on the GPU")
+    extrapolated_share: float | None = _share("by figures beyond their fit")
+    unmodelled_share: float | None = _share("by another GPU's, or a data sheet's")

@@ -30,8 +30,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 def averaged(runs: Sequence[ServingMetrics]) -> ServingMetrics:
     """Return the metrics of several runs of one design, at least two.
 
-    Measured quantities are means over runs, counts are sums. A design is saturated or extrapolated
-    if any run is, calibrated if all are.
+    Measured quantities are means over runs, counts are sums. A design is saturated if any run is.
     """
     merged: dict[str, Any] = {f.name: _merged(f.name, runs) for f in fields(ServingMetrics)}
     for name in WITH_INTERVAL:
@@ -75,7 +74,7 @@ def _merged(name: str, runs: Sequence[ServingMetrics]) -> Any:
     if any(value is None for value in values):
         return None
     if isinstance(values[0], bool):
-        return all(values) if name == "calibrated" else any(values)
+        return any(values)
     if name in COUNTED:
         return sum(values)
     if isinstance(values[0], int):

@@ -9,6 +9,7 @@ import numpy as np
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.demand.requests import Requests
@@ -177,8 +178,7 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
         "gpus": built.gpus,
         "kv_blocks": blocks,
         "iterations": iterations,
-        "calibrated": table.calibrated,
-        "extrapolated": table.extrapolated,
+        **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulators.core.jit import Kernel
+from simulators.core.levels import MEASURED, shares_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import (
@@ -19,8 +20,7 @@ def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, 
     if point.iteration_table:
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
-        table = IterationTable(
-            known.shape, known.table, waiting_w=None, calibrated=True, extrapolated=False
-        )
+        measured = shares_of(MEASURED).reshape(-1)
+        table = IterationTable(known.shape, known.table, waiting_w=None, shares=measured)
         return table, op_price
     return iteration_table(hardware, additive=point.mixed_step == ADDITIVE), table_price

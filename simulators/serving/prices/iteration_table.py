@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulators.composition.price import Iteration, launch_s, stage_iteration
+from simulators.composition.price import Iteration, launch_s, stage_iteration, time_shares
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import Shares
 from simulators.serving.deployment import Hardware
 from simulators.serving.prices import lookup
 from simulators.workload.llm.parallelism import stage_of
-from simulators.workload.llm.step import Step, decode_step
+from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
@@ -36,7 +37,10 @@ LONG_S = 60.0
 """No host takes as long to launch an iteration."""
 
 PROBE = decode_step(64.0, 1024.0)
-"""An everyday batch: says whether a design's figures are measured or extrapolated."""
+"""An everyday batch: what stages are compared by."""
+
+EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
+"""A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,7 @@ class IterationTable:
     shape: Ints
     table: Floats
     waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
-    calibrated: bool
-    extrapolated: bool
+    shares: Shares  # of the time of an everyday request, by what it rests on
 
 
 def octaves(steps: int, most: int) -> Floats:
@@ -104,8 +107,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         shape=np.array([*starts, *sides, end if mixed.size else 0, *steps], np.int64),
         table=np.concatenate([part.ravel() for part in [*parts, mixed]]),
         waiting_w=everyday.waiting_w,
-        calibrated=everyday.calibrated,
-        extrapolated=bool(np.any(everyday.extrapolated)),
+        shares=time_shares(replica, EVERYDAY).reshape(-1),
     )
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import Shares
 from simulators.serving.steady.columns import Lengths, Station
 from simulators.serving.steady.iteration_times import Iterations, Prices
 
@@ -64,6 +65,11 @@ class Cycle:
     def busy_s(self, prices: Prices) -> Floats:
         """Return the seconds of a cycle's work, summed over stages."""
         return self.decodes_n * prices.decode_pass_s + self.prompts_n * prices.prompt_pass_s
+
+    def shares(self, prices: Prices) -> Shares:
+        """Return the shares of a turn's work by what they rest on."""
+        seconds = self.decodes_n * prices.decode_levels_s + self.prompts_n * prices.prompt_levels_s
+        return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
     def joules(self, prices: Prices) -> Floats:
         """Return the joules of a cycle's work."""

@@ -10,25 +10,27 @@ with most layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
+from simulators.composition.evidence_shares import summed
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
 from simulators.core.columns import numbers
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import LEVELS
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step
+from simulators.workload.operators import Column
 
 OWN = ("pp", "ep", "attention_dp", "replicas", "without", "mixed_step", "usd_per_gpu_hour")
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
@@ -79,8 +81,8 @@ class Prices:
     prompt_pass_s: Floats
     prompt_j: Floats
     waiting_w: Floats  # of the GPUs of one stage without work
-    calibrated: NDArray[np.bool_]
-    extrapolated: NDArray[np.bool_]
+    decode_levels_s: Floats  # of all stages by what they rest on: a row for each of `LEVELS`
+    prompt_levels_s: Floats
 
 
 Members = Sequence[tuple[int, Ints]]
@@ -117,7 +119,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
 def no_prices(rows: int) -> Prices:
     """Return room for the prices of so many rows."""
     columns: dict[str, Any] = {f.name: np.empty(rows) for f in fields(Prices)}
-    columns |= {name: np.empty(rows, bool) for name in ("calibrated", "extrapolated")}
+    columns |= {f"{kind}_levels_s": np.zeros((len(LEVELS), rows)) for kind in ("decode", "prompt")}
     return Prices(**columns)
 
 
@@ -129,14 +131,16 @@ def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Mem
     for pp, where in members:
         mine = slice(start, start + where.size)
         start += where.size
-        columns, calibrated, outside = _stages(layers, pp, shape)
+        columns, by_level = _stages(layers, pp, shape)
         decodes, prompts = (tuple(i[mine] for i in place) for place in (decode, prompt))
         for name, column in zip(("pace_s", "pass_s", "j"), columns, strict=True):
             getattr(prices, f"decode_{name}")[where] = column[decodes]
             getattr(prices, f"prompt_{name}")[where] = column[prompts]
         prices.waiting_w[where] = layers.waiting_w
-        prices.calibrated[where] = calibrated
-        prices.extrapolated[where] = outside[decodes] | outside[prompts] if outside.any() else False
+        for level, seconds in by_level.items():
+            whole = np.broadcast_to(np.asarray(seconds), shape)
+            prices.decode_levels_s[level, where] = whole[decodes]
+            prices.prompt_levels_s[level, where] = whole[prompts]
 
 
 Place = tuple[Ints, ...]
@@ -190,20 +194,19 @@ def _step(
 
 def _stages(
     layers: Layers, pp: int, shape: tuple[int, ...]
-) -> tuple[list[Floats], bool, NDArray[np.bool_]]:
-    """Return seconds of the slowest stage, of all stages, joules of all; and what they rest on."""
+) -> tuple[list[Floats], Mapping[int, Column]]:
+    """Return seconds of the slowest stage, of all stages, joules; what the passes rest on."""
     last = layers.stage(pp, pp - 1)
     pace_s = pass_s = last.latency_s
-    joules, calibrated, outside = last.energy_j, last.calibrated, last.extrapolated
+    joules, by_level = last.energy_j, last.seconds_by_level
     if pp > 1:
         sender = layers.stage(pp, slowest_sender(layers.replica.model, pp))
         pace_s = np.maximum(sender.latency_s, pace_s)
         pass_s = (pp - 1) * sender.latency_s + pass_s
         joules = (pp - 1) * sender.energy_j + joules
-        calibrated &= sender.calibrated
-        outside = np.logical_or(sender.extrapolated, outside)
+        by_level = summed([(1.0, by_level), (pp - 1.0, sender.seconds_by_level)])
     columns = [np.broadcast_to(np.asarray(c), shape) for c in (pace_s, pass_s, joules)]
-    return columns, calibrated, np.broadcast_to(outside, shape)
+    return columns, by_level
 
 
 def slowest_sender(model: LanguageModel, pp: int) -> int:

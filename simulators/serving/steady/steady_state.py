@@ -28,6 +28,7 @@ from simulators.composition.replica import Replica
 from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.core.levels import SHARES
 from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.engine.frontend import NUMBERS, load_frontend
@@ -169,8 +170,7 @@ def _columns(
         "saturated": state.saturated,
         "gpus": gpus.astype(np.int64),
         "kv_blocks": design.kv_blocks.astype(np.int64),
-        "calibrated": prices.calibrated,
-        "extrapolated": prices.extrapolated,
+        **dict(zip(SHARES, cycle.shares(prices), strict=True)),
     }
 
 
@@ -198,7 +198,7 @@ def _outcome(columns: dict[str, Any], alive: Ints, verdicts: Verdicts) -> pa.Rec
             *arrays,
             pa.DictionaryArray.from_arrays(status, pa.array(STATUSES)),
             texts.take(pa.array(verdicts.codes)),
-            *(pa.array(_spread(columns[n], alive, rows)) for n in ("calibrated", "extrapolated")),
+            *(pa.array(_spread(columns[n], alive, rows), mask=dead) for n in SHARES),
         ],
         schema=pa.schema([*kept, *OUTCOME]),
     )

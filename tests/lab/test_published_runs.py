@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.tables.offline import OFFLINE, offline
+from lab.tables.published_runs import OFFLINE, offline
 from simulators.serving.point import ServingPoint
 
 ROW = {

@@ -1,0 +1,1 @@
+"""What `validate training` states: measured steps, layer profiles, attention over context ranks."""

@@ -1,0 +1,1 @@
+"""Fits to measured training steps."""

@@ -1,0 +1,196 @@
+"""Fit the few constants of training steps to measured ones, each line of sources weighing alike.
+
+    loss = mean over sources of mean |log(predicted / measured)| + prior x mean |log(constant)|
+
+Constants start at 1 for paces and at nothing hidden by chance for shares, and are moved one by one
+by factors as long as that helps. Groups of a source, a model and a GPU fall to either half by a
+hash; each half is fitted and tests the other, three times over, and all are fitted for use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, hashes
+from lab.tables.training.steps import (
+    BRIDGE,
+    DGXC,
+    FOUNDRY,
+    PAPERS,
+    TABLES,
+    MeasuredStep,
+    measured_steps,
+)
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Floats
+from simulators.training.constants import CALIBRATION, Constants, constants_of
+from simulators.training.job import check_job
+from simulators.training.memory import rank_memory
+from simulators.training.step import Work, steps, work_of
+
+FOLDER = CALIBRATION.parent
+SPLITS = 3
+SPLIT = "groups of source, model and GPU: half fitted, half held out, three splits both ways"
+FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
+PRIOR = 0.02
+
+START = {
+    "products.bf16": 1.0, "products.fp8": 1.0, "products.fp4": 1.0,
+    "attention.flash": 1.0, "attention.flash2_ampere": 1.0, "attention.flash2_hopper": 1.0,
+    "attention.unfused": 1.0, "streams.fused": 1.0, "streams.eager": 1.0, "experts": 1.0,
+    "layer_s": 5e-6, "exposed.tensor": 1.0, "exposed.experts": 1.0, "exposed.gradients": 0.3,
+    "exposed.gathered": 0.3, "exposed.sharded": 0.1,
+}  # fmt: skip
+"""Where each constant starts, and what the prior holds it near."""
+
+FACTORS = ((0.5, 0.7, 1.4, 2.0), (0.8, 0.9, 1.1, 1.25), (0.95, 1.05), (0.98, 1.02))
+MOST = 1.0
+"""Shares do not exceed it."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A measured step and what it consists of, before any constant."""
+
+    step: MeasuredStep
+    work: Work
+    fits: Floats  # 1 where a way of running it fits the memory, or where none does
+
+
+def priced_steps(reference: Path) -> Iterator[Priced]:
+    """Yield measured steps that the model can cut, with their work."""
+    for step in measured_steps(reference):
+        try:
+            check_job(step.job)
+            work = work_of(step.job, step.plans)
+        except (Infeasible, UserError):
+            continue
+        room = rank_memory(step.job, step.plans).total <= step.job.gpu.hbm_bytes
+        yield Priced(step, work, np.where(room | ~room.any(), 1.0, np.inf))
+
+
+def fitting_steps(reference: Path) -> Iterator[Priced]:
+    """Yield the steps that constants are fitted to."""
+    for one in priced_steps(reference):
+        if one.step.source in FITTED_SOURCES and not one.step.is_flagged:
+            yield one
+
+
+def predicted_s(one: Priced, numbers: Mapping[str, float]) -> float:
+    """Return the step time under constants by their names."""
+    return fastest_s(one, constants_of(nested(numbers)))
+
+
+def fastest_s(one: Priced, constants: Constants) -> float:
+    """Return the step time of the fastest way of running a measured step."""
+    return float(np.min(steps(one.work, constants).step_s * one.fits))
+
+
+def nested(numbers: Mapping[str, float]) -> dict[str, object]:
+    """Return numbers named `table.key` as tables."""
+    found: dict[str, object] = {}
+    for name, value in numbers.items():
+        table, _, key = name.partition(".")
+        if key:
+            inner = found.setdefault(table, {})
+            assert isinstance(inner, dict)
+            inner[key] = value
+        else:
+            found[table] = value
+    return found
+
+
+def halves(rows: Sequence[Priced], split: int) -> list[bool]:
+    """Return for each step whether its group falls to the first half of a split.
+
+    Groups of one source, one kind of model and one generation of GPUs are dealt out in turn, in an
+    order that looks drawn, so that either half has some of each.
+    """
+    kinds: dict[tuple[str, bool, str], set[tuple[str, str, str]]] = {}
+    for one in rows:
+        step = one.step
+        kind = (step.source, step.is_mixture, step.job.gpu.architecture)
+        kinds.setdefault(kind, set()).add(step.group)
+    first: set[tuple[str, str, str]] = set()
+    for groups in kinds.values():
+        drawn = sorted(groups, key=lambda group: _digest("|".join((*group, str(split)))))
+        first.update(drawn[::2])
+    return [one.step.group in first for one in rows]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the constants: for use, and of each half of each split."""
+    rows = list(fitting_steps(reference))
+    whole = fitted(rows)
+    lines = ["", "[step]", *_lines(whole)]
+    errors: list[float] = []
+    for split in range(SPLITS):
+        in_first = halves(rows, split)
+        for half in (True, False):
+            numbers = fitted([r for r, first in zip(rows, in_first, strict=True) if first == half])
+            errors += [
+                float(np.log(one.step.seconds / predicted_s(one, numbers)))
+                for one, first in zip(rows, in_first, strict=True)
+                if first != half
+            ]
+            name = f"split_{split}_{'first' if half else 'second'}"
+            lines += ["", f"[{name}]", *_lines(numbers)]
+    low, high = np.exp(np.quantile(errors, (0.05, 0.95)))
+    lines.insert(2, f"band = [{low:.3f}, {high:.3f}]")
+    yield Calibration(
+        name=CALIBRATION.stem,
+        about=".",
+        tables=hashes(reference, TABLES),
+        rows=len(rows),
+        split=SPLIT,
+        held_out_rows=len(errors),
+        error=float(np.mean(np.abs(np.expm1(-np.array(errors))))),
+        lines=lines,
+    )
+
+
+def fitted(rows: Sequence[Priced], start: Mapping[str, float] = START) -> dict[str, float]:
+    """Return the constants of least loss, found by moving one after another."""
+    numbers = dict(start)
+    best = loss(rows, numbers)
+    for factors in FACTORS:
+        for name in numbers:
+            for factor in factors:
+                value = numbers[name] * factor
+                if name.startswith("exposed") and value > MOST:
+                    continue
+                tried = loss(rows, numbers | {name: value})
+                if tried < best:
+                    best, numbers = tried, numbers | {name: value}
+    return numbers
+
+
+def loss(rows: Sequence[Priced], numbers: Mapping[str, float]) -> float:
+    """Return what the fit makes least."""
+    by_source: dict[tuple[str, bool], list[float]] = {}
+    for one in rows:
+        error = abs(np.log(predicted_s(one, numbers) / one.step.seconds))
+        by_source.setdefault((one.step.source, one.step.is_mixture), []).append(float(error))
+    prior = np.mean([abs(np.log(numbers[name] / START[name])) for name in START])
+    return float(np.mean([np.mean(errors) for errors in by_source.values()]) + PRIOR * prior)
+
+
+def _lines(numbers: Mapping[str, float]) -> list[str]:
+    """Return constants as TOML."""
+    plain = [f"{name} = {value:.4g}" for name, value in numbers.items() if "." not in name]
+    tables: dict[str, list[str]] = {}
+    for name, value in numbers.items():
+        table, _, key = name.partition(".")
+        if key:
+            tables.setdefault(table, []).append(f"{key} = {value:.4g}")
+    inner = [f"{table} = {{ {', '.join(parts)} }}" for table, parts in tables.items()]
+    return [*plain, *inner]

@@ -1,0 +1,233 @@
+"""Runs of TensorRT-LLM whose throughput or latency was published, each as a point to simulate.
+
+Offline: NVIDIA's tables with every request queued at once. The number of requests follows from the
+lengths (`trtllm-bench`'s recipe); an engine takes what its memory holds, up to 2,048 requests and
+8,192 tokens an iteration, or one whole prompt. Of mixtures in 4 bits the experts alone are narrow;
+the KV cache is fp8 where weights are narrow. The options are those of the pages themselves
+(NVIDIA/TensorRT-LLM, `perf-overview.md` of 1.0 at 00f3768, of the developer guide at 585c756).
+
+Online: latencies under requests that arrive by the clock. Outputs of one length are as stated;
+where a table gives the mean of a conversation's lengths, they are drawn evenly up to twice that.
+
+MLPerf: submissions of Llama-2-70B to MLPerf Inference, whose cuts are not stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
+from lab.tables.known import known_rows
+from lab.tables.rows import Record, read_records
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import MXFP4, load_model
+from simulators.serving.point import NONE, ServingPoint
+from simulators.workload.precision import precision
+
+OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
+ONLINE = "serving_measured/trtllm_online_qps.parquet"
+MLPERF = "serving_measured/mlperf_inference_v4_1_llm.parquet"
+
+MOST_TOKENS = 8192
+ENGINE: dict[str, Any] = {
+    "scheduler": "trtllm", "frontend": NONE, "max_batch": 2048, "memory_fraction": 0.9,
+    "watermark": 0.0,
+}  # fmt: skip
+"""TensorRT-LLM as its benchmarks ask it, in process: no server is between."""
+
+OFFLINE_RUNTIME = "trtllm_cutlass"
+"""The pages name CUTLASS for experts, or nothing, which is the same. On Hopper they name Triton for
+gpt-oss; which kernel TensorRT-LLM's table timed there, it does not say."""
+
+OFFLINE_REQUESTS = {
+    (128, 128): 30_000, (128, 4096): 1_500, (1000, 2000): 1_500, (2048, 2048): 1_500,
+    (5000, 500): 1_500, (20_000, 2_000): 1_000,
+    (8192, 1024): 1_500, (1024, 8192): 1_500, (32_768, 1024): 1_000, (1024, 32_768): 1_000,
+}  # fmt: skip
+OTHERWISE = 3_000
+"""Requests of an offline run by its lengths, as TensorRT-LLM's performance page states them."""
+
+ENOUGH = 6_000
+"""Longer runs have the same throughput."""
+
+FIXED_OUTPUTS = (16, 256)
+"""Output lengths that were asked for; others are means of what a conversation set holds."""
+
+EVENLY = 0.99
+"""Drawn from a hundredth of the longest, so that their mean is half of it."""
+
+KEEPS_UP = 0.9
+"""An engine that answers less than this share of the rate is saturated: requests pile up."""
+
+BENCHMARK, SCENARIOS = "llama2-70b-99", ["Offline", "Server"]
+MLPERF_LENGTH, MLPERF_REQUESTS = 294, 2000
+"""Mean length of the Llama-2-70B benchmark's questions, and of its answers (OpenOrca)."""
+
+ROOM = 1.25
+"""Memory over weights from which on a replica needs no further GPU."""
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One measured run."""
+
+    point: ServingPoint
+    tokens_per_s: float  # of output, from all its GPUs
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.point.model}.{self.point.gpu}"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model has no experts."""
+        return load_model(self.point.model).experts == 0
+
+
+@dataclass(frozen=True)
+class OnlineRun(PublishedRun):
+    """One measured rate of requests; times in seconds."""
+
+    keeps_up: bool
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True)
+class Submission(PublishedRun):
+    """One measured system, as a point of one replica."""
+
+    name: str
+    scenario: str
+    gpus: int
+
+
+def offline(reference: Path) -> list[PublishedRun]:
+    """Return the offline runs whose models are known."""
+    rows = _known(reference, OFFLINE)
+    return [PublishedRun(_offline_point(row), row["output_tokens_per_s"]) for row in rows]
+
+
+def online(reference: Path) -> list[OnlineRun]:
+    """Return the online runs whose models are known."""
+    return [
+        OnlineRun(
+            point=_online_point(row),
+            tokens_per_s=row["output_tokens_per_s"],
+            keeps_up=bool(row["request_rate_qps"])
+            and row["measured_req_per_s"] >= KEEPS_UP * row["request_rate_qps"],
+            ttft_s=row["mean_ttft_ms"] / 1e3,
+            tpot_s=row["mean_itl_ms"] / 1e3,
+        )
+        for row in _known(reference, ONLINE)
+    ]
+
+
+def mlperf(reference: Path) -> list[Submission]:
+    """Return submissions of Llama-2-70B on GPUs we know, the best of each.
+
+    They are taken to run in the narrowest format a GPU multiplies: fp8, and fp4 on Blackwell, whose
+    tensor cores NVIDIA's technical blog on the round credits with it (August 2024,
+    nvidia-blackwell-platform-sets-new-llm-inference-records-in-mlperf-inference-v4-1).
+    """
+    best: dict[tuple[str, str], Record] = {}
+    for row in read_records(reference / MLPERF, model=BENCHMARK, scenario=SCENARIOS):
+        if is_gpu(row["gpu"]) and row["tokens_per_s"]:
+            key = (row["gpu"], row["scenario"])
+            best[key] = max(best.get(key, row), row, key=_per_gpu)
+    return [
+        Submission(
+            point=_mlperf_point(gpu_name(row["gpu"])),
+            tokens_per_s=row["tokens_per_s"],
+            name=f"{row['submitter']} {row['system']}",
+            scenario=row["scenario"],
+            gpus=int(row["num_gpus"]),
+        )
+        for row in best.values()
+    ]
+
+
+def _known(reference: Path, table: str) -> list[Mapping[str, Any]]:
+    rows = read_records(reference / table)
+    return known_rows(rows, table, model=is_model, gpu=is_gpu)
+
+
+def _per_gpu(row: Mapping[str, Any]) -> float:
+    return float(row["tokens_per_s"] / row["num_gpus"])
+
+
+def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
+    """Return the engine, of which everything is asked at once."""
+    model, gpu = model_name(row["model"]), gpu_name(row["gpu"])
+    stored = "fp4" if load_model(model).published_experts == MXFP4 else row["precision"]
+    tp, dp = int(row["tp_size"]), 1
+    # Each GPU attends to requests of its own: mixtures since release 1.0, later called DEP.
+    has_experts = load_model(model).experts > 0
+    if row["attention_dp"] or (has_experts and row["framework_version"].startswith("1.")):
+        tp, dp = 1, tp
+    requests = OFFLINE_REQUESTS.get((row["isl"], row["osl"]), OTHERWISE)
+    return _point(
+        model,
+        gpu,
+        min(requests, ENOUGH),
+        tp=tp,
+        pp=int(row["pp_size"]),
+        attention_dp=dp,
+        ep=dp if dp > 1 else int(row["ep_size"] or 1),
+        chunk_size=max(MOST_TOKENS, row["isl"]),
+        runtime=OFFLINE_RUNTIME,
+        dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
+        kv_dtype=_kv_dtype(model, gpu, stored),
+        prompt_tokens=row["isl"],
+        output_tokens=row["osl"],
+    )
+
+
+def _kv_dtype(model: str, gpu: str, stored: str) -> str:
+    """Return the precision of the KV cache, which the page leaves alone for gpt-oss on Hopper."""
+    if stored == "fp16":
+        return "fp16"
+    is_mxfp4 = load_model(model).published_experts == MXFP4
+    return "bf16" if is_mxfp4 and "fp4" not in load_gpu(gpu).peak_flops else "fp8"
+
+
+def _online_point(row: Mapping[str, Any]) -> ServingPoint:
+    """Return the engine and its clients; without a rate everything is asked at once."""
+    rate, drawn = row["request_rate_qps"], row["osl_mean"] not in FIXED_OUTPUTS
+    longest = 2 if drawn else 1
+    return _point(
+        model_name(row["model"]),
+        row["gpu"],
+        int(row["num_requests"]),
+        tp=int(row["tp_size"]),
+        dtype=row["precision"],
+        kv_dtype=row["precision"],
+        arrivals="poisson" if rate else "closed",
+        qps=rate,
+        prompt_tokens=longest * int(row["isl_mean"]),
+        output_tokens=longest * int(row["osl_mean"]),
+        length_spread=EVENLY if drawn else 0.0,
+    )
+
+
+def _mlperf_point(name: str) -> ServingPoint:
+    """Return a replica of as few GPUs as hold the benchmark's model."""
+    model, gpu = load_model("llama2_70b"), load_gpu(name)
+    dtype, tp = "fp4" if "fp4" in gpu.peak_flops else "fp8", 1
+    while tp * gpu.hbm_bytes < ROOM * model.parameters * precision(dtype).weight_bytes:
+        tp *= 2
+    return _point(
+        model.name, gpu.name, MLPERF_REQUESTS, tp=tp, dtype=dtype, kv_dtype="fp8",
+        prompt_tokens=MLPERF_LENGTH, output_tokens=MLPERF_LENGTH,
+    )  # fmt: skip
+
+
+def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:
+    """Return an engine of which so many requests are asked, at once unless told otherwise."""
+    usual = {"runtime": "trtllm", "chunk_size": MOST_TOKENS, "arrivals": "closed"}
+    settings = ENGINE | usual | more
+    return ServingPoint(model=model, gpu=gpu, clients=requests, requests=requests, **settings)

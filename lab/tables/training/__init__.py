@@ -1,0 +1,1 @@
+"""Measured training steps, systems and layers."""

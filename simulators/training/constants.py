@@ -1,0 +1,51 @@
+"""The few numbers that were fitted to measured training steps, one set for all of them.
+
+A pace is the time of a kernel among those of a training step over that of the kernel alone, on a
+board whose clock heat has lowered. A share is the part of a message that shows even where there is
+work to hide it behind. Messages of tensor and expert ranks have nothing to hide behind but what
+frameworks pipeline by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from simulators.core.calibration import read_calibration
+
+CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What a training step adds to kernels and messages timed alone."""
+
+    products: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
+    attention: Mapping[str, float] = field(default_factory=dict)  # pace, by kernel
+    streams: Mapping[str, float] = field(default_factory=dict)  # pace, by who fused them
+    experts: float = 1.0  # pace of grouped products
+    layer_s: float = 0.0  # that a layer waits for launches in a pass
+    exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve
+    band: tuple[float, float] = (0.5, 2.0)  # measured over predicted, nine of ten within
+
+
+def load_constants() -> Constants:
+    """Return the fitted numbers.
+
+    Raises:
+        UserError: the calibration is unreadable or was changed by hand.
+    """
+    return _constants(CALIBRATION, CALIBRATION.stat().st_mtime_ns)
+
+
+def constants_of(table: Mapping[str, Any]) -> Constants:
+    """Return the numbers of a table of a calibration."""
+    return Constants(**{f.name: table[f.name] for f in fields(Constants) if f.name in table})
+
+
+@functools.cache
+def _constants(path: Path, _mtime_ns: int) -> Constants:
+    return constants_of(read_calibration(path)["step"])

@@ -1,0 +1,77 @@
+"""What is trained on what: the fields that rows of a batch share, and how a model is cut for it.
+
+A replica's ranks are numbered tensor ranks first, then context, data and pipeline ranks, as
+Megatron-LM places them: neighbours share what they exchange most. Experts are dealt to ranks that
+otherwise hold different tokens: tensor ranks of a layer's experts first, then `ep` of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.catalog.cluster import Cluster
+from simulators.catalog.gpu import Gpu
+from simulators.catalog.model import LanguageModel
+from simulators.core.errors import Infeasible
+from simulators.workload.llm.parallelism import Parallelism, check_cut
+
+ATTENTIONS = ("flash", "flash2", "unfused")
+FLASH, FLASH2, UNFUSED = ATTENTIONS
+"""Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; or as
+products, softmax and dropout that keep all scores, as until 2022."""
+
+FUSIONS = ("fused", "eager")
+FUSED, EAGER = FUSIONS
+"""What stands between products: one kernel, or those of PyTorch one after another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What rows of one layer price share."""
+
+    model: LanguageModel
+    gpu: Gpu
+    cluster: Cluster
+    dtype: str = "bf16"
+    sequence: int = 2048
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    sequence_parallel: bool = True  # norms are cut over tensor ranks, sums become gathers
+    attention: str = FLASH
+    fusion: str = FUSED
+    context_exchange: str = "zigzag"
+
+    @property
+    def groups(self) -> int:
+        """Groups of tensor ranks whose tokens meet in a layer of experts."""
+        return max(1, self.ep * self.expert_tp // self.tp)
+
+    @property
+    def cut(self) -> Parallelism:
+        """One pipeline stage as `workload` sees it."""
+        if self.ep * self.expert_tp == 1:
+            return Parallelism(tp=self.tp)
+        return Parallelism(tp=self.tp, ep=self.ep, attention_dp=self.groups)
+
+    @property
+    def norm_ranks(self) -> int:
+        """Tensor ranks that share out norms and what is between the tensor-parallel products."""
+        return self.tp if self.sequence_parallel else 1
+
+
+def check_job(job: Job) -> None:
+    """Raise `Infeasible` if the model cannot be cut this way."""
+    ranks = job.ep * job.expert_tp
+    if ranks > 1 and ranks % job.tp and job.tp % ranks:
+        raise Infeasible(
+            "experts_do_not_divide_ranks", f"ep {job.ep} x expert_tp {job.expert_tp}, tp {job.tp}"
+        )
+    check_cut(job.model, job.cut)
+    if job.sequence % job.cp:
+        raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
+    for dtype in ("bf16", job.dtype):
+        if dtype not in job.gpu.peak_flops:
+            has = ", ".join(job.gpu.peak_flops)
+            raise Infeasible("dtype_unsupported", f"gpu '{job.gpu.name}' has {has}, not {dtype}")

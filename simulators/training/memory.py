@@ -1,0 +1,157 @@
+"""What each rank holds: weights, gradients, optimiser states, activations kept for the backward.
+
+Adam in mixed precision keeps a 16-bit weight, a gradient, and 12 bytes of states; data-parallel
+ranks share out the states, then the gradients, then the weights (Rajbhandari et al., ZeRO, 2020).
+Of each operator the backward pass reads the inputs: the counts are those of Korthikanti et al.
+(Reducing activation recomputation, 2022), for any widths of heads and feed-forward blocks. How
+many micro-batches a rank keeps at once follows from its schedule; the first rank keeps the most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats
+from simulators.training.job import UNFUSED, Job
+from simulators.training.plan import FULL, SELECTIVE, Plans
+from simulators.training.schedule.orders import GPIPE, INTERLEAVED
+from simulators.workload.llm.parallelism import kv_heads_per_gpu
+from simulators.workload.precision import BYTES
+
+STATES_BYTES = 12.0
+"""Of one weight: an fp32 copy and Adam's two moments."""
+
+RESERVED_BYTES = 2.0e9
+"""Of a rank: the CUDA context, the buffers of NCCL, and what the allocator cannot use. A choice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """Bytes on the fullest rank of each row."""
+
+    weights: Floats
+    gradients: Floats
+    states: Floats
+    activations: Floats
+    workspace: Floats
+    is_first: NDArray[np.bool_]  # the fullest rank is the first; else the one with the head
+
+    @property
+    def total(self) -> Floats:
+        """All of them, and what is reserved."""
+        parts = self.weights + self.gradients + self.states + self.activations
+        return parts + self.workspace + RESERVED_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """Weights on one rank of the first and of the last stage, by whom copies are held."""
+
+    first: Floats
+    last: Floats
+    first_experts: Floats  # held by fewer ranks: experts are dealt out among data ranks
+    last_experts: Floats
+
+
+def parameters(job: Job, plans: Plans) -> Parameters:
+    """Return the weights on ranks of both ends of each row's pipeline."""
+    model, cut = job.model, job.cut
+    ffn = model.dense_ffn_parameters / job.tp
+    dense_layer = model.attention_parameters / job.tp + 2 * model.norm_parameters
+    shared = model.shared_experts * model.expert_parameters / job.tp
+    routed = model.experts * model.expert_parameters / (job.ep * job.expert_tp)
+    router = model.hidden * model.experts
+    table = model.vocab * model.hidden / job.tp + model.learned_positions * model.hidden
+    assert cut.tp == job.tp
+    dense_layers = model.layers - model.expert_layers
+    stage = np.ceil(model.layers / plans.pp)
+    first_dense = np.minimum(dense_layers, stage)
+    last_dense = np.maximum(0.0, dense_layers - (model.layers - stage))
+    whole = plans.pp == 1
+    untied = 0.0 if model.tied_embeddings else 1.0
+
+    def held(dense: Floats) -> Floats:
+        return np.asarray(stage * dense_layer + dense * ffn + (stage - dense) * (shared + router))
+
+    head = model.vocab * model.hidden / job.tp + model.norm_parameters
+    return Parameters(
+        first=held(first_dense) + table + np.where(whole, untied * head, 0.0),
+        last=held(last_dense) + head + np.where(whole, untied * table, 0.0),
+        first_experts=(stage - first_dense) * routed,
+        last_experts=(stage - last_dense) * routed,
+    )
+
+
+def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
+    """Return what one layer keeps of one micro-batch on a rank, after recomputation."""
+    model = job.model
+    tokens = plans.micro_batch * job.sequence / job.cp
+    between = 8.0 * model.hidden / job.norm_ranks  # inputs of norms and of products
+    if model.learned_positions:
+        between += 2.0 * model.hidden / job.norm_ranks  # masks of two dropouts
+    heads = model.heads / job.tp
+    widths = (2.0 * heads + 2.0 * kv_heads_per_gpu(model, job.cut)) * model.head_dim
+    if model.is_latent:
+        widths = heads * (2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+                          + 2.0 * model.v_head_dim)  # fmt: skip
+    wide = 3.0 if model.gated_ffn else 2.0
+    if model.experts:
+        ffn = wide * model.expert_ffn * (model.top_k + model.shared_experts) / job.tp
+        ffn += 2.0 * model.top_k * model.hidden / job.tp
+    else:
+        ffn = wide * model.ffn / job.tp
+    kept = tokens * (between + 2.0 * (widths + ffn))
+    scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
+    scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)
+    input_only = tokens * 2.0 * model.hidden / job.norm_ranks
+    return np.where(plans.recompute == FULL, input_only, kept + scores)
+
+
+def kept_chunks(plans: Plans) -> Floats:
+    """Return the most micro-batches of all its layers that the first rank keeps at once."""
+    pp, m, chunks = plans.pp, plans.micro_batches, plans.chunks
+    warm_up = np.minimum(2 * (pp - 1) + (chunks - 1) * pp + 1, m * chunks)
+    kept = np.where(plans.schedule == INTERLEAVED, warm_up / chunks, np.minimum(pp, m))
+    return np.where(plans.schedule == GPIPE, m, kept).astype(np.float64)
+
+
+def rank_memory(job: Job, plans: Plans) -> RankMemory:
+    """Return what the fullest rank of each row holds."""
+    model = job.model
+    weights = parameters(job, plans)
+    ranks = plans.shards
+    expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
+    layer = layer_activation_bytes(job, plans)
+    stage = np.ceil(model.layers / plans.pp)
+    tokens = plans.micro_batch * job.sequence / job.cp
+    logits = tokens * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
+    again = np.where(plans.recompute == FULL, _whole_layer(job, plans), 0.0)
+    first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
+
+    def of(dense: Floats, experts: Floats, kept: Floats, more: Floats) -> dict[str, Floats]:
+        def bytes_of(each: float, level: int) -> Floats:
+            shared = plans.zero >= level
+            whole = dense / np.where(shared, ranks, 1.0)
+            return np.asarray(each * (whole + experts / np.where(shared, expert_ranks, 1.0)))
+
+        return {
+            "weights": bytes_of(BYTES["bf16"], 3),
+            "gradients": bytes_of(BYTES["fp32"], 2),
+            "states": bytes_of(STATES_BYTES, 1),
+            "activations": kept * stage * layer,
+            "workspace": again + more,
+        }
+
+    first = of(weights.first, weights.first_experts, first_kept, np.where(plans.pp == 1, logits, 0))
+    last = of(weights.last, weights.last_experts, last_kept.astype(np.float64), logits)
+    is_first = sum(first.values()) >= sum(last.values())
+    columns = {name: np.where(is_first, first[name], last[name]) for name in first}
+    return RankMemory(is_first=np.asarray(is_first), **columns)
+
+
+def _whole_layer(job: Job, plans: Plans) -> Floats:
+    """Return what a layer that runs again keeps until its own backward is done."""
+    return layer_activation_bytes(job, plans.without_recompute())

@@ -1,0 +1,200 @@
+"""A batch of points becomes jobs and plans, and what their steps say, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.catalog.price import load_prices
+from simulators.core.columns import categories, numbers
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats
+from simulators.training.constants import Constants
+from simulators.training.job import Job
+from simulators.training.memory import RankMemory
+from simulators.training.plan import RECOMPUTES, Plans
+from simulators.training.run import goodput_share
+from simulators.training.schedule.orders import INTERLEAVED, SCHEDULES
+from simulators.training.step import Steps
+from simulators.workload.precision import BYTES
+
+Columns = dict[str, Floats]
+
+JOB_FIELDS = (
+    "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
+    "sequence_parallel", "attention", "fusion", "context_exchange", "prices",
+)  # fmt: skip
+"""Fields that rows of one job share."""
+
+GB = 1e9
+
+
+def job_of(group: Mapping[str, Any]) -> Job:
+    """Return the job that a group of rows shares.
+
+    Raises:
+        UserError: a name nothing answers to.
+    """
+    gpu = load_gpu(group["gpu"])
+    same = [name for name in JOB_FIELDS if name not in ("model", "gpu", "cluster", "prices")]
+    return Job(
+        model=load_model(group["model"]),
+        gpu=gpu,
+        cluster=cluster_for(group["cluster"], gpu),
+        **{name: group[name] for name in same},
+    )
+
+
+def plans_of(batch: pa.RecordBatch, where: NDArray[np.int64]) -> Plans:
+    """Return the plan of each row."""
+    whole = {name: numbers(batch, name)[where] for name in ("pp", "dp", "cp", "chunks", "zero")}
+    micro_batch = numbers(batch, "micro_batch")[where].astype(np.float64)
+    shards = numbers(batch, "shard_ranks")[where]
+    each = numbers(batch, "batch")[where] / (whole["dp"] * micro_batch)
+    copies = whole["dp"] * whole["cp"]
+    return Plans(
+        pp=whole["pp"],
+        dp=whole["dp"],
+        chunks=whole["chunks"],
+        micro_batch=micro_batch,
+        micro_batches=np.maximum(1, np.floor(each)).astype(np.int64),
+        schedule=_codes(batch, where, "schedule", SCHEDULES),
+        recompute=_codes(batch, where, "recompute", RECOMPUTES),
+        zero=whole["zero"],
+        shards=np.where(shards > 0, np.minimum(shards, copies), copies),
+        gradient_bytes=np.where(_codes(batch, where, "gradient_dtype", ("fp32",)) == 0,
+                                BYTES["fp32"], BYTES["bf16"]),
+        overlaps=numbers(batch, "overlap")[where].astype(np.int64),
+    )  # fmt: skip
+
+
+def _codes(
+    batch: pa.RecordBatch, where: NDArray[np.int64], name: str, known: tuple[str, ...]
+) -> NDArray[np.int64]:
+    """Return the positions of words among the known ones; 1 past the end for others."""
+    codes, values = categories(batch, name)
+    position = [known.index(value) if value in known else len(known) for value in values]
+    return np.array(position, np.int64)[codes[where]]
+
+
+def why_not(
+    job: Job, plans: Plans, batch: NDArray[Any], memory: RankMemory | None = None
+) -> list[str]:
+    """Return for each row why it cannot be, or nothing.
+
+    Args:
+        job: what the rows share.
+        plans: what differs.
+        batch: sequences of a step.
+        memory: of each row, if it is asked whether it fits.
+    """
+    reasons = [""] * plans.size
+
+    def note(broken: NDArray[np.bool_], words: Any) -> None:
+        for row in np.flatnonzero(broken):
+            reasons[row] = reasons[row] or words(int(row))
+
+    pp, m = plans.pp, plans.micro_batches
+    note(batch != plans.dp * plans.micro_batch * m, lambda r: (
+        f"batch_not_divisible: {batch[r]} sequences over dp {plans.dp[r]} "
+        f"x micro_batch {plans.micro_batch[r]:g}"))  # fmt: skip
+    note(
+        pp * plans.chunks > job.model.layers,
+        lambda r: (
+            f"pp_exceeds_layers: pp {pp[r]} x chunks {plans.chunks[r]}, {job.model.layers} layers"
+        ),
+    )
+    is_interleaved = plans.schedule == INTERLEAVED
+    note(
+        (plans.chunks > 1) & ~is_interleaved,
+        lambda r: (
+            f"chunks_need_interleaving: {plans.chunks[r]} under {SCHEDULES[plans.schedule[r]]}"
+        ),
+    )
+    note(
+        is_interleaved & (pp > 1) & (m % pp > 0),
+        lambda r: (
+            f"micro_batches_not_multiple_of_pp: {m[r]} micro-batches, pp {pp[r]}, interleaved"
+        ),
+    )
+    note(
+        (plans.dp * job.cp) % plans.shards > 0,
+        lambda r: f"shard_ranks_do_not_divide: {plans.shards[r]} of {plans.dp[r] * job.cp} copies",
+    )
+    note(plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0, lambda r: (
+        f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "
+        f"{plans.dp[r] * job.cp * job.tp} ranks of a stage"))  # fmt: skip
+    if memory is not None:
+        total, has = memory.total, job.gpu.hbm_bytes
+        place = np.where(memory.is_first, "first", "last")
+        note(total > has, lambda r: (
+            f"memory_exceeds_hbm: needs {total[r] / GB:.1f} GB on the {place[r]} stage, "
+            f"has {has / GB:.1f} GB"))  # fmt: skip
+    return reasons
+
+
+def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> Columns:
+    """Return the metrics of steps."""
+    gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
+    tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
+    rate = done.flops / done.step_s / gpus
+    same = ("step_s", "compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s",
+            "optimizer_s", "energy_j")  # fmt: skip
+    return {name: getattr(done, name) for name in same} | {
+        "step_s_lo": done.step_s * constants.band[0],
+        "step_s_hi": done.step_s * constants.band[1],
+        "tokens_per_s": tokens / done.step_s,
+        "tokens_per_s_per_gpu": tokens / done.step_s / gpus,
+        "flops_per_s_per_gpu": rate,
+        "mfu": rate / job.gpu.peak(job.dtype),
+        "bubble_share": done.bubble_s / done.pipeline_s,
+    }
+
+
+def memory_metrics(memory: RankMemory) -> Columns:
+    """Return the metrics of what the fullest rank holds."""
+    return {
+        "memory_bytes": memory.total,
+        "weight_bytes": memory.weights,
+        "gradient_bytes": memory.gradients,
+        "state_bytes": memory.states,
+        "activation_bytes": memory.activations,
+        "workspace_bytes": memory.workspace,
+    }
+
+
+def run_metrics(
+    job: Job, plans: Plans, done: Columns, batch: pa.RecordBatch, where: NDArray[np.int64]
+) -> Columns:
+    """Return the metrics of the runs that steps are made for; no cost where no price is known."""
+    gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
+    asked = {
+        name: numbers(batch, name)[where].astype(np.float64)
+        for name in ("gpu_mtbf_h", "checkpoint_s", "restart_s")
+    }
+    share = goodput_share(gpus, **asked)
+    tokens = numbers(batch, "tokens")[where]
+    made_s = tokens / done["tokens_per_s"]
+    run_s = made_s / share
+    energy_j = done["energy_j"] / done["step_s"] * run_s
+    prices = load_prices(
+        str(categories(batch, "prices")[1][int(categories(batch, "prices")[0][where[0]])])
+    )
+    try:
+        usd_per_hour = prices.usd_per_gpu_hour(job.gpu)
+    except UserError:
+        usd_per_hour = float("nan")
+    return {
+        "run_s": run_s,
+        "goodput_share": share,
+        "run_energy_j": energy_j,
+        "run_cost_usd": run_s / 3600.0 * gpus * usd_per_hour,
+        "run_carbon_g": np.array([prices.carbon_g(float(j)) for j in energy_j]),
+    }

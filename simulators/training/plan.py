@@ -1,0 +1,38 @@
+"""What differs among rows of one job: numbers of ranks and micro-batches, the way of a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints
+
+RECOMPUTES = ("none", "selective", "full")
+NONE, SELECTIVE, FULL = range(len(RECOMPUTES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plans:
+    """One entry a row."""
+
+    pp: Ints
+    dp: Ints
+    chunks: Ints  # of layers on a rank; 1 unless interleaved
+    micro_batch: Floats  # sequences
+    micro_batches: Ints  # of a pipeline in a step
+    schedule: Ints  # position in `schedule.orders.SCHEDULES`
+    recompute: Ints  # position in `RECOMPUTES`
+    zero: Ints  # what data ranks share out: 0 nothing, 1 states, 2 gradients, 3 weights
+    shards: Ints  # data and context ranks among which it is shared out
+    gradient_bytes: Floats  # of one number of a gradient that is sent
+    overlaps: Ints  # whether gradients are sent while the backward pass runs
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return int(self.pp.size)
+
+    def without_recompute(self) -> Plans:
+        """Return the same rows with everything kept."""
+        return replace(self, recompute=np.full_like(self.recompute, NONE))

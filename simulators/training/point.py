@@ -1,0 +1,139 @@
+"""What a training run is asked by, and what it answers: fields are axes, columns, documentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from simulators.catalog.cluster import AUTO
+from simulators.catalog.price import DEFAULT
+from simulators.core.contract import choice, fact, metric
+from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS
+from simulators.training.plan import RECOMPUTES
+from simulators.training.schedule.orders import SCHEDULES
+from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
+
+DTYPES = ("bf16", "fp16", "fp8", "fp4")
+GRADIENTS = ("fp32", "bf16")
+
+_degree = partial(choice, at_least=1, at_most=1 << 16)
+
+
+@dataclass(frozen=True)
+class TrainingPoint:
+    """A model on GPUs, how it is cut and run, and how many tokens it is trained on."""
+
+    model: str = choice("the model, or the path of a config.json", names="model")
+    gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
+    cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
+    tp: int = _degree("tensor ranks: GPUs that share every layer", default=1)
+    pp: int = _degree("pipeline ranks: groups of GPUs that share the layers out", default=1)
+    dp: int = _degree("data ranks: replicas that sum their gradients", default=1)
+    cp: int = _degree("context ranks: GPUs that share every sequence", default=1)
+    ep: int = _degree("expert ranks, among data, context and tensor ranks", default=1)
+    expert_tp: int = _degree("tensor ranks of every expert", default=1)
+    chunks: int = _degree("chunks of layers on a pipeline rank, if interleaved", default=1)
+    batch: int = choice("sequences of a step, of all replicas", default=1024, at_least=1)
+    micro_batch: int = choice("sequences of a pass of a replica", default=1, at_least=1)
+    sequence: int = choice("tokens of a sequence", default=4096, at_least=1)
+    dtype: str = choice("precision of the linear layers' products", default="bf16", known=DTYPES)
+    schedule: str = choice(
+        f"of the pipeline: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
+    )
+    recompute: str = choice(
+        "what the backward pass runs again: none, selective (attention), full layers",
+        default="selective",
+        known=RECOMPUTES,
+    )
+    zero: int = choice(
+        "what data ranks share out: 0 nothing, 1 optimiser states, 2 gradients, 3 weights",
+        default=1,
+        at_least=0,
+        at_most=3,
+    )
+    shard_ranks: int = choice(
+        "data and context ranks among which that is; 0: all of them", default=0, at_least=0
+    )
+    sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
+    attention: str = choice(
+        "the GPU's best kernel, FlashAttention-2, or products that keep all scores",
+        default=FLASH,
+        known=ATTENTIONS,
+    )
+    fusion: str = choice(
+        "what stands between products: fused kernels, or PyTorch's one by one",
+        default=FUSED,
+        known=FUSIONS,
+    )
+    context_exchange: str = choice(
+        "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
+    )
+    gradient_dtype: str = choice(
+        "precision in which gradients are summed", default="fp32", known=GRADIENTS
+    )
+    overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
+    tokens: float = choice("tokens of the whole run", default=1e12, above=0)
+    gpu_mtbf_h: float = choice(
+        "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Llama 3, 2024)",
+        unit="h",
+        default=50_700.0,
+        above=0,
+    )
+    checkpoint_s: float = choice(
+        "seconds in which writing a checkpoint stops the run", unit="s", default=30.0, at_least=0
+    )
+    restart_s: float = choice(
+        "seconds from a failure until training goes on", unit="s", default=900.0, at_least=0
+    )
+    prices: str = choice("the price list", names="price", default=DEFAULT)
+
+
+_time = partial(metric, unit="s", page="training.md#step-time-and-its-parts")
+_memory = partial(metric, unit="B", page="training.md#memory-of-the-fullest-rank")
+_rate = partial(metric, page="training.md#rates")
+_run = partial(metric, page="training.md#a-whole-run")
+
+
+@dataclass(frozen=True)
+class TrainingMetrics:
+    """Where the time, the memory and the money of a training run go."""
+
+    step_s: float = _time("time of one step", better="min")
+    step_s_lo: float = _time("lower end of its 90 % interval")
+    step_s_hi: float = _time("upper end of its 90 % interval")
+    compute_s: float = _time("kernels of a rank")
+    bubble_s: float = _time("waits of a rank for other stages")
+    tensor_s: float = _time("messages of tensor ranks that show")
+    context_s: float = _time("messages of context ranks that show")
+    experts_s: float = _time("messages to experts and back that show")
+    data_s: float = _time("gradients and weights of data ranks that show")
+    optimizer_s: float = _time("the optimiser's update")
+    tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
+    tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")
+    flops_per_s_per_gpu: float = _rate("useful FLOPs of a GPU over step time", unit="FLOP/s")
+    mfu: float = _rate("that over the peak of the products' precision")
+    bubble_share: float = _rate("waits for other stages over the pipeline's time")
+    memory_bytes: float = _memory("all that the fullest rank holds", better="min")
+    weight_bytes: float = _memory("its weights")
+    gradient_bytes: float = _memory("its gradients")
+    state_bytes: float = _memory("its optimiser states")
+    activation_bytes: float = _memory("activations that wait for the backward pass")
+    workspace_bytes: float = _memory("logits, and a layer that runs again")
+    energy_j: float = _run("energy of all GPUs in a step", unit="J")
+    run_s: float = _run("time of the whole run, failures included", unit="s", better="min")
+    goodput_share: float = _run("share of that in which steps are made that last")
+    run_energy_j: float = _run("energy of all GPUs in the run", unit="J")
+    run_cost_usd: float = _run("GPU-hours of the run at the list's price", unit="$", better="min")
+    run_carbon_g: float = _run("CO2 of the run at the list's grid and site", unit="g")
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """What a constraint may ask about a point without simulating it."""
+
+    gpus: int = fact("GPUs of all replicas", needs=("tp", "pp", "dp", "cp"))
+    model_parameters: int = fact("weights of the model", needs=("model",))
+    batch_tokens: int = fact("tokens of a step", needs=("batch", "sequence"))
+    micro_batches: float = fact(
+        "micro-batches of a replica in a step", needs=("batch", "dp", "micro_batch")
+    )

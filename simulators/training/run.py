@@ -1,0 +1,39 @@
+"""A whole run: steps until the tokens are used up, checkpoints, and failures between them.
+
+A run on `n` GPUs stops every `mtbf / n` hours, loses what came after the last checkpoint, and takes
+some time to start again. Checkpoints follow each other at the interval that loses least,
+`sqrt(2 C M)` (Young, 1974), and the share of time in which lasting steps are made is Daly's first
+order: `1 / (1 + C/I + (I/2 + R)/M)` with checkpoint `C`, interval `I`, restart `R`, mean time `M`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.core.jit import Floats
+
+HOUR_S = 3600.0
+
+
+def goodput_share(
+    gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats, restart_s: Floats
+) -> Floats:
+    """Return the share of a run's time in which steps are made that no failure undoes.
+
+    >>> one = np.ones(1)
+    >>> share = goodput_share(16384 * one, gpu_mtbf_h=50_700 * one, checkpoint_s=30 * one,
+    ...                       restart_s=900 * one)
+    >>> round(float(share[0]), 3)
+    0.86
+    """
+    between_s = gpu_mtbf_h * HOUR_S / gpus
+    interval_s = checkpoint_interval_s(gpus, gpu_mtbf_h=gpu_mtbf_h, checkpoint_s=checkpoint_s)
+    lost_s = (interval_s / 2.0 + restart_s) / between_s
+    writing = checkpoint_s / np.maximum(interval_s, 1e-9)
+    return np.asarray(1.0 / (1.0 + writing + lost_s), np.float64)
+
+
+def checkpoint_interval_s(gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats) -> Floats:
+    """Return the seconds between checkpoints that lose the least time."""
+    between_s = gpu_mtbf_h * HOUR_S / gpus
+    return np.asarray(np.sqrt(2.0 * checkpoint_s * between_s), np.float64)

@@ -1,0 +1,138 @@
+"""The simulator of training: a step of a language model across GPUs, and the run it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.cluster import AUTO
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.collectives.price import READS, curves_behind
+from simulators.composition import throttling
+from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.errors import Infeasible
+from simulators.core.folder import CLUSTERS, GPUS, MODELS, PRICES
+from simulators.core.levels import LEVELS
+from simulators.core.rules import check_batch
+from simulators.evidence.lookup import files_behind
+from simulators.kernels import price as kernels
+from simulators.training.constants import CALIBRATION, load_constants
+from simulators.training.job import check_job
+from simulators.training.memory import rank_memory
+from simulators.training.metrics import (
+    JOB_FIELDS,
+    job_of,
+    memory_metrics,
+    plans_of,
+    run_metrics,
+    step_metrics,
+    why_not,
+)
+from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
+from simulators.training.step import steps, work_of
+
+
+@dataclass(frozen=True)
+class Training:
+    """The simulator of this room."""
+
+    name: str = "training"
+    version: int = 1
+    point: type = TrainingPoint
+    metrics: type = TrainingMetrics
+    facts: type = TrainingFacts
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Price every row; rows that share a layer are priced together.
+
+        Raises:
+            UserError: a value means nothing.
+        """
+        check_batch(TrainingPoint, batch)
+        constants = load_constants()
+        rows = batch.num_rows
+        out = {f.name: np.full(rows, np.nan) for f in fields(TrainingMetrics)}
+        reasons = np.full(rows, "", object)
+        shares = np.full((len(LEVELS), rows), np.nan)
+        for every, group in _groups(batch):
+            job = job_of(group)
+            try:
+                check_job(job)
+            except Infeasible as verdict:
+                reasons[every] = str(verdict)
+                continue
+            plans, sequences = plans_of(batch, every), numbers(batch, "batch")[every]
+            reasons[every] = why_not(job, plans, sequences)
+            where = every[reasons[every] == ""]
+            if not where.size:
+                continue
+            plans, sequences = plans_of(batch, where), numbers(batch, "batch")[where]
+            memory = rank_memory(job, plans)
+            reasons[where] = why_not(job, plans, sequences, memory)
+            done = steps(work_of(job, plans), constants)
+            found = step_metrics(job, plans, done, constants) | memory_metrics(memory)
+            for name, column in (found | run_metrics(job, plans, found, batch, where)).items():
+                out[name][where] = column
+            shares[:, where] = done.shares
+        return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """Return the facts and calibrations behind a value; those of every point for no name."""
+        if name == "":
+            return (CALIBRATION, throttling.CALIBRATION, *READS)
+        if name == "model":
+            return (MODELS.find(str(value)),)
+        if name == "gpu":
+            gpu = load_gpu(str(value))
+            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
+            return (*files, CLUSTERS.find(gpu.cluster))
+        if name == "cluster" and value != AUTO:
+            return (CLUSTERS.find(str(value)),)
+        if name == "prices":
+            return (PRICES.find(str(value)),)
+        return ()
+
+    def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the facts of every row."""
+        models, names = categories(batch, "model")
+        weights = np.array([load_model(str(name)).parameters for name in names])
+        one = {n: numbers(batch, n) for n in ("tp", "pp", "dp", "cp", "batch", "sequence")}
+        columns = [
+            one["tp"] * one["pp"] * one["dp"] * one["cp"],
+            weights[models],
+            one["batch"] * one["sequence"],
+            one["batch"] / (one["dp"] * numbers(batch, "micro_batch")),
+        ]
+        schema = schema_of(TrainingFacts)
+        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def warm_up(self) -> None:
+        """Compile what the kernels' room compiles, and the pipeline."""
+        kernels.warm_up()
+
+
+SIMULATOR = Training()
+
+
+def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], Mapping[str, Any]]]:
+    """Return row numbers and common fields of rows of one job."""
+    member = np.zeros(batch.num_rows, np.int64)
+    named = {name: categories(batch, name) for name in JOB_FIELDS}
+    for codes, values in named.values():
+        if len(values) > 1:
+            _, member = np.unique(member * len(values) + codes, return_inverse=True)
+    order = np.argsort(member, kind="stable")
+    ends = np.cumsum(np.bincount(member))
+    return [
+        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
+        for where in np.split(order, ends[:-1])
+        if where.size
+    ]

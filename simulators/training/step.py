@@ -1,0 +1,258 @@
+"""One training step: passes of every stage, played out over the pipeline, then the exchange.
+
+    stage     kernels at their paces, waits between layers, messages that nothing hides
+    pipeline  when each rank ends its tasks (`schedule/play.py`)
+    after     gradients and weights that no pass hides, and the optimiser
+
+The numbers that say what is hidden, and what kernels take among others, are `constants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints
+from simulators.core.levels import LEVELS, UNMODELLED, Shares
+from simulators.kernels.energy import resting_w
+from simulators.training.constants import Constants
+from simulators.training.job import FLASH2, FUSED, Job
+from simulators.training.plan import FULL, SELECTIVE, Plans
+from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
+from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, SYNC, steps_s
+from simulators.training.synchronise import Exchange, exchange, send_s
+from simulators.training.work.messages import (
+    CONTEXT,
+    CONTEXT_EXCHANGES,
+    EXPERTS,
+    TENSOR,
+    Messages,
+    messages,
+)
+from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, PIECES, WEIGHTS
+from simulators.training.work.pieces import (
+    ATTENTION,
+    PRODUCTS,
+    SCORES,
+    Piece,
+    pieces,
+)
+from simulators.training.work.pieces import EXPERTS as GROUPED
+
+GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """One step of each row, in seconds; parts are those of one rank of a stage of mean length."""
+
+    step_s: Floats
+    pipeline_s: Floats  # until the last rank has run its tasks
+    compute_s: Floats  # kernels of one rank
+    bubble_s: Floats  # in which a rank waits for others
+    tensor_s: Floats  # messages that nothing hides
+    context_s: Floats
+    experts_s: Floats
+    data_s: Floats
+    optimizer_s: Floats
+    flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
+    energy_j: Floats  # of all GPUs
+    shares: Shares  # of kernels and messages, by the level of what their times rest on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What rows of one job run and send, timed alone: before any constant."""
+
+    job: Job
+    plans: Plans
+    which: Ints  # column of the rows' micro-batch size
+    pieces: Mapping[str, Piece]
+    messages: Mapping[str, Messages]
+    exchange: Exchange
+    send_s: Floats
+
+
+def work_of(job: Job, plans: Plans) -> Work:
+    """Return what the rows of one job run and send."""
+    sizes, inverse = np.unique(plans.micro_batch, return_inverse=True)
+    priced = pieces(job, sizes)
+    return Work(
+        job=job,
+        plans=plans,
+        which=inverse.astype(np.int64),
+        pieces=priced,
+        messages={name: messages(job, name, sizes) for name in priced},
+        exchange=exchange(job, plans),
+        send_s=send_s(job, plans),
+    )
+
+
+def steps(work: Work, constants: Constants) -> Steps:
+    """Return the step of each row."""
+    job, plans, which, priced = work.job, work.plans, work.which, work.pieces
+    sent, done = work.messages, work.exchange
+    parts = np.zeros((plans.size, COLUMNS))
+    exposed = {TENSOR: np.zeros(plans.size), CONTEXT: np.zeros(plans.size)}
+    exposed |= {EXPERTS: np.zeros(plans.size), GRADIENTS: np.zeros(plans.size)}
+    counts = _counts(job)
+    compute = np.zeros(plans.size)
+    for place, name in enumerate(PIECES):
+        if name not in priced:
+            continue
+        passes = _passes(priced[name], job, constants, which, plans, is_layer=counts[name] != 1.0)
+        told = _exposed(job, sent[name], priced[name], constants, which, plans)
+        sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
+        for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
+            parts[:, DENSE * place + kind] = passes[column]
+        for (direction, what), seconds in (told | sharded).items():
+            parts[:, DENSE * place + (0 if direction == FORWARD else 1)] += seconds
+            exposed[what] += counts[name] * seconds
+        compute += counts[name] * sum(passes.values())
+    blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
+    blocks &= plans.schedule != ZERO_BUBBLE
+    parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
+    parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
+    model = job.model
+    layers = np.full(plans.size, model.layers, np.int64)
+    dense = np.full(plans.size, model.layers - model.expert_layers, np.int64)
+    layers_on_rank = model.layers / plans.pp
+    backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
+    forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
+    data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
+    data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
+    optimizer_s = done.optimizer_s * constants.streams.get(FUSED, 1.0)
+    parts[:, SYNC : SYNC + 3] = (data_s + optimizer_s)[:, None]
+    ends = np.zeros((plans.size, 2))
+    steps_s(plans.schedule, plans.pp, plans.chunks, plans.micro_batches, layers, dense, parts, ends)
+    pipeline_s, step_s = ends[:, 0], ends[:, 1]
+    per_rank = plans.micro_batches / plans.pp
+    busy_s = per_rank * (compute + sum(exposed.values()))
+    ranks = plans.pp * plans.dp * job.tp * job.cp
+    forward_flops = sum(counts[name] * piece.flops[which] for name, piece in priced.items())
+    return Steps(
+        step_s=step_s,
+        pipeline_s=pipeline_s,
+        compute_s=per_rank * compute,
+        bubble_s=np.maximum(0.0, pipeline_s - busy_s),
+        tensor_s=per_rank * exposed[TENSOR],
+        context_s=per_rank * exposed[CONTEXT],
+        experts_s=per_rank * exposed[EXPERTS],
+        data_s=data_s + per_rank * exposed[GRADIENTS],
+        optimizer_s=optimizer_s,
+        flops=3.0 * forward_flops * per_rank * ranks,
+        energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
+        shares=_shares(priced, counts, which, per_rank, busy_s - per_rank * compute + data_s),
+    )
+
+
+def _shares(
+    priced: Mapping[str, Piece],
+    counts: Mapping[str, float],
+    which: Ints,
+    per_rank: Floats,
+    messages_s: Floats,
+) -> Shares:
+    """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
+
+    Messages are as sure as the least sure of them: between nodes none was measured.
+    """
+    seconds = np.zeros((len(LEVELS), which.size))
+    for name, piece in priced.items():
+        seconds += counts[name] * piece.by_level[:, which] * per_rank
+    seconds[UNMODELLED] += messages_s
+    return np.asarray(seconds / seconds.sum(axis=0), np.float64)
+
+
+def _counts(job: Job) -> dict[str, float]:
+    """Return how often a model has each piece."""
+    model = job.model
+    dense = model.layers - model.expert_layers
+    return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
+
+
+def _pace(constants: Constants, job: Job, kind: str) -> float:
+    """Return the pace of a kind of kernels."""
+    if kind in PRODUCTS:
+        return constants.products.get("bf16" if kind == "fp16" else kind, 1.0)
+    if kind in (ATTENTION, SCORES):
+        name = {FLASH2: f"{FLASH2}_{job.gpu.architecture}"}.get(job.attention, job.attention)
+        return constants.attention.get(name, 1.0)
+    return constants.experts if kind == GROUPED else constants.streams.get(job.fusion, 1.0)
+
+
+def _passes(
+    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, *, is_layer: bool
+) -> dict[str, Floats]:
+    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
+    sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
+    for (phase, kind), column in piece.seconds.items():
+        sums[phase] += _pace(constants, job, kind) * column[which]
+    if is_layer:
+        for phase in (FORWARD, INPUTS):
+            sums[phase] += constants.layer_s
+    again = sums.pop(AGAIN)
+    if is_layer:
+        sums[INPUTS] += np.where(plans.recompute == SELECTIVE, again, 0.0)
+        sums[INPUTS] += np.where(plans.recompute == FULL, sums[FORWARD], 0.0)
+    return sums
+
+
+def _exposed(
+    job: Job, sent: Messages, piece: Piece, constants: Constants, which: Ints, plans: Plans
+) -> dict[tuple[str, str], Floats]:
+    """Return the messages of a piece that nothing hides, by pass and kind."""
+    found = {}
+    for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
+        for what, column in told.items():
+            seconds = column[which]
+            if direction == INPUTS:
+                again = np.where(plans.recompute == FULL, sent.forward[what][which], 0.0)
+                seconds = seconds + again
+            if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
+                hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
+                seconds = np.maximum(0.0, seconds - hidden)
+            share = constants.exposed.get(what, 1.0) if what != CONTEXT else 1.0
+            found[direction, what] = share * seconds
+    return found
+
+
+def _sharded(
+    done: Exchange, passes: Mapping[str, Floats], constants: Constants
+) -> dict[tuple[str, str], Floats]:
+    """Return what gathering a layer's weights and scattering its gradients adds to a pass."""
+    share = constants.exposed.get(SHARDED, 0.0)
+    forward, backward = passes[FORWARD], passes[INPUTS] + passes[WEIGHTS]
+    gather, both = done.layer_gather_s, done.layer_gather_s + done.layer_scatter_s
+    return {
+        (FORWARD, GRADIENTS): np.maximum(share * gather, gather - forward),
+        (INPUTS, GRADIENTS): np.maximum(share * both, both - backward),
+    }
+
+
+def _left(sending_s: Floats, window_s: Floats, share: float, plans: Plans) -> Floats:
+    """Return what a pass leaves of an exchange: a share always, all that is longer than it."""
+    hidden = np.maximum(share * sending_s, sending_s - window_s)
+    return np.where(plans.overlaps > 0, hidden, sending_s)
+
+
+def _energy_j(
+    job: Job,
+    priced: Mapping[str, Piece],
+    which: Ints,
+    plans: Plans,
+    counts: Mapping[str, float],
+    step_s: Floats,
+    busy_s: Floats,
+) -> Floats:
+    """Return the joules of one rank: its kernels', and the board's at rest in what is left."""
+    work = np.zeros(plans.size)
+    for name, piece in priced.items():
+        for (phase, _), joules in piece.joules.items():
+            runs = np.where(plans.recompute == FULL, 2.0, 1.0) if phase == FORWARD else 1.0
+            runs = np.where(plans.recompute == SELECTIVE, 1.0, 0.0) if phase == AGAIN else runs
+            work += counts[name] * runs * joules[which]
+    idle_s = np.maximum(0.0, step_s - busy_s)
+    return work * plans.micro_batches / plans.pp + idle_s * resting_w(job.gpu)

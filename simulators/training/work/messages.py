@@ -1,0 +1,108 @@
+"""Messages inside a layer: sums over tensor ranks, keys over context ranks, tokens to experts.
+
+Tensor parallelism sums twice a layer and pass (Shoeybi et al., Megatron-LM, 2019); under sequence
+parallelism each sum is a reduce-scatter and a gather (Korthikanti et al., 2022). Context ranks hold
+parts of a sequence. A ring passes keys and values on while it attends to those it has (Liu et al.,
+Ring attention, 2023), and one that deals out the sequence from both ends, zigzag, balances what a
+causal mask leaves; Ulysses swaps heads for tokens (Jacobs et al., 2023); or each rank gathers all
+keys. Experts get their tokens by two all-to-alls a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.collectives.price import collective_time
+from simulators.core.jit import Floats
+from simulators.training.job import Job
+from simulators.workload.llm.parallelism import kv_heads_per_gpu
+from simulators.workload.precision import BYTES
+
+CONTEXT_EXCHANGES = ("ring", "zigzag", "ulysses", "gather")
+RING, ZIGZAG, ULYSSES, GATHER = CONTEXT_EXCHANGES
+ACTIVATION = BYTES["bf16"]
+
+TENSOR, CONTEXT, EXPERTS = "tensor", "context", "experts"
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Seconds of a piece's messages for one micro-batch, by pass and by what they serve."""
+
+    forward: Mapping[str, Floats]
+    backward: Mapping[str, Floats]
+
+
+def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
+    """Return the messages of one piece for a column of micro-batch sizes.
+
+    Messages of context ranks are told whole; what attention hides of them is the caller's.
+    """
+    tokens = micro_batches * job.sequence / job.cp
+    sums = {"embedding": (1, 0), "dense": (2, 2), "experts": (1, 1), "head": (0, 1)}[piece]
+    once_s = tensor_sum_s(job, tokens)
+    forward: dict[str, Floats] = {TENSOR: sums[0] * once_s}
+    backward: dict[str, Floats] = {TENSOR: sums[1] * once_s}
+    if piece in ("dense", "experts"):
+        forward[CONTEXT], backward[CONTEXT] = context_s(job, micro_batches)
+    if piece == "experts":
+        exchange_s = expert_exchange_s(job, tokens)
+        forward[EXPERTS] = backward[EXPERTS] = exchange_s
+    return Messages(forward, backward)
+
+
+def tensor_sum_s(job: Job, tokens: Floats) -> Floats:
+    """Return the seconds of one sum of activations over tensor ranks."""
+    if job.tp == 1:
+        return np.zeros_like(tokens)
+    size = tokens * job.model.hidden * ACTIVATION
+    kinds = ("reduce_scatter", "all_gather") if job.sequence_parallel else ("all_reduce",)
+    times = [_time_s(job, kind, size, job.tp, job.tp) for kind in kinds]
+    return np.asarray(sum(times), np.float64)
+
+
+def context_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
+    """Return the seconds in which a layer's context ranks exchange keys, forward and backward."""
+    if job.cp == 1:
+        return np.zeros_like(micro_batches), np.zeros_like(micro_batches)
+    model, span = job.model, job.tp * job.cp
+    tokens = micro_batches * job.sequence / job.cp
+    kv_bytes = tokens * 2 * kv_heads_per_gpu(model, job.cut) * model.head_dim * ACTIVATION
+    if job.context_exchange == ULYSSES:
+        heads = (2 * model.heads / job.tp * model.head_dim) * tokens * ACTIVATION + kv_bytes
+        once_s = _time_s(job, "all_to_all", heads, job.cp, span)
+        return once_s, once_s
+    if job.context_exchange == GATHER:
+        gathered_s = _time_s(job, "all_gather", kv_bytes * job.cp, job.cp, span)
+        summed_s = _time_s(job, "reduce_scatter", kv_bytes * job.cp, job.cp, span)
+        return gathered_s, gathered_s + summed_s
+    hop_s = _time_s(job, "send_recv", kv_bytes, 2, span)
+    hops = job.cp - 1
+    return hops * hop_s, 2 * hops * hop_s  # backwards gradients travel along
+
+
+def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
+    """Return the seconds in which a layer's tokens reach their experts and sums come back."""
+    model, ranks = job.model, job.ep * job.expert_tp
+    if ranks == 1:
+        return np.zeros_like(tokens)
+    size = tokens / job.tp * model.top_k * model.hidden * ACTIVATION
+    span = max(ranks, job.tp)
+    total = np.zeros_like(tokens)
+    if job.ep > 1:
+        total = total + 2 * _time_s(job, "all_to_all", size, job.ep, span)
+    if job.expert_tp > 1:
+        gathered = size * job.expert_tp
+        for kind in ("all_gather", "reduce_scatter"):
+            total = total + _time_s(job, kind, gathered, job.expert_tp, job.expert_tp)
+    return total
+
+
+def _time_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:
+    done = collective_time(
+        kind, size, ranks=ranks, gpu=job.gpu, cluster=job.cluster, span=span, dtype="bf16"
+    )
+    return done.time_s

@@ -1,0 +1,159 @@
+"""Seconds and joules of each pass of a layer, of the embedding and of the head, by micro-batch.
+
+Kernels of a kind are priced together: their sizes are stacked, one row a kernel, one column a
+micro-batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from simulators.composition.operator_prices import compute_rows
+from simulators.composition.replica import Replica
+from simulators.core.jit import Floats, Ints
+from simulators.core.levels import LEVELS
+from simulators.kernels.price import flops
+from simulators.training.job import Job
+from simulators.training.work.operators import AGAIN, FORWARD, PIECES, Task, tasks
+from simulators.workload.operators import Attention, Compute, Elementwise, Gemm, Norm
+
+PRODUCTS = ("bf16", "fp16", "fp8", "fp4")
+ATTENTION, SCORES, STREAMS, EXPERTS = "attention", "scores", "streams", "experts"
+"""Kinds of kernels, each with a pace of its own in training: products by their precision, fused
+attention, attention's scores where it is not fused, streams over memory, grouped products."""
+
+SIZES = {
+    Gemm: ("m", "n", "k", "batch"),
+    Attention: ("requests", "query_tokens", "pairs", "kv_tokens"),
+}
+
+
+POSITIONS = np.arange(len(LEVELS))[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One piece of a model: by pass and kind of kernel, columns over micro-batch sizes."""
+
+    seconds: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+    joules: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+    flops: Floats  # of the forward pass, on one rank
+    by_level: Floats  # seconds of all passes that rest on numbers of each level
+
+
+def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
+    """Return the pieces that the model has, priced for a column of micro-batch sizes."""
+    model = job.model
+    names = [
+        name
+        for name in PIECES
+        if (name != "experts" or model.expert_layers)
+        and (name != "dense" or model.expert_layers < model.layers)
+    ]
+    asked = {name: tasks(job, name, micro_batches) for name in names}
+    every = [task for one in asked.values() for task in one]
+    seconds, joules, levels = _priced(job, [task.kernel for task in every], micro_batches.size)
+    found, start = {}, 0
+    for name, mine in asked.items():
+        where = range(start, start + len(mine))
+        start += len(mine)
+        found[name] = Piece(
+            seconds=_summed(mine, [seconds[i] for i in where]),
+            joules=_summed(mine, [joules[i] for i in where]),
+            flops=np.asarray(
+                sum(
+                    (flops(t.kernel) for t in mine if t.phase == FORWARD),
+                    start=np.zeros(micro_batches.size),
+                )
+            ),
+            by_level=sum(
+                (seconds[i] * (levels[i] == POSITIONS) for i in where),
+                start=np.zeros((len(LEVELS), micro_batches.size)),
+            ),
+        )
+    return found
+
+
+def kind_of(task: Task) -> str:
+    """Return the kind of a kernel, by which it has a pace."""
+    kernel = task.kernel
+    if isinstance(kernel, Gemm):
+        return SCORES if kernel.name in ("scores", "weighted_values") else kernel.dtype
+    if isinstance(kernel, Attention):
+        return ATTENTION
+    if isinstance(kernel, Norm | Elementwise):
+        return SCORES if task.is_core else STREAMS
+    return EXPERTS if type(kernel).__name__ == "GroupedGemm" else STREAMS
+
+
+def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
+    """Return the sums by pass and kind; what selective recomputation runs again is a pass too."""
+    sums: dict[tuple[str, str], Floats] = {}
+    for task, column in zip(mine, columns, strict=True):
+        phases = [task.phase]
+        if task.is_core and task.phase == FORWARD:
+            phases.append(AGAIN)
+        for phase in phases:
+            key = (phase, kind_of(task))
+            sums[key] = sums.get(key, 0.0) + column
+    return sums
+
+
+def _priced(
+    job: Job, kernels: Sequence[Compute], columns: int
+) -> tuple[list[Floats], list[Floats], list[Ints]]:
+    """Return seconds and joules of each kernel, and the level of what each rests on."""
+    replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, cut=job.cut)
+    seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
+    joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
+    for where in _alike(kernels):
+        [row] = compute_rows((_stacked([kernels[i] for i in where], columns),), replica, "tokens")
+        shape = np.shape(row.seconds)
+        told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
+        for i, second, joule, level in zip(where, *told, strict=True):
+            seconds[i], joules[i], levels[i] = second, joule, level
+    return seconds, joules, levels
+
+
+def _alike(kernels: Sequence[Compute]) -> list[list[int]]:
+    """Return the positions of kernels that one call prices."""
+    groups: dict[Any, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        varying = {*_sizes(kernel), "name", "repeat"}
+        if isinstance(kernel, Elementwise):
+            varying |= {"reads", "writes"}
+        shared = tuple((name, value) for name, value in vars(kernel).items() if name not in varying)
+        groups.setdefault((type(kernel), shared), []).append(position)
+    return list(groups.values())
+
+
+def _sizes(kernel: Compute) -> tuple[str, ...]:
+    """Return the fields in which kernels that are priced in one call may differ."""
+    known = {"Gemm": ("m", "n", "k", "batch"), "Elementwise": ("elements",), "Norm": ("rows",),
+             "Attention": SIZES[Attention], "GroupedGemm": ("tokens", "n", "k"),
+             "Embedding": ("rows",)}  # fmt: skip
+    return known.get(type(kernel).__name__, ())
+
+
+def _stacked(kernels: Sequence[Compute], columns: int) -> Compute:
+    """Return one operator with a row for each kernel; streams by the bytes they move."""
+    first = kernels[0]
+    if isinstance(first, Elementwise):
+        moved = [
+            np.broadcast_to(k.elements * (k.reads + k.writes) / 2.0, columns)
+            for k in kernels
+            if isinstance(k, Elementwise)
+        ]
+        return replace(first, name="stream", elements=np.stack(moved), reads=1.0, writes=1.0,
+                       repeat=1)  # fmt: skip
+    sizes: dict[str, Any] = {
+        name: np.stack(
+            [np.broadcast_to(np.asarray(getattr(k, name), np.float64), columns) for k in kernels]
+        )
+        for name in _sizes(first)
+    }
+    return replace(first, repeat=1, **sizes)

@@ -1,0 +1,346 @@
+"""The account of KV blocks and who is let in, worked out by hand, one call at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.serving.engine import admission, kv_cache
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import View, push_waiting
+
+LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST", "KEEPS")
+ROOM = 4  # of the queue and of a batch
+
+
+def view(*requests: dict[str, int], **numbers: int) -> View:
+    """Return a replica with these requests, limits and counters; all others are zero.
+
+    BLOCK is 16, there are three seats and 100 blocks free if nothing else is said.
+    """
+    limits, pool = np.zeros(at.LIMITS, np.int64), np.zeros(at.POOL_COLUMNS, np.int64)
+    rows = np.zeros((max(1, len(requests)), at.REQUEST_COLUMNS), np.int64)
+    times = np.full((len(rows), at.TIME_COLUMNS), -1.0)
+    waiting, idle, batch, tokens = np.zeros((4, ROOM), np.int64)
+    known = {"BLOCK": 16, "SEATS": 3, "BATCH_SEATS": 3, "FREE": 100} | numbers
+    for name, number in known.items():
+        (limits if name in LIMITS else pool)[getattr(at, name)] = number
+    for row, given in zip(rows, requests, strict=False):
+        for name, number in given.items():
+            row[getattr(at, name)] = number
+    return View(limits, pool, rows, times, waiting, idle, batch, tokens)
+
+
+def of(here: View, *names: str) -> list[int]:
+    """Return counters of a replica."""
+    return [int(here.pool[getattr(at, name)]) for name in names]
+
+
+def held(here: View, who: int, *names: str) -> list[int]:
+    """Return what is known of a request."""
+    return [int(here.request[who, getattr(at, name)]) for name in names]
+
+
+def queued(here: View, *members: int) -> View:
+    """Let requests wait, in this order."""
+    for who in members:
+        push_waiting(here.pool, here.waiting, who)
+    return here
+
+
+def idling(here: View, *members: int) -> View:
+    """Let requests hold memory without a batch."""
+    here.idle[: len(members)] = members
+    here.pool[at.IDLE] = len(members)
+    return here
+
+
+def seated(here: View) -> list[tuple[int, int]]:
+    """Return the batch: who has how many tokens."""
+    count = here.pool[at.BATCH]
+    return list(zip(here.batch[:count].tolist(), here.tokens[:count].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (33, 3)])
+def test_a_block_is_taken_for_its_first_token(tokens: int, blocks: int) -> None:
+    assert kv_cache.blocks_for(tokens, 16) == blocks
+
+
+def test_the_watermark_stays_free_when_a_request_is_let_in() -> None:
+    here = view(FREE=10, WATERMARK=3)
+    assert kv_cache.fits(here.limits, here.pool, 7)
+    assert not kv_cache.fits(here.limits, here.pool, 8)
+
+
+def test_blocks_are_given_added_to_and_taken_back() -> None:
+    here = view({}, FREE=20, HOLDERS=1, TAKEN=5)
+    assert kv_cache.allocate(here.pool, here.request, 0, 6) == 14
+    assert of(here, "FREE", "TAKEN", "HOLDERS") == [14, 11, 2]
+    assert kv_cache.extend(here.pool, here.request, 0, 3) == 11
+    assert kv_cache.extend(here.pool, here.request, 0, 0) == 11
+    assert kv_cache.extend(here.pool, here.request, 0, -2) == 11
+    assert of(here, "FREE", "TAKEN", "HOLDERS") == [11, 14, 2]
+    assert held(here, 0, "BLOCKS") == [9]
+    assert kv_cache.release(here.pool, here.request, 0) == 20
+    assert of(here, "FREE", "TAKEN", "HOLDERS") == [20, 14, 1]
+    assert held(here, 0, "BLOCKS") == [0]
+
+
+@pytest.mark.parametrize(
+    ("done", "parity", "prompt", "output"),
+    [
+        (130, 0, 130, 20),  # 30 of 50 tokens are out: they join the prompt
+        (100, 0, 100, 50),  # the prompt is done and nothing out
+        (40, 0, 100, 50),
+        (40, 1, 40, 110),  # VIDUR's count
+    ],
+)
+def test_what_was_generated_joins_the_prompt_of_a_restart(
+    done: int, parity: int, prompt: int, output: int
+) -> None:
+    mine = {"PROMPT": 100, "OUTPUT": 50, "DONE": done, "BLOCKS": 9, "RESTARTS": 1}
+    here = queued(view({}, mine, FREE=2, HOLDERS=2, RESTARTED=4, PARITY=parity), 0)
+    assert kv_cache.restart(here, 1) == 2  # wait, and it is their head
+    assert here.waiting[here.pool[at.HEAD]] == 1
+    assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING") == [11, 1, 5, 2]
+    assert held(here, 1, "PROMPT", "OUTPUT", "DONE", "BLOCKS", "RESTARTS") == [
+        prompt, output, 0, 0, 2,
+    ]  # fmt: skip
+
+
+def test_a_preempted_request_goes_to_the_host_if_there_is_just_room() -> None:
+    mine = {"PROMPT": 10, "DONE": 90, "BLOCKS": 6, "BELOW": 7}
+    counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 4, "SWAPS": 5, "MOVED": 1, "TOP": 8}
+    here = view({}, mine, **counts, HOST=10, RESTARTED=20)
+    assert kv_cache.preempt(here, 1) == 26  # six swaps and twenty restarts
+    assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "MOVED", "TOP", "WAITING") == [
+        7, 2, 3, 10, 6, 7, 1, 0,
+    ]  # fmt: skip
+    assert held(here, 1, "BELOW", "BLOCKS", "DONE") == [8, 6, 90]
+
+
+def test_a_preempted_request_starts_again_if_the_host_has_a_block_too_few() -> None:
+    counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 5, "SWAPS": 5}
+    here = view({}, {"PROMPT": 10, "DONE": 90, "BLOCKS": 6}, **counts, HOST=10, RESTARTED=20)
+    assert kv_cache.preempt(here, 1) == 26
+    assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "RESTARTED", "WAITING") == [
+        7, 2, 2, 5, 5, 21, 1,
+    ]  # fmt: skip
+
+
+def test_what_a_prefix_cache_keeps_is_whole_blocks() -> None:
+    here = view({"DONE": 47}, FREE=5, TAKEN=30, KEEPS=1)
+    assert kv_cache.leave_prefix(here.limits, here.pool, here.request, 0) == 2
+    assert held(here, 0, "LEFT_BLOCKS", "UNTIL") == [2, 35]
+    forgets = view({"DONE": 47}, FREE=5, TAKEN=30)
+    assert kv_cache.leave_prefix(forgets.limits, forgets.pool, forgets.request, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "left", "taken", "tokens"),
+    [
+        (100, 5, 40, 80),  # nobody came near
+        (100, 5, 50, 80),
+        (100, 5, 51, 64),
+        (100, 5, 54, 16),
+        (100, 5, 57, 0),
+        (81, 9, 40, 80),  # one token at least is computed
+        (80, 9, 40, 64),
+    ],
+)
+def test_others_take_the_prefix_from_its_end(
+    prompt: int, left: int, taken: int, tokens: int
+) -> None:
+    here = view({"PROMPT": prompt, "LEFT_BLOCKS": left, "UNTIL": 50}, TAKEN=taken)
+    assert kv_cache.prefix_left(here.limits, here.pool, here.request, 0) == tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"SWAPPED": 0}, False),
+        ({"SWAPPED": 1}, True),
+        ({"HOLDERS": 3}, False),
+        ({"FREE": 7}, False),
+    ],
+)
+def test_who_is_on_the_host_needs_a_seat_and_the_watermark_too(
+    changes: dict[str, int], may: bool
+) -> None:
+    numbers = {"SWAPPED": 2, "TOP": 1, "FREE": 8, "WATERMARK": 3, "HOLDERS": 2} | changes
+    here = view({}, {"BLOCKS": 5}, **numbers)
+    assert kv_cache.may_return(here.limits, here.pool, here.request) == may
+
+
+def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
+    counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "TAKEN": 20, "HOLDERS": 1}
+    here = view(
+        {"BLOCKS": 3, "BELOW": 9}, {"BLOCKS": 4, "BELOW": 0}, {"BLOCKS": 5, "BELOW": 1},
+        FREE=14, WATERMARK=3, SEATS=9, **counts,
+    )  # fmt: skip
+    # 14 - 5 = 9, 9 - 4 = 5; the third would leave 2 of the 3 that stay free.
+    assert kv_cache.swap_in(idling(here, 3)) == 1
+    assert here.idle[:3].tolist() == [3, 2, 1]
+    assert of(here, "SWAPPED", "TOP", "HOSTED", "MOVED", "TAKEN", "HOLDERS", "FREE", "IDLE") == [
+        1, 0, 3, 10, 29, 3, 5, 3,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("above", [-1, 0])
+def test_who_gives_up_on_the_host_leaves_the_stack(above: int) -> None:
+    who = 2 if above < 0 else 1
+    rows = ({"BLOCKS": 3, "BELOW": 1}, {"BLOCKS": 4, "BELOW": 3}, {"BLOCKS": 5, "BELOW": 0})
+    here = view(*rows, SWAPPED=3, HOSTED=12, TOP=2)
+    assert kv_cache.drop_swapped(here.pool, here.request, who, above) == (5 if who == 2 else 4)
+    assert held(here, who, "BLOCKS") == [0]
+    if above < 0:
+        assert of(here, "SWAPPED", "HOSTED", "TOP") == [2, 7, 0]
+        assert held(here, 0, "BELOW") == [1]
+    else:
+        assert of(here, "SWAPPED", "HOSTED", "TOP") == [2, 8, 2]
+        assert held(here, 0, "BELOW") == [3]
+
+
+def decodes(done: int, blocks: int) -> dict[str, int]:
+    """Return a request that has begun to answer a prompt of ten."""
+    return {"PROMPT": 10, "OUTPUT": 90, "DONE": done, "BLOCKS": blocks}
+
+
+def test_a_decode_takes_a_block_when_its_last_is_full() -> None:
+    # 33 tokens, the newest of which is not stored yet, are more than two blocks hold; 32 are not.
+    here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE=5, TAKEN=7, SEATS=4)
+    assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
+    assert seated(here) == [(0, 1), (1, 1), (2, 1)]
+    assert [held(here, who, "BLOCKS") for who in range(3)] == [[3], [2], [1]]
+    assert of(here, "FREE", "TAKEN", "IDLE") == [4, 8, 0]
+
+
+def test_prompts_that_were_cut_lead_the_idle_and_decodes_without_a_seat_follow() -> None:
+    cut = {"PROMPT": 50, "OUTPUT": 9, "DONE": 50, "BLOCKS": 4}  # has computed but not answered
+    here = view(decodes(11, 1), cut, decodes(12, 1), decodes(13, 1), BATCH_SEATS=2)
+    assert kv_cache.seat_decodes(idling(here, 0, 1, 2, 3)) == 1
+    assert seated(here) == [(0, 1), (2, 1)]
+    assert here.idle[:2].tolist() == [1, 3]
+    assert of(here, "IDLE", "FREE") == [2, 100]
+
+
+def test_the_last_idle_request_makes_room_for_the_first() -> None:
+    here = view(decodes(33, 2), decodes(11, 1), decodes(40, 3), FREE=0, HOLDERS=3)
+    assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
+    # The third gives back three blocks, of which the first takes one.
+    assert seated(here) == [(0, 1), (1, 1)]
+    assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING", "IDLE") == [2, 2, 1, 1, 0]
+    assert held(here, 2, "PROMPT", "OUTPUT", "DONE") == [40, 60, 0]
+
+
+def test_a_free_block_is_enough_for_the_first() -> None:
+    here = view(decodes(33, 2), FREE=1, HOLDERS=1)
+    kv_cache.seat_decodes(idling(here, 0))
+    assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [0, 0])
+    # He takes it, so the second finds none and gives back his own.
+    here = view(decodes(33, 2), decodes(11, 1), FREE=1, HOLDERS=2)
+    kv_cache.seat_decodes(idling(here, 0, 1))
+    assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [1, 1])
+
+
+def test_the_last_who_decodes_without_a_block_is_put_out_itself() -> None:
+    here = view(decodes(33, 2), decodes(12, 1), FREE=0, HOLDERS=2, BATCH_SEATS=2)
+    here.pool[at.BATCH] = 1  # somebody else
+    assert kv_cache.seat_decodes(idling(here, 0)) == 0
+    assert of(here, "BATCH", "FREE", "HOLDERS", "RESTARTED", "WAITING", "IDLE") == [
+        1, 2, 1, 1, 1, 0,
+    ]  # fmt: skip
+    assert here.waiting[here.pool[at.HEAD]] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "seat", "may"),
+    [
+        ({}, True, True),
+        ({"SWAPPED": 1}, True, False),
+        ({"HOLDERS": 3}, False, False),
+        ({"BATCH": 2}, False, False),
+    ],
+)
+def test_somebody_is_let_in_where_there_are_seats_and_nobody_to_overtake(
+    changes: dict[str, int], seat: bool, may: bool
+) -> None:
+    here = queued(view({}, BATCH_SEATS=2, **({"HOLDERS": 2, "BATCH": 1} | changes)), 0)
+    assert admission.finds_seat(here.limits, here.pool) == seat
+    assert admission.may_admit(here.limits, here.pool) == may
+
+
+def test_nobody_is_let_in_from_an_empty_queue() -> None:
+    here = view({})
+    assert not admission.finds_seat(here.limits, here.pool)
+
+
+def test_prompts_share_the_tokens_of_a_batch_in_the_order_of_the_queue() -> None:
+    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, {"PROMPT": 9}, FREE=100), 1, 0, 2)
+    assert admission.admit_chunks(here, 70, False) == 0
+    assert seated(here) == [(1, 50), (0, 20)]
+    assert [held(here, who, "BLOCKS") for who in range(3)] == [[2], [4], [0]]
+    assert of(here, "FREE", "HOLDERS", "WAITING") == [94, 2, 1]
+
+
+def test_the_last_token_of_a_batch_is_granted_too() -> None:
+    here = queued(view({"PROMPT": 40}), 0)
+    assert admission.admit_chunks(here, 1, False) == 0
+    assert seated(here) == [(0, 1)]
+
+
+def test_whole_prompts_take_blocks_for_all_they_have() -> None:
+    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, FREE=100), 1, 0)
+    assert admission.admit_chunks(here, 70, True) == 0
+    assert seated(here) == [(1, 50), (0, 20)]
+    assert [held(here, who, "BLOCKS") for who in range(2)] == [[3], [4]]
+
+
+@pytest.mark.parametrize(("free", "admitted"), [(10, 2), (9, 1), (6, 1), (5, 0)])
+def test_prompts_are_let_in_while_the_watermark_stays(free: int, admitted: int) -> None:
+    # 50 tokens take four blocks, and two stay free.
+    here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE=free, WATERMARK=2), 0, 1)
+    assert admission.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
+    assert of(here, "FREE", "BATCH") == [free - 4 * admitted, admitted]
+
+
+def test_what_is_in_the_prefix_cache_is_not_granted_again() -> None:
+    mine = {"PROMPT": 50, "LEFT_BLOCKS": 2, "UNTIL": 5}
+    here = queued(view(mine, mine, FREE=100), 0, 1)
+    # 18 of the first are left, and 10 tokens for the second: 42, in three blocks.
+    assert admission.admit_chunks(here, 28, False) == 0
+    assert seated(here) == [(0, 18), (1, 10)]
+    assert [held(here, who, "DONE", "BLOCKS") for who in range(2)] == [[32, 4], [32, 3]]
+
+
+def test_idle_requests_go_on_with_decodes_or_with_their_prompts() -> None:
+    rows = ({"PROMPT": 50, "DONE": 20}, decodes(12, 1), {"PROMPT": 50, "DONE": 49}, decodes(10, 1))
+    here = idling(view(*rows), 0, 1, 2, 3)
+    assert admission.continue_idle(here, 33, True) == 2
+    assert seated(here) == [(0, 30), (2, 1)]
+    assert here.idle[:2].tolist() == [1, 3]
+    here = idling(view(*rows), 0, 1, 2, 3)
+    assert admission.continue_idle(here, 33, False) == 31
+    assert seated(here) == [(1, 1), (3, 1)]
+    assert here.idle[:2].tolist() == [0, 2]
+    assert of(here, "IDLE") == [2]
+
+
+def test_idle_requests_wait_when_no_tokens_are_left() -> None:
+    cut = {"PROMPT": 50, "DONE": 20}
+    here = idling(view(cut, cut), 0, 1)
+    assert admission.continue_idle(here, 25, True) == 0
+    assert (seated(here), of(here, "IDLE")) == ([(0, 25)], [1])
+    here = idling(view(decodes(12, 1), decodes(13, 1)), 0, 1)
+    assert admission.continue_idle(here, 1, False) == 0
+    assert (seated(here), of(here, "IDLE")) == ([(0, 1)], [1])
+
+
+@pytest.mark.parametrize(("free", "admitted"), [(20, 2), (19, 1), (10, 1), (9, 0)])
+def test_who_reserves_a_whole_life_needs_it_free(free: int, admitted: int) -> None:
+    rows = ({"PROMPT": 50}, {"PROMPT": 60})
+    here = queued(view(*rows, FREE=free, RESERVED=10, WATERMARK=1), 0, 1)
+    assert admission.admit_reserving(here) == admitted
+    assert seated(here) == [(0, 50), (1, 60)][:admitted]
+    assert of(here, "FREE", "WAITING") == [free - 10 * admitted, 2 - admitted]

@@ -1,0 +1,119 @@
+"""Fronts of small tables, found in each of the ways that large ones are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sweeper.query import pareto_kernel
+from sweeper.query.pareto_kernel import distinct_front, dominated
+
+Matrix = NDArray[np.float64]
+NAN = math.nan
+
+
+def dominates(one: Matrix, other: Matrix) -> bool:
+    """Say whether a row is no worse anywhere and better somewhere; comparisons with NaN fail."""
+    return bool((one <= other).all() and (one < other).any())
+
+
+def table(seed: int) -> Matrix:
+    """Return some rows of few values, so that many tie, now and then one without a value."""
+    draw = np.random.default_rng(seed)
+    values = draw.integers(0, 5, (draw.integers(1, 40), draw.integers(1, 5))).astype(float)
+    values[draw.random(len(values)) < 0.1, 0] = NAN
+    return values
+
+
+def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Let tables count as large when they have more rows than these."""
+    for name, size in sizes.items():
+        monkeypatch.setattr(pareto_kernel, f"_{name}", size)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"SMALL": 0},  # a window
+        {"SMALL": 0, "WINDOW": 2, "LEAF": 1, "SWEEP": 1, "SIFTERS": 1},  # divided to the last row
+        {"SMALL": 0, "WINDOW": 1, "LEAF": 1, "SWEEP": 10_000, "SIFTERS": 1},  # without a sweep
+        {"SMALL": 0, "WINDOW": 3, "LEAF": 60, "SWEEP": 4, "SIFTERS": 2},
+    ],
+)
+@pytest.mark.parametrize("seed", range(25))
+def test_no_row_of_a_front_is_dominated_and_all_others_are(
+    seed: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_sizes(monkeypatch, **sizes)
+    values = table(seed)
+    whole = [i for i, row in enumerate(values) if not np.isnan(row).any()]
+    best = [i for i in whole if not any(dominates(values[j], values[i]) for j in whole)]
+    firsts = [i for i in best if not any((values[j] == values[i]).all() for j in best if j < i)]
+    rows, ties = distinct_front(values)
+    assert rows.tolist() == firsts
+    assert ties.tolist() == [
+        sum(bool((values[j] == values[i]).all()) for j in best) for i in firsts
+    ]
+
+
+def test_rows_that_a_member_dominates_are_marked() -> None:
+    members = np.array([[1.0, 4.0], [3.0, 2.0]])
+    values = np.array(
+        [[1.0, 4.0], [1.0, 5.0], [2.0, 4.0], [3.0, 2.0], [4.0, 3.0], [2.0, 3.0], [0.0, 9.0]]
+    )
+    assert dominated(values, members).tolist() == [
+        False, True, True, False, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_window_that_is_full_says_so_and_one_that_is_just_large_enough_does_not() -> None:
+    values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 2.0], [4.0, 4.0], [NAN, 0.0]])
+    rows, ties = np.empty(3, np.int64), np.empty(3, np.int64)
+    assert pareto_kernel._window_pass(values, rows, ties) == 3
+    order = np.argsort(rows)
+    assert rows[order].tolist() == [0, 1, 2]
+    assert ties[order].tolist() == [1, 2, 1]
+    assert pareto_kernel._window_pass(values, rows[:2].copy(), ties[:2].copy()) == -1
+
+
+def test_whoever_dominates_moves_towards_the_front_of_the_window() -> None:
+    # The third member dominates the fourth row and changes places with the second of the window,
+    # and then with the first.
+    values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [1.5, 3.0], [1.0, 4.0]])
+    rows, ties = np.empty(4, np.int64), np.empty(4, np.int64)
+    assert pareto_kernel._window_pass(values[:3], rows, ties) == 3
+    assert rows[:3].tolist() == [0, 1, 2]
+    assert pareto_kernel._window_pass(values[:4], rows, ties) == 3
+    assert rows[:3].tolist() == [0, 2, 1]
+    assert pareto_kernel._window_pass(values, rows, ties) == 3
+    assert rows[:3].tolist() == [2, 0, 1]
+
+
+def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
+    values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 0.0], [2.0, 0.0]])
+    rows, ties = distinct_front(values)
+    assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
+
+
+def test_a_sweep_marks_what_is_no_better_in_the_last_two_columns() -> None:
+    # Columns 1 and 2; the better are (1, 5) and (3, 2), the worse are looked at in their order.
+    values = np.array(
+        [[9.0, 1.0, 5.0], [9.0, 3.0, 2.0], [0.0, 0.0, 9.0], [0.0, 1.0, 5.0], [0.0, 2.0, 4.0],
+         [0.0, 3.0, 2.0], [0.0, 4.0, 1.0], [0.0, 5.0, 3.0]]
+    )  # fmt: skip
+    marks = np.zeros(6, bool)
+    pareto_kernel._strike_by_sweep(values, np.arange(2), np.arange(2, 8), 1, marks)
+    assert marks.tolist() == [False, True, False, True, False, True]
+    marks = np.zeros(6, bool)
+    pareto_kernel._strike(values, np.arange(2), np.arange(2, 8), 1, marks)
+    assert marks.tolist() == [False, True, False, True, False, True]
+
+
+def test_no_row_strikes_itself() -> None:
+    values, marks = np.array([[1.0, 2.0], [2.0, 3.0]]), np.zeros(2, bool)
+    pareto_kernel._strike(values, np.arange(2), np.arange(2), 0, marks)
+    assert marks.tolist() == [False, True]

@@ -1,0 +1,105 @@
+"""A step of a small model: what each way of cutting and running it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import default_of
+from simulators.training.point import TrainingPoint
+from simulators.training.simulator import SIMULATOR
+
+BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
+
+
+def evaluate(*points):
+    rows = [vars(point) for point in points]
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))
+    return SIMULATOR.evaluate(batch).to_pylist()
+
+
+def one(**changes):
+    [row] = evaluate(replace(BASE, **changes))
+    assert row["status"] == "ok", row["reason"]
+    return row
+
+
+def test_a_row_is_the_same_alone_and_among_others():
+    points = [replace(BASE, micro_batch=mb, tp=tp, dp=8 // tp) for mb in (1, 2) for tp in (1, 2)]
+    together = evaluate(*points)
+    assert together == [evaluate(point)[0] for point in points]
+
+
+def test_parts_add_up_without_a_pipeline():
+    row = one()
+    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "optimizer_s")
+    assert sum(row[name] for name in parts) == pytest.approx(row["step_s"], rel=1e-9)
+    assert row["bubble_s"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_recomputation_takes_time_and_gives_memory():
+    none, full = (one(recompute=r, micro_batch=1) for r in ("none", "full"))
+    assert 1.2 < full["step_s"] / none["step_s"] < 4 / 3  # head and exchange run once
+    assert full["activation_bytes"] < none["activation_bytes"] / 4
+    assert full["flops_per_s_per_gpu"] < none["flops_per_s_per_gpu"]
+
+
+def test_useful_flops_are_six_a_weight_and_token_and_attention():
+    row = one()
+    per_token = row["flops_per_s_per_gpu"] / row["tokens_per_s_per_gpu"]
+    weights = 8.03e9 - 128_256 * 4096
+    attention = 32 * 6 * 4096 * 4096
+    assert per_token == pytest.approx(6 * weights + attention, rel=0.01)
+
+
+def test_sharing_out_divides_weights_gradients_and_states():
+    rows = [one(zero=zero, gpu="b200_sxm") for zero in range(4)]
+    states, gradients, weights = (
+        [row[f"{name}_bytes"] for row in rows] for name in ("state", "gradient", "weight")
+    )
+    assert [s / states[0] for s in states] == pytest.approx([1, 1 / 8, 1 / 8, 1 / 8])
+    assert [g / gradients[0] for g in gradients] == pytest.approx([1, 1, 1 / 8, 1 / 8])
+    assert [w / weights[0] for w in weights] == pytest.approx([1, 1, 1, 1 / 8])
+    assert weights[0] == pytest.approx(2 * 8.03e9, rel=0.001)
+
+
+def test_what_cannot_be_says_why():
+    reasons = [
+        row["reason"].partition(":")[0]
+        for row in evaluate(
+            replace(BASE, batch=63),
+            replace(BASE, pp=64),
+            replace(BASE, chunks=2),
+            replace(BASE, pp=4, chunks=2, schedule="interleaved", dp=32, batch=32),
+            replace(BASE, zero=0, recompute="none", micro_batch=8),
+            replace(BASE, tp=64),
+            replace(BASE, dtype="fp4"),
+            replace(BASE, ep=2),
+        )
+    ]
+    assert reasons == [
+        "batch_not_divisible", "pp_exceeds_layers", "chunks_need_interleaving",
+        "micro_batches_not_multiple_of_pp", "memory_exceeds_hbm", "tp_does_not_divide_heads",
+        "dtype_unsupported", "ep_does_not_divide_experts",
+    ]  # fmt: skip
+
+
+def test_more_failures_make_a_run_longer():
+    rows = [one(gpu_mtbf_h=hours) for hours in (1e2, 1e4, 1e6)]
+    assert rows[0]["run_s"] > rows[1]["run_s"] > rows[2]["run_s"]
+    assert all(0.0 < row["goodput_share"] < 1.0 for row in rows)
+
+
+def test_facts_count_gpus():
+    batch = pa.RecordBatch.from_pylist(
+        [vars(replace(BASE, tp=4, pp=2, cp=2))], schema=schema_of(TrainingPoint)
+    )
+    [facts] = SIMULATOR.describe(batch).to_pylist()
+    assert facts["gpus"] == 4 * 2 * 2 * 8
+    assert facts["batch_tokens"] == 64 * 4096
+    assert default_of(TrainingPoint.__dataclass_fields__["zero"]) == 1
+    assert np.isfinite(facts["micro_batches"])

@@ -1,0 +1,80 @@
+"""What ranks of a stage say to each other, in bytes worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulators.catalog.model import load_model
+from simulators.workload.llm.parallelism import Parallelism, Stage
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.transformer import collectives, logits_collectives
+from simulators.workload.operators import Collective
+
+MODEL = replace(load_model("mixtral_8x7b"), hidden=1_000, vocab=5_000, experts=8, top_k=2)
+INNER = Stage(dense_layers=1, expert_layers=3, has_embedding=False, has_head=False)
+
+
+def messages(cut: Parallelism, part: Stage = INNER, dtype: str = "fp16") -> dict[str, Collective]:
+    """Return the messages of 80 tokens by name."""
+    return {one.name: one for one in collectives(Shard(MODEL, cut, part, dtype), 80.0)}
+
+
+# A group of two ranks has 80 tokens, so a rank 40, of 1,000 numbers each. Experts are dealt to four
+# parts; of a token's two experts each is in a given part with 1/4, so the token goes to
+# 4 * (1 - (3/4)^2) = 1.75 parts, and there to both ranks that share an expert's width:
+# 40 * 1,000 * 1.75 * 2 = 140,000 numbers. Of one part all eight ranks share every expert.
+@pytest.mark.parametrize(
+    ("ep", "dtype", "numbers", "narrow"),
+    [(4, "fp16", 140_000, 2), (4, "fp8", 140_000, 1), (1, "fp16", 320_000, 2)],
+)
+def test_tokens_go_to_the_ranks_of_their_experts_and_back(
+    ep: int, dtype: str, numbers: int, narrow: int
+) -> None:
+    sent = messages(Parallelism(tp=2, attention_dp=4, ep=ep), dtype=dtype)
+    dispatch, combine = sent["experts_dispatch"], sent["experts_combine"]
+    assert {dispatch.kind, combine.kind} == {"all_to_all"}
+    assert dispatch.size_bytes == numbers * narrow
+    assert combine.size_bytes == numbers * 2
+    assert (dispatch.ranks, dispatch.repeat) == (combine.ranks, combine.repeat) == (8, 3)
+
+
+def test_experts_of_two_groups_are_exchanged_and_of_one_are_not() -> None:
+    assert "experts_dispatch" in messages(Parallelism(attention_dp=2))
+    assert "experts_dispatch" not in messages(Parallelism(tp=8, ep=8))
+    dense = replace(INNER, expert_layers=0)
+    assert messages(Parallelism(attention_dp=2), dense) == {}
+
+
+@pytest.mark.parametrize(
+    ("attention_dp", "embedding", "sums"),
+    [
+        (1, False, 2 * 4),  # after attention and feed-forward of four layers
+        (1, True, 2 * 4 + 1),
+        (2, False, 2 * 4 - 3),  # what comes back from experts is summed already
+    ],
+)
+def test_tensor_ranks_sum_after_every_product_that_is_cut(
+    attention_dp: int, embedding: bool, sums: int
+) -> None:
+    part = replace(INNER, has_embedding=embedding)
+    total = messages(Parallelism(tp=2, attention_dp=attention_dp), part)["tensor_parallel_sum"]
+    assert (total.kind, total.ranks, total.repeat) == ("all_reduce", 2, sums)
+    assert total.size_bytes == 80 * 1_000 * 2
+
+
+def test_each_tensor_rank_hands_its_slice_to_the_next_stage() -> None:
+    sent = messages(Parallelism(tp=4, pp=2))["next_stage"]
+    assert (sent.kind, sent.ranks, sent.size_bytes) == ("send_recv", 2, 80 * 1_000 * 2 / 4)
+    assert "next_stage" not in messages(Parallelism(tp=4, pp=2), replace(INNER, has_head=True))
+    assert "next_stage" not in messages(Parallelism(tp=4))
+
+
+def test_logits_are_gathered_where_the_head_is_cut() -> None:
+    last = replace(INNER, has_head=True)
+    [logits] = logits_collectives(Shard(MODEL, Parallelism(tp=4), last, "fp16"), 6.0)
+    assert (logits.kind, logits.ranks) == ("all_gather", 4)
+    assert logits.size_bytes == 6 * 5_000 * 2
+    assert logits_collectives(Shard(MODEL, Parallelism(), last, "fp16"), 6.0) == ()
+    assert logits_collectives(Shard(MODEL, Parallelism(tp=4), INNER, "fp16"), 6.0) == ()
