@@ -9,6 +9,7 @@ the answer is known (`borrowing.py`). A user's own calibrations stand before tho
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class Lender:
     board: str
     relation: str  # one of RELATIONS
     newer: int = 0  # by so many generations than the GPU
+    unlike: float = 0.0  # |log| of memory bandwidth and 16-bit rate over the GPU's, together
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ def find(
 def lenders(kind: str, gpu: str, architecture: str, *, own: bool = True) -> tuple[Lender, ...]:
     """Return the boards whose numbers a GPU may take, the nearest first.
 
-    Of boards that are equally near the newer lends: its library is younger too.
+    Of boards that are equally near the newer lends (its library is younger too), else the one
+    whose data sheet is most alike.
     """
     return _lenders(kind, gpu, architecture, own, places(), stamp())
 
@@ -165,14 +168,29 @@ def _lenders(
             continue
         theirs = _architecture_of(board, files)
         if _reaches(row.lends, architecture, theirs):
-            found.append(Lender(board, *relation_of(architecture, theirs)))
+            unlike = _unlikeness(gpu, board)
+            found.append(Lender(board, *relation_of(architecture, theirs), unlike))
     return tuple(sorted(found, key=_distance))
 
 
-def _distance(lender: Lender) -> tuple[int, int, int, str]:
-    """Return what lenders are sorted by: relation, generations apart, the newer first, name."""
+def _distance(lender: Lender) -> tuple[int, int, int, float, str]:
+    """Return what lenders are sorted by: relation, generations, the newer first, rates, name."""
     apart = abs(lender.newer) if lender.newer else len(succession())
-    return RELATIONS.index(lender.relation), apart, -lender.newer, lender.board
+    return RELATIONS.index(lender.relation), apart, -lender.newer, lender.unlike, lender.board
+
+
+def _unlikeness(gpu: str, board: str) -> float:
+    """Return how far two data sheets are apart; nothing where one has no name to be found by."""
+    try:
+        here, there = load_gpu(gpu), load_gpu(board)
+    except UserError:
+        return 0.0
+    rates = zip(_rates(here), _rates(there), strict=True)
+    return sum(abs(math.log(theirs / ours)) for ours, theirs in rates)
+
+
+def _rates(gpu: Gpu) -> tuple[float, float]:
+    return gpu.hbm_bytes_per_s, gpu.peak_flops.get("bf16", gpu.peak("fp32"))
 
 
 def _reaches(lends: str, architecture: str, lender: str) -> bool:

@@ -51,6 +51,7 @@ def test_own_measurements_come_first_and_never_enter_an_answer_without_them() ->
     assert near("fused", "h200_sxm", own=False)[0] == ("h100_sxm", "architecture")
     assert "h200_sxm" not in dict(near("fused", "h200_sxm", own=False))
     assert near("fused", "l40s")[0] == ("rtx_pro_6000", "generation")
+    assert near("fused", "mi300x")[0] == ("h200_sxm", "any")  # 5.3 TB/s and 1,307 TFLOP/s
     assert set(dict(near("fused", "mi300x")).values()) == {"any"}
 
 
