@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.tables.rows import Bools, Floats
 from simulators.core.calibration import fitted_tables, sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UserError
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def absent(name: str, note: str = "no rows", unit: str = "") -> Check:
@@ -140,6 +137,20 @@ def spread(errors: Floats) -> str:
     return f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
 
 
+def mean_error(
+    name: str, errors: Floats | Sequence[float], limit: float | None = None, note: str = ""
+) -> Check:
+    """Return the mean of relative errors of rows, in percent to two decimals.
+
+    >>> mean_error("mean", [0.05, -0.15]).value
+    10.0
+    """
+    if not len(errors):
+        return absent(name, unit="%")
+    value = round(100.0 * float(np.mean(np.abs(errors))), 2)
+    return at_most(name, value, limit, len(errors), note)
+
+
 def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
     """Return the mean error in percent, given ours over theirs, not a number where ours is absent.
 
@@ -175,8 +186,7 @@ def compared(
         f"RMSE {rmse_ms:.3g} ms, tau {kendall_tau(predicted, measured):.2f}, "
         f"worst {100 * ratio[worst]:+.0f} % ({groups[worst]})"
     )
-    value = round(100.0 * float(np.mean(np.abs(ratio))), 2)
-    return at_most(name, value, limit, len(groups), note)
+    return mean_error(name, ratio, limit, note)
 
 
 def kendall_tau(a: Floats, b: Floats) -> float:

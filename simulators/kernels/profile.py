@@ -63,6 +63,7 @@ class TensorRates(ProductRates):
 
     kind: str
     measured_on: str
+    framework: str = ""  # whose kernel it is
     prologue_rate: float = TENSOR_PROLOGUE_RATE
     k_step: float = TENSOR_K_STEP
     band: Band | None = None

@@ -129,8 +129,9 @@ def logged_run(point: ServingPoint) -> Run:
     if point.fidelity != EVENT:
         raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
     check_point(point)
-    iterations = int(run_of(point).state.pool[:, at.ITERATIONS].sum())
-    return run_of(point, log_rows=iterations)
+    state = run_of(point).state
+    batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
+    return run_of(point, log_rows=batches)
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

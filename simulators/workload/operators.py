@@ -40,6 +40,7 @@ class GroupedGemm:
     top_k: float
     dtype: str = "fp16"
     weight_dtype: str = ""  # of the stored weights, if narrower
+    ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
     repeat: float = 1
 
 

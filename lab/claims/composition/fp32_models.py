@@ -20,10 +20,9 @@ from lab.claims.composition._fp32_models import (
     Judged,
     error_line,
     evidence_of,
-    mean_line,
     peer_errors,
 )
-from lab.claims.lines import at_most
+from lab.claims.lines import at_most, mean_error
 from lab.fits.graphs import ROWS, Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
@@ -139,11 +138,11 @@ def _effects(evidence: Evidence) -> Iterator[Check]:
             errors.setdefault(where, []).append(_error(row, framework))
         note = ", ".join(f"{name} {100 * np.mean(e):.1f}" for name, e in sorted(errors.items()))
         together = [error for group in errors.values() for error in group]
-        yield mean_line(f"composition/graphs {what}", together, note=note)
+        yield mean_error(f"composition/graphs {what}", together, note=note)
     fused = [case for case in evidence.cases if case.is_fused]
     plain = [Fitted(c, replace(c, is_fused=False).price(evidence.reference)) for c in fused]
     apart = [_error(row, evidence.framework(row.case)) for row in plain]
-    yield mean_line("composition/graphs fused by a compiler, without fusion", apart)
+    yield mean_error("composition/graphs fused by a compiler, without fusion", apart)
 
 
 def _error(row: Fitted, framework: Framework) -> float:
@@ -158,7 +157,7 @@ def _parallel(evidence: Evidence) -> Iterator[Check]:
         note = ", ".join(
             [f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)] if cases else []
         )
-        yield mean_line(f"composition/graphs: {how}, four GPUs", errors, limit, note)
+        yield mean_error(f"composition/graphs: {how}, four GPUs", errors, limit, note)
 
 
 def _parallel_s(evidence: Evidence, case: Case) -> list[float]:

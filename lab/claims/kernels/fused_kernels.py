@@ -1,4 +1,4 @@
-"""How far attention and experts are from measured kernels whose shapes nothing was fitted to.
+"""How far attention is from measured kernels whose shapes nothing was fitted to.
 
 Tables that the calibrations were fitted to are judged by the half of their shapes that was held
 out; any other folder's tables are judged whole. Decode has a region apart: short keys, many
@@ -8,7 +8,6 @@ libraries switch between them. Intervals are judged together with those of `prom
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,15 @@ import numpy as np
 from lab.claims.kernels.judged import entry_errors, entry_for, entry_holds, own_entry
 from lab.claims.lines import absent, error_line, was_fitted, within
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
-from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, read_measured
+from lab.tables.kernels.fused_kernels import GPUS, TABLES, read_measured
 from lab.tables.kernels.prompt_chunks import read_chunks
 from lab.tables.rows import BANDED, Bools, Floats, Rows
 from simulators.core.contract import Check
 from simulators.evidence.lookup import CALIBRATIONS
 
-BAR = {"prefill": 12.0, "decode": 12.0, "mla_prefill": 20.0, "mla_decode": 20.0, "experts": 18.0}
+BAR = {"prefill": 12.0, "decode": 12.0, "mla_prefill": 20.0, "mla_decode": 20.0}
 CROWDED_BAR = 25.0
 TRANSFER_BAR = 15.0
-SKEWED_BAR = 25.0
 COVERAGE_BAR = (87.0, 94.0)
 FRAMEWORKS = ("vllm", "trtllm")
 """Whose transfer to another GPU is judged."""
@@ -40,7 +38,8 @@ SHORT_KEYS, MANY_REQUESTS, MANY_HEADS = 1024.0, 32.0, 12.0
 def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors of each kernel on each GPU, of one GPU by another's numbers, and coverage."""
     found: list[Check] = []
-    for kernel, table in TABLES.items():
+    for kernel in BAR:
+        table = TABLES[kernel]
         path = reference / MEASURED / f"{table}.parquet"
         if not path.is_file():
             found.append(absent(f"kernels: {MEASURED}/{table}", "skipped: no table"))
@@ -56,18 +55,15 @@ def checks(reference: Path, rows: str) -> list[Check]:
 def _kernel_checks(gpu: str, kernel: str, judged: list[Rows]) -> list[Check]:
     """Return one line per framework, and what stands apart."""
     found: list[Check] = []
-    for framework, skewed, narrow in product((*FRAMEWORKS, "sglang"), (False, True), (False, True)):
+    for framework in (*FRAMEWORKS, "sglang"):
         mine = [
             (part, entry_errors(part, entry))
             for part in judged
-            if (part.framework, bool(part.variant)) == (framework, skewed)
-            and (part.dtype in NARROW) == narrow
-            and (entry := own_entry(part)) is not None
+            if part.framework == framework and (entry := own_entry(part)) is not None
         ]
         if mine:
-            title = f"{gpu} {framework} {'skewed ' * skewed}{'narrow ' * narrow}{kernel}"
-            limit = None if gpu in PRINTED else SKEWED_BAR if skewed else BAR[kernel]
-            found += _lines(title, mine, limit)
+            limit = None if gpu in PRINTED else BAR[kernel]
+            found += _lines(f"{gpu} {framework} {kernel}", mine, limit)
     if gpu == "h200_sxm" and kernel == "decode":
         found += _transfer(judged)
     return found
@@ -103,13 +99,13 @@ def _transfer(judged: list[Rows]) -> list[Check]:
 def _coverage(reference: Path) -> list[Check]:
     """Return how many rows the 90 % intervals hold that neither fit nor interval has seen."""
     found = []
-    for kernel in (*TABLES, "mixed"):
+    for kernel in (*BAR, "mixed"):
         inside = [
             entry_holds(unseen, entry)
             for gpu in GPUS
             for part in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
-            if not part.variant and (entry := own_entry(part)) is not None
-            if len(unseen := part.where(part.bucket >= BANDED))
+            if (entry := own_entry(part)) is not None
+            and len(unseen := part.where(part.bucket >= BANDED))
         ]
         note = "rows neither fit nor interval has seen"
         found += within(f"{kernel} coverage", inside, COVERAGE_BAR, note)

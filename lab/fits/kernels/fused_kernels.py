@@ -20,7 +20,15 @@ from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels import fused_kernels as measured
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
-from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, products_of, read_measured
+from lab.tables.kernels.fused_kernels import (
+    GPUS,
+    MORE,
+    NARROW,
+    TABLES,
+    models_of,
+    products_of,
+    read_measured,
+)
 from lab.tables.kernels.prompt_chunks import (
     CHUNK_GPUS,
     CHUNKS,
@@ -30,8 +38,9 @@ from lab.tables.kernels.prompt_chunks import (
     POINTS,
     read_chunks,
 )
-from lab.tables.rows import Bools, Floats, Rows, joined, mape
+from lab.tables.rows import Bools, Floats, Groups, Rows, joined, mape
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.intervals import Band, band_of, stretched
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds, formula_seconds
@@ -59,7 +68,7 @@ RIDGE = 0.1
 REACH = 4.0
 """No number leaves where it started by more than a factor of 55."""
 
-MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}}
+MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 128.0}}
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
@@ -69,11 +78,22 @@ MUCH_LESS = 0.9
 KNOTTED_TREES = 24
 """Trees that only serve head sizes a table of knots lacks."""
 
-NARROW_TREES = 36
-"""Enough for experts in narrow formats, whose layers are few or look alike."""
+EXPERT_TREES, EXPERT_ALPHA = 32, 0.9
+"""More trees, or leaving them more of the slope, foretell models that were left out no better."""
+
+TUNED_TREES = {"sglang.experts.bf16": 64, "frontier.experts.bf16": 64}
+"""SGLang ships tuned tiles for some layers only, which are two and three times as fast; Frontier's
+layers were launched by a host."""
 
 NARROW_SHIPPED = {
-    "h100_sxm": (("trtllm", "fp8_block"), ("trtllm", "w4a16"), ("vllm", "w4a16")),
+    **dict.fromkeys(
+        ("h100_sxm", "h200_sxm"),
+        (
+            ("trtllm", "fp8_block"), ("sglang", "fp8_block"), ("trtllm", "mxfp4"),
+            ("vllm", "mxfp4"), ("sglang", "mxfp4"), ("sglang", "w4a16"),
+        ),
+    ),
+    "a100_sxm": (("sglang", "w4a16"),),
     "b200_sxm": (
         ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
         ("flashinfer", "fp8_block"),
@@ -86,8 +106,8 @@ LIBRARY = {("b200_sxm", "vllm", "experts", "fp8_block"): "flashinfer"}
 """Kernels of a library, timed through a framework that others than itself are run by: vLLM's public
 recipes switch them off, SGLang's ask for them."""
 
-EXPERT_TREES = {"sglang.experts.bf16": 96}
-"""SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
+LEFT_OUT_ROWS, FEWEST_MODELS = 2000, 2
+"""Rows of a kernel that are foretold group by group, drawn at random, and how few groups do."""
 
 WRITTEN = (1e-3, 3)
 """How finely files hold trees: leaves in tenths of a percent, thresholds in three digits."""
@@ -116,7 +136,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of a kernel that are fitted to, those of one name together."""
     found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
-    shipped = [rows for rows in found if rows.framework in SHIPPED] or found
+    shipped = [r for r in found if r.framework in SHIPPED or kernel == "experts"] or found
     narrow = NARROW_SHIPPED.get(gpu, ())  # the others are borrowed, as on H200
     shipped = [r for r in shipped if r.dtype not in NARROW or (r.framework, r.dtype) in narrow]
     shipped += read_chunks(reference, gpu, kernel)
@@ -138,24 +158,59 @@ def _tables(gpu: str, kernels: set[str]) -> list[str]:
         (MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (POINTS, POINT_GPUS), (FRONTIER, FRONTIER_GPUS),
     ]  # fmt: skip
     return [
-        *(f"{measured.FOLDER}/{name}.parquet" for k, name in TABLES.items() if k in kernels),
+        *(
+            f"{measured.FOLDER}/{name}.parquet"
+            for kernel, first in TABLES.items()
+            for name in (first, *MORE.get(kernel, ()))
+            if kernel in kernels
+        ),
         *(table for table, gpus in others if gpu in gpus),
     ]
 
 
 def fit_kernel(rows: Rows) -> Fitted:
-    """Return the entry of one kernel, fitted to half of its shapes."""
+    """Return the entry of one kernel, fitted to half of its shapes.
+
+    The interval of experts is that of models that were left out: most will be met unmeasured.
+    """
     seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
-    entry = plain_entry(rows, _fit_form(seen.thinned(FORM_ROWS), gpu))
-    entry = _fit_rest(seen, gpu, entry)
-    return judged(entry, [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+    fitted = judged(_fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+    if rows.kernel != "experts" or np.unique(models_of(seen)).size < FEWEST_MODELS:
+        return fitted
+    parts = left_out(seen.drawn(LEFT_OUT_ROWS), models_of)
+    band = band_of_groups([(predicted_s(aside, gpu, e), aside.seconds) for aside, e in parts])
+    return replace(fitted, entry=replace(fitted.entry, band=band))
+
+
+def band_of_groups(groups: Sequence[tuple[Floats, Floats]]) -> Band:
+    """Return the band of a group nobody measured, from predicted and measured seconds of others.
+
+    Rows of a group err alike, so the next group falls outside the range of `n` more often than one
+    row in ten: it is stretched by `1 + 1 / n`.
+    """
+    predicted, measured_s = (np.concatenate(column) for column in zip(*groups, strict=True))
+    return stretched(band_of(predicted, measured_s), 1.0 + 1.0 / len(groups))
+
+
+def left_out(rows: Rows, group: Callable[[Rows], Groups]) -> Iterator[tuple[Rows, Entry]]:
+    """Yield the rows of each group, and the entry of a fit to all others."""
+    groups, gpu = group(rows), load_gpu(rows.gpu)
+    for one in np.unique(groups):
+        aside = groups == one
+        yield rows.where(aside), _fit(rows.where(~aside), gpu)
+
+
+def _fit(seen: Rows, gpu: Gpu) -> Entry:
+    """Return the entry of one kernel, fitted to all of these rows."""
+    plain = plain_entry(seen, _fit_form(seen.thinned(FORM_ROWS), gpu))
+    return _fit_rest(seen, gpu, plain)
 
 
 def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
     """Return the entry with trees and, where they foretell rows set aside better, with knots."""
     if len(seen) < FEWEST_TREE_ROWS:
         return plain
-    trees = EXPERT_TREES.get(seen.name, NARROW_TREES if seen.dtype in NARROW else TREES)
+    trees = TUNED_TREES.get(seen.name, EXPERT_TREES if seen.kernel == "experts" else TREES)
     bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
     if not seen.kernel.endswith("decode"):
         return bent
@@ -198,24 +253,9 @@ def _with_knots(rows: Rows, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
 
 
 def _fit_trees(rows: Rows, gpu: Gpu, plain: Entry, trees: int) -> Correction:
-    thinned = rows.thinned(TREE_ROWS)
-    features, seconds, target = _stacked(thinned, gpu, plain)
-    weights = np.resize(_weights(thinned), seconds.size)  # of both products of experts
-    return fit_bend(
-        features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH, weights=weights
-    )
-
-
-def _weights(rows: Rows) -> Floats:
-    """Return what rows count: SGLang's experts less, the more GPUs they are dealt over.
-
-    Its kernel walks over the rows of others' experts too, which the form has no word for, and its
-    table holds as many rows of 128 GPUs as of one.
-    """
-    if rows.framework != "sglang" or rows.kernel != "experts":
-        return np.ones(len(rows))
-    weights = rows.sizes["moe_ep_size"] ** -0.5
-    return np.asarray(weights / weights.mean(), np.float64)
+    features, seconds, target = _stacked(rows.thinned(TREE_ROWS), gpu, plain)
+    alpha = EXPERT_ALPHA if rows.kernel == "experts" else ALPHA
+    return fit_bend(features, seconds, target, alpha=alpha, trees=trees, depth=DEPTH)
 
 
 def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
@@ -227,10 +267,7 @@ def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
 
 
 def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
-    return [
-        fitted_expert_seconds(p.sizes, p.experts, p.top_k, rows.dtype, gpu, entry)
-        for p in products_of(rows)
-    ]
+    return [fitted_expert_seconds(sizes, rows.dtype, gpu, entry) for sizes in products_of(rows)]
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
@@ -256,14 +293,13 @@ def _fit_numbers(rows: Rows, gpu: Gpu, form: Mapping[str, float]) -> dict[str, f
         low=start - REACH,
         high=high,
         ridge=RIDGE,
-        weights=_weights(rows),
     )
 
 
 def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
     """Return the uncorrected seconds as a function of the form's numbers."""
     if rows.kernel == "experts":
-        products = [product.sizes for product in products_of(rows)]
+        products = products_of(rows)
         return lambda numbers: np.asarray(
             sum(expert_seconds(sizes, rows.dtype, gpu, numbers) for sizes in products)
         )
@@ -279,7 +315,5 @@ def _stacked(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floats
         return looked_at(rows.operator, seconds.shape), seconds, rows.seconds
     each = _products_s(rows, gpu, plain)
     miss = rows.seconds / (each[0] + each[1])
-    features = np.concatenate(
-        [expert_features(p.sizes, p.experts, p.top_k) for p in products_of(rows)], axis=1
-    )
+    features = np.concatenate([expert_features(sizes) for sizes in products_of(rows)], axis=1)
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])

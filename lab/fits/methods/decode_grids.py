@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.core.jit import Floats
 from simulators.kernels.interpolation_grid import GridTable, nominal, rising, sliced
 from simulators.workload.operators import Attention
-
-Floats = NDArray[np.float64]
 
 ON_KNOT = 0.1
 """Rows within a tenth of an octave of a knot speak for it."""

@@ -24,16 +24,19 @@ either's:
     padded  = as above + tile KVd + tile step Rd
     t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
 
-Experts, for one grouped product of `rows` over `awake` experts:
+Experts, for one grouped product of `rows` over `awake` of a GPU's `experts`; `routed` are the rows
+of all GPUs the experts are dealt over, which kernels sort, skip and add up:
 
     compute = 2 n k (rows + pad awake) / (compute peak)
     weights = awake n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
-    t       = start + (compute^4 + weights^4)^(1/4) + moved
+    shared  = 2 routed n / (passing b) + awake awake_clocks / clock + experts expert_clocks / clock
+    t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,7 +47,21 @@ from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES, precision
 
 Numbers = Mapping[str, float]
-ExpertSizes = tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n, k
+
+
+@dataclass(frozen=True)
+class ExpertSizes:
+    """One product over the experts of a GPU, as columns."""
+
+    tokens: Floats  # that choose among the experts of all GPUs
+    routed: Floats  # rows of all GPUs: so many experts were chosen in all
+    rows: Floats  # of this GPU's experts
+    awake: Floats  # experts with a row at least
+    experts: Floats  # of this GPU, awake or not
+    chosen: Floats  # of them, by a token
+    n: Floats
+    k: Floats
+
 
 PREFILL = {
     "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.7, "tile": 64.0, "step": 32.0,
@@ -59,8 +76,8 @@ DECODE = {"start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "bloc
 """Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
 
 EXPERTS = {
-    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3,
-    "pad": 32.0, "awake_clocks": 50.0,
+    "start_s": 1e-5, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3, "passing": 0.3,
+    "pad": 32.0, "step_s": 2e-9, "awake_clocks": 50.0, "expert_clocks": 20.0,
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
@@ -68,6 +85,9 @@ FORMS = {
     "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,), "experts": (EXPERTS,),
 }  # fmt: skip
 """The forms a kernel may have; the one that fits better is kept."""
+
+STORED_AS = {"mxfp4": "w4a16"}
+"""Formats of experts that are precisions by another name: what a number takes is the same."""
 
 PARTS = ("compute", "bandwidth", "traffic")
 """Numbers that are parts of a data sheet's rate: at most one."""
@@ -120,16 +140,18 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
 
 
 def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -> Floats:
-    """Return the uncorrected seconds of one grouped product: rows, awake experts, n, k."""
-    rows, awake, n, k = sizes
-    how = precision(dtype)
+    """Return the uncorrected seconds of one grouped product."""
+    rows, awake, n, k = sizes.rows, sizes.awake, sizes.n, sizes.k
+    how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
     compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / peak
     weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
-    awake_s = awake * numbers["awake_clocks"] / gpu.clock_hz
-    return numbers["start_s"] + four_norm(compute_s, weights_s) + moved_s + awake_s
+    passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
+    clocks = awake * numbers["awake_clocks"] + sizes.experts * numbers["expert_clocks"]
+    busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
+    return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
@@ -192,15 +214,15 @@ def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:
     return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
 
 
-def expert_features(sizes: ExpertSizes, experts: float | Floats, top_k: float | Floats) -> Floats:
+def expert_features(sizes: ExpertSizes) -> Floats:
     """Return what trees look at, one row per feature; none falls when there are more tokens.
 
     Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
-    ways.
+    ways. They take small tiles where there are fewer tokens than experts.
     """
-    rows, awake, n, k, all_experts, chosen = np.broadcast_arrays(*sizes, experts, top_k)
+    tokens, routed, rows, awake, experts, chosen, n, k = np.broadcast_arrays(*vars(sizes).values())
     columns = (
-        rows, awake, n, k, n * k, rows * n, rows * k, all_experts, rows / awake, chosen,
-        -n, -k, -all_experts, -chosen,
+        rows, awake, n, k, n * k, rows * n, rows * k, experts, rows / awake, chosen,
+        tokens / experts, routed, routed * n, -n, -k, -experts, -chosen,
     )  # fmt: skip
     return np.stack([column.reshape(-1) for column in columns])
