@@ -54,6 +54,54 @@ MUTATED: dict[str, tuple[str, ...]] = {
 }
 """Files of the core, and the tests that ought to notice when they are wrong: few, and small."""
 
+EQUAL = {
+    "launch_s=0.0,: 0.0 -> 1.0": "is replaced once the rest is known",
+    "times = [0.0]: 0.0 -> 1.0": "the only stage is the slowest",
+    "if replica.cut.pp > 1:: replica.cut.pp > 1 -> replica.cut.pp >= 1": "the same",
+    "if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:: "
+    "done > request[who, at.PROMPT] -> done >= request[who, at.PROMPT]": "adds nothing",
+    "count, last, size = 0, -1, chunk: -1 -> 1": "dimensions of one rank are skipped",
+    "tail = np.full(lines, -1, np.int64): -1 -> 1": "is written before it is read",
+    "tail = np.full(lines, -1, np.int64): 1 -> 2": "is written before it is read",
+    "head = np.full(lines, -1, np.int64): 1 -> 2": "any negative number is nobody",
+    "follower = np.full(chunks, -1, np.int64): 1 -> 2": "any negative number is nobody",
+    "room = min(chunks, lines * servers): min(chunks, lines * servers) -> "
+    "max(chunks, lines * servers)": "more room than is needed",
+    "busy, sequence, now, left = 0, 0, 0, chunks: 0 -> 1": "counts from 1; now is written first",
+    "elif head[line] < 0:: 0 -> 1": "chunk 0 never waits at the start",
+    "busy_until[i] == busy_until[first] and order[i] < order[first]: "
+    "order[i] < order[first] -> order[i] <= order[first]": "no two have one order",
+    "lanes = 1 + queue_of(half, queues, max(1, queues // 2) - 1) if half else queues: "
+    "1 -> 2": "of one queue any turn is the first",
+    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more room than needed",
+    "line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s): "
+    "0 -> 1": "the first two phases use the same half",
+    "busy, sequence = busy + 1, sequence + 1: 1 -> 2": "the same order",
+    "tries = 1: 1 -> 2": "the second finds nothing free",
+    "joined_line = -1: -1 -> 1": "whoever could start there has started",
+    "slot += offset: slot += offset -> slot -= offset": "other slots, as distinct",
+    "slot += log2(offset): slot += log2(offset) -> slot -= log2(offset)": "other slots",
+    "if len(values) <= _SMALL:: len(values) <= _SMALL -> len(values) < _SMALL": "another way",
+    "if size < 0:: size < 0 -> size <= 0": "an empty front, one way or the other",
+    "if (hi - lo) ** 2 <= 4 * _LEAF:: (hi - lo) ** 2 <= 4 * _LEAF -> "
+    "(hi - lo) ** 2 < 4 * _LEAF": "another way to the same front",
+    "if left_over == 2 and len(better) * len(worse) > _SWEEP:: len(better) * len(worse) -> "
+    "len(better) / len(worse)": "another way to the same front",
+    "if left_over == 2 and len(better) * len(worse) > _SWEEP:: "
+    "len(better) * len(worse) > _SWEEP -> len(better) * len(worse) >= _SWEEP": "another way",
+    "above, reached, high = ours > pivot, theirs >= pivot, theirs > pivot: "
+    "theirs > pivot -> theirs >= pivot": "compares more, in vain",
+    "order[position], order[position // 2] = order[position // 2], m: 2 -> 3": "another order",
+    "slot: int = world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == "
+    "at.NONE): world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == at.NONE) "
+    "-> world.first_slot[world.phases.axis[p]] - 2 * int(world.phases.mirror[p] == "
+    "at.NONE)": "other slots, as distinct",
+    "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
+    "turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]: "
+    "0 -> 1": "another rank of the leaf stands for its uplinks",
+}
+"""Mutants, by the line they are in, that compute the same as what they are of, and why."""
+
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -72,12 +120,19 @@ class Mutant:
     line: int
     was: str
     now: str
+    text: str  # the line
     source: str  # of the whole file, changed
+
+    @property
+    def change(self) -> str:
+        """What is in the place of what."""
+        return f"{self.was} -> {self.now}"
 
 
 def mutants_of(file: str) -> list[Mutant]:
     """Return every mutant of a file; types, defaults and docstrings are left alone."""
     source = (ROOT / file).read_text(encoding="utf-8")
+    lines = source.splitlines()
     found = dict[str, Mutant]()  # by changed source: what stands in nested functions is seen twice
     for node, other in _changes(ast.parse(source)):
         was = ast.get_source_segment(source, node)
@@ -87,7 +142,8 @@ def mutants_of(file: str) -> list[Mutant]:
         now = ast.unparse(other)
         put = f"({now})" if isinstance(other, ast.expr) else now
         changed = f"{source[:start]}{put}{source[end:]}"
-        found[changed] = Mutant(file, node.lineno, " ".join(was.split()), now, changed)
+        text = lines[node.lineno - 1].strip()
+        found[changed] = Mutant(file, node.lineno, " ".join(was.split()), now, text, changed)
     return list(found.values())
 
 
@@ -178,7 +234,7 @@ def main() -> int:
     if asked.list:
         print("\n".join(f"{len(mutants_of(file)):5} {file}" for file in files))
         return 0
-    made = alive = 0
+    made = alive = equal = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in filter(lambda name: (ROOT / name).exists(), COPIED):
@@ -194,10 +250,14 @@ def main() -> int:
             chosen = random.Random(asked.seed).sample(found, min(asked.most, len(found)))  # noqa: S311
             for mutant in sorted(chosen, key=lambda m: m.line):
                 made += 1
-                if survives(mutant, copy, MUTATED[file]):
+                if not survives(mutant, copy, MUTATED[file]):
+                    continue
+                if f"{mutant.text}: {mutant.change}" in EQUAL:
+                    equal += 1
+                else:
                     alive += 1
-                    print(f"alive: {file}:{mutant.line}: {mutant.was} -> {mutant.now}", flush=True)
-    print(f"{alive} of {made} mutants alive")
+                    print(f"alive: {file}:{mutant.line}: {mutant.change}", flush=True)
+    print(f"{alive} of {made} mutants alive, and {equal} equal to what they are of")
     return 1 if alive > 0.05 * made else 0
 
 

@@ -35,7 +35,13 @@ from simulators.composition.evidence_shares import (
     shares,
     summed,
 )
-from simulators.composition.intervals import HalfWidths, half_widths_of
+from simulators.composition.intervals import (
+    HalfWidths,
+    half_widths_of,
+    interval_s,
+    unexplained_share,
+)
+from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
 from simulators.core.levels import Shares
@@ -185,6 +191,20 @@ def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares
     """
     passes = [(count, pipeline_iterations(replica, step)) for count, step in steps]
     return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
+
+
+def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
+    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    stages = pipeline_iterations(replica, step)
+    latency_s = np.sum([stage.latency_s for stage in stages])
+    half_widths = half_widths_summed(stage.half_widths for stage in stages)
+    share = unexplained_share(replica.runtime, replica.gpu)
+    lo_s, hi_s = interval_s(latency_s, half_widths, share)
+    return float(lo_s / latency_s), float(hi_s / latency_s)
 
 
 def part_iteration(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,6 +25,9 @@ CALIBRATIONS = PACKAGE / "kernels" / "calibration"
 RELATIVES = Path(__file__).with_name("relatives.toml")
 SUMMARY = "boards"
 """The file of fp32 calibrations that sums up all boards a calibration was shipped for."""
+
+POWER = "power"
+"""The kind of calibration that is of watts; all others are of times."""
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
@@ -185,6 +188,21 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for file in calibrations(kind).get(b, ())
     )
     return tuple(dict.fromkeys((RELATIVES, *found)))
+
+
+def unmeasured(gpus: Iterable[str]) -> list[str]:
+    """Return the GPUs of which no kernel was timed; a varied one is what it was measured as."""
+    known = {board for kind in kinds() if kind != POWER for board in calibrations(kind)}
+    found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
+    return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]
+
+
+def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
+    """Return what is to be said of results on some GPUs: of which of them nothing was measured."""
+    names = unmeasured(gpus)
+    these = "this GPU" if len(names) == 1 else "these GPUs"
+    said = f"{', '.join(names)}: no kernel of {these} was measured; times are by data sheets and "
+    return (f"{said}by kernels of other GPUs.",) if names else ()
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:

@@ -75,6 +75,7 @@ def question_of(flags: Flags) -> Question:
         ),
         details=("dtype", "max_batch", "chunk_size"),
         alternatives=("gpu", "tp", "pp", "replicas", "dtype"),
+        device="gpu",
         described=_described,
         costs=_costs,
         too_large=(

@@ -10,11 +10,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulators.collectives.closed.phase_model import flow_shop_ns
 from simulators.collectives.closed.phases import request
-from simulators.collectives.events.run import Report, simulate, uncontended_ns
+from simulators.collectives.events.links import DOWN, LEAF_DOWN, LEAF_UP, UP
+from simulators.collectives.events.loop import run
+from simulators.collectives.events.run import Report, simulate, uncontended_ns, world_of
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.topologies.plan import plan_of
-from simulators.core.jit import Ints
+from simulators.core.jit import Floats, Ints
 
 AR, AG, RS, A2A = "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 MEMORY = 2e9
@@ -40,6 +43,15 @@ def alone_ns(network: str, algorithm: str, collective: str, size: int, **setting
     """Return the time without contention."""
     plan, asked = plan_of(network, algorithm, 1e9, 100e-9), asking(collective, size, **settings)
     return int(uncontended_ns([plan], asked[None], np.array([MEMORY]))[0])
+
+
+def links_ns(network: str, algorithm: str, collective: str) -> Floats:
+    """Return how long each link of each rank is in use, for 1,000 bytes."""
+    plan = plan_of(network, algorithm, 1e9, 100e-9)
+    asked = asking(collective, 1_000)
+    world = world_of(plan, asked, MEMORY, every_rank=True, mode=IN_TURN, slack=1)
+    run(world, 1_000)
+    return world.busy_ns.reshape(plan.ranks, -1)
 
 
 # Four ranks with links between all of them; what is cut is cut into 1,000 bytes.
@@ -121,6 +133,20 @@ def test_the_second_half_of_a_direct_exchange_waits_for_the_whole_first(every_ra
     assert report.finish_ns == 4_720 + 3_200 + 10
 
 
+@pytest.mark.parametrize("every_rank", [False, True])
+def test_every_dimension_has_links_of_its_own(every_rank: bool) -> None:
+    # Inside 2,000 bytes once each way, outside shares of 500 of them three times each way.
+    report = taken("full:2,full:4", "ring", AR, 4_000, every_rank=every_rank)
+    assert report.busy_ns == (4_000, 3_000, 0, 0)
+
+
+def test_partners_at_halving_exchange_both_ways_round_a_ring() -> None:
+    # Rank 0 sends 4,000 bytes to its neighbour, 2,000 to the second and 1,000 to the fourth, and
+    # passes on 1,000 of three others; of the neighbour's, all but the last go the other way.
+    report = taken("ring:8", "halving_doubling", RS, 8_000)
+    assert report.busy_ns[0] == 4_000 + 2_000 + 4 * 1_000
+
+
 @pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
 def test_a_rank_alone_has_nothing_to_say(collective: str) -> None:
     assert alone_ns("full:1,full:1", "ring", collective, 4_000) == 0
@@ -195,6 +221,18 @@ def test_four_chunks_wait_in_line_for_both_dimensions() -> None:
     assert report.finish_ns == wanted
 
 
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (3, 2), (5, 3)])
+def test_five_chunks_three_at_a_time_take_two_rounds(first: int, second: int) -> None:
+    phases = np.array([[0, 0, 0, 0], [1, 0, 0, 0]])
+    durations = np.array([first, second])
+    assert flow_shop_ns(5, phases, durations, 3, 1) == 2 * first + second
+
+
+def test_gathers_over_two_dimensions_take_both() -> None:
+    # 1,000 bytes three times outside, then the 4,000 of all four inside.
+    assert alone_ns("full:2,full:4", "ring", AG, 1_000) == 10 + 3 * STEP + 10 + 4_100 + 10
+
+
 def test_two_queues_of_a_dimension_are_served_side_by_side() -> None:
     # The second half of the queues gathers: as the first chunk is back it does so at once, at
     # 8,850, while the third scatters. The last scatters until 20,480, sums until 24,210, gathers.
@@ -211,6 +249,35 @@ def test_messages_share_the_uplinks_of_their_leaf(over: int, wanted: int) -> Non
     # rank 3 last, at 2,010, and finds its way free.
     report = taken(f"fat_tree:4:2:{over}", "direct", AG, 1_000)
     assert report.finish_ns == 10 + wanted + 4 * 100 + 10
+
+
+def test_who_sends_to_other_leaves_waits_at_his_own() -> None:
+    # To five others in three leaves, with half a link's rate out of each: the last comes to its
+    # leaf at 5,110, behind three of 2,000 ns each since 2,110, so to the spine at 10,210, when the
+    # one before has gone down. It is in its leaf at 12,310 and there at 13,410.
+    report = taken("fat_tree:6:2:4", "direct", "broadcast", 1_000)
+    assert report.finish_ns == 13_410 + 10
+    # All four out of the first leaf, and two into each other one.
+    busy_ns = links_ns("fat_tree:6:2:4", "direct", "broadcast")
+    assert busy_ns[:, LEAF_UP].tolist() == [8_000, 0, 0, 0, 0, 0]
+    assert busy_ns[:, LEAF_DOWN].tolist() == [0, 0, 4_000, 0, 4_000, 0]
+    assert busy_ns[:, UP].tolist() == [5_000, 0, 0, 0, 0, 0]
+    assert busy_ns[:, DOWN].tolist() == [0, 1_000, 1_000, 1_000, 1_000, 1_000]
+
+
+def test_fat_trees_of_an_outer_dimension_are_apart() -> None:
+    # As with one uplink above, then 4,000 bytes to the neighbour inside.
+    report = taken("full:2,fat_tree:4:2:2", "direct", AG, 1_000, every_rank=True)
+    assert report.finish_ns == 7_420 + 10 + 4_100 + 10
+
+
+def test_messages_of_a_tree_take_their_ways_round_a_ring() -> None:
+    # Root 7 above 3 above 1 and 5 above the others. Clockwise go, up and down, 0-1, 1-2-3, 3-4-5
+    # and so on, and, as neither way is shorter, 3-4-5-6-7 and 7-0-1-2-3; the rest anticlockwise.
+    assert links_ns("ring:8", "double_binary_tree", AR)[:, :2].T.tolist() == [
+        [2_000, 3_000, 2_000, 2_000, 3_000, 2_000, 1_000, 1_000],
+        [0, 1_000, 2_000, 1_000, 1_000, 2_000, 1_000, 0],
+    ]
 
 
 def test_flows_share_an_oversubscribed_leaf_equally() -> None:

@@ -16,6 +16,7 @@ from simulators.evidence.lookup import (
     find,
     kinds,
     lenders,
+    notes_on,
 )
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise
@@ -108,3 +109,11 @@ def test_a_users_own_calibration_of_any_kind_stands_before_those_shipped(
     monkeypatch.chdir(tmp_path)
     assert price(decode(), gpu).calibrated
     assert own.resolve() in {file.resolve() for file in files_behind(gpu)}
+
+
+def test_gpus_without_a_timed_kernel_are_named() -> None:
+    assert notes_on(["h100_sxm", "t4", "rtx_4090"]) == ()
+    (alone,) = notes_on(["h100_sxm", "mi300x", "mi300x"])
+    assert alone.startswith("mi300x: no kernel of this GPU was measured")
+    (both,) = notes_on(["l4", "gh200"])
+    assert both.startswith("l4, gh200: no kernel of these GPUs was measured")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent
-from lab.fits.pass_intervals import COVERED, configurations, shares
+from lab.fits.intervals.pass_intervals import COVERED, configurations, shares
 from simulators.core.contract import Check
 
 UNLIKELY = 0.025

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_least, at_most, within
-from lab.claims.serving._deployments import METRICS, TPOT, Predicted, predicted
+from lab.claims.predicted_deployments import METRICS, TPOT, Predicted, predicted
 from lab.fits.left_out import band_without
 from lab.tables.deployments import SILICON
 from lab.tables.rows import Bools

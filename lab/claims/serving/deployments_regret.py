@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, predicted
+from lab.claims.predicted_deployments import FEWEST, TPOT, TTFT, predicted
 from lab.tables.deployments import SILICON
 from lab.tables.rows import Bools
 from simulators.core.contract import Check

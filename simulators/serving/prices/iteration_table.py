@@ -15,12 +15,18 @@ pairs: three tables, of fewer, as many and more keys, tell what that costs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulators.composition.price import Iteration, launch_s, stage_iteration, time_shares
+from simulators.composition.price import (
+    Iteration,
+    launch_s,
+    pass_interval,
+    stage_iteration,
+    time_shares,
+)
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import Shares
@@ -46,6 +52,10 @@ EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
 """A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
 
 
+Ends = tuple[float, float]
+"""Of an interval, as shares of the value."""
+
+
 @dataclass(frozen=True)
 class IterationTable:
     """The iteration times of one replica, as the price kernel reads them."""
@@ -54,6 +64,13 @@ class IterationTable:
     table: Floats
     waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
     shares: Shares  # of the time of an everyday request, by what it rests on
+    reach: Mapping[str, Ends]  # intervals of everyday passes, by the latency they make
+
+
+def everyday_reach(replica: Replica) -> dict[str, Ends]:
+    """Return the 90 % intervals of passes, as shares of their time, by the latency they make."""
+    steps = zip(("ttft", "tpot"), EVERYDAY, strict=True)
+    return {metric: pass_interval(replica, step) for metric, (_, step) in steps}
 
 
 def octaves(steps: int, most: int) -> Floats:
@@ -116,6 +133,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         table=np.concatenate([part.ravel() for part in [*parts, mixed, of_all]]),
         waiting_w=everyday.waiting_w,
         shares=time_shares(replica, EVERYDAY).reshape(-1),
+        reach=everyday_reach(replica),
     )
 
 
