@@ -77,6 +77,8 @@ EQUAL = {
     "line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s): "
     "0 -> 1": "the first two phases use the same half",
     "busy, sequence = busy + 1, sequence + 1: 1 -> 2": "the same order",
+    "busy, sequence = busy + 1, sequence + 1: sequence + 1 -> sequence - 1": "chunks are alike",
+    "ahead += n * int(ahead < 0): 0 -> 1": "nobody is his own partner",
     "tries = 1: 1 -> 2": "the second finds nothing free",
     "joined_line = -1: -1 -> 1": "whoever could start there has started",
     "slot += offset: slot += offset -> slot -= offset": "other slots, as distinct",

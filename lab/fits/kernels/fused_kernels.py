@@ -143,11 +143,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of a kernel that are fitted to, those of one name together."""
-    found = [
-        replace(r, framework=LIBRARY.get((gpu, r.framework, kernel, r.dtype), r.framework))
-        for r in read_measured(reference, gpu, kernel)
-        if not r.variant
-    ]
+    found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
     shipped = [r for r in found if r.framework in SHIPPED or kernel == "experts"] or found
     narrow = NARROW_SHIPPED.get(gpu, ())  # the others are borrowed, as on H200
     shipped = [r for r in shipped if r.dtype not in NARROW or (r.framework, r.dtype) in narrow]
@@ -156,6 +152,12 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
         shipped += read_layers(reference, gpu)
     together = joined(shipped, lambda rows: rows.name)
     return [rows for rows in together if len(rows) >= FEWEST_ROWS]
+
+
+def by_library(rows: Rows) -> Rows:
+    """Return rows under the name of the library whose kernel was timed, where it is another's."""
+    place = rows.gpu, rows.framework, rows.kernel, rows.dtype
+    return replace(rows, framework=LIBRARY.get(place, rows.framework))
 
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:

@@ -24,6 +24,7 @@ from lab.tables.rows import (
     by_labels,
     first,
     group_of,
+    is_host_timed,
     metered,
     numbers,
     read_table,
@@ -67,14 +68,19 @@ LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 
 
 def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
-    """Return the rows of one GPU, by framework and precisions, each of its most used kernel."""
+    """Return the rows of one GPU, by framework and precisions, each of its most used kernel.
+
+    Left out are tables of attention that timed the host; experts are layers of several kernels.
+    """
     names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
-    least_rows = LEAST_EXPERT_ROWS if kernel == "experts" else LEAST_ROWS
+    is_layer = kernel == "experts"
+    least_rows = LEAST_EXPERT_ROWS if is_layer else LEAST_ROWS
     return [
         rows
         for name in names
         if (path := reference / FOLDER / f"{name}.parquet").is_file()
         for rows in measured_in(read_table(path, gpu=NAMED.get(gpu, gpu)), gpu, kernel, least_rows)
+        if is_layer or not is_host_timed(rows)
     ]
 
 

@@ -182,8 +182,16 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
         return None
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
-    dtypes = tuple(dict.fromkeys((f"{dtype}_{kv}", f"bf16_{kv}", "bf16_bf16")))
-    return entry_of(gpu, profile, kernel_of(attention), dtypes)
+    return entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+
+
+def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:
+    """Return the formats of arithmetic and cache, and those whose numbers stand in for them.
+
+    >>> stand_in_formats("fp8", "fp8")
+    ('fp8_fp8', 'bf16_fp8', 'bf16_bf16')
+    """
+    return tuple(dict.fromkeys((f"{dtype}_{kv_dtype}", f"bf16_{kv_dtype}", "bf16_bf16")))
 
 
 FAMILY = Family(

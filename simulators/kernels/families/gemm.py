@@ -85,11 +85,12 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
     kind = kind_of(gemm.dtype, gemm.weight_dtype)
     if (rates := profile.tensor.get(kind)) is None:
         return (("tensor", profile.gemm["tensor"]),) * 2
-    single = band_name(rates.kind), rates
-    batched = profile.tensor.get(batched_kind_of(kind))
+    single = band_name(kind), rates
+    batched_kind = batched_kind_of(kind)
+    batched = profile.tensor.get(batched_kind)
     if batched is None or not batched.kind.startswith(PLAIN_BATCH):
         return single, single
-    return single, (band_name(batched.kind), batched)
+    return single, (band_name(batched_kind), batched)
 
 
 def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:

@@ -109,22 +109,35 @@ def tensor_rates(
     """
     rates = {}
     for kind in MEASURED:
-        wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
         found = find(
             "tensor",
             gpu,
             architecture,
             functools.partial(_offered, (gpu, framework)),
+            family=kind,
             framework=framework,
-            precisions=tuple(dict.fromkeys((kind, wider, PLAIN))),
+            precisions=stand_in_kinds(kind),
             own=own,
         )
         if found is not None:
             band = found.widened(found.numbers.band or WIDEST)
             rates[kind] = replace(
-                found.numbers, band=band, calibrated=found.is_own, framework=found.framework
+                found.numbers,
+                band=band,
+                calibrated=found.is_of_this_board,
+                framework=found.framework,
             )
     return rates
+
+
+def stand_in_kinds(kind: str) -> tuple[str, ...]:
+    """Return a kind and those whose numbers stand in for it.
+
+    >>> stand_in_kinds("bmm_fp8")
+    ('bmm_fp8', 'fp8', 'bf16')
+    """
+    wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    return tuple(dict.fromkeys((kind, wider, PLAIN)))
 
 
 def _offered(asked: tuple[str, str], board: str, whose: str, kind: str) -> TensorRates | None:
