@@ -1,8 +1,8 @@
 """Fit attention and experts to loops timed on the GPU: `python -m lab.fits fused_kernels`.
 
-On half of all shapes: first the few numbers of the form, then the trees, then for decode the knots
-of the table, if they say more about shapes set aside within that half. Of the other half, one half
-again gives the 90 % interval and the rest judges it; errors are of both.
+On half of all shapes: first the few numbers of the form, then the trees. Of the other half, one
+half again gives the 90 % interval and the rest judges it; errors are of both. Decode has grids in
+the place of trees, and is judged by octaves (`decode_attention.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
-from lab.fits.methods.decode_grids import fit_knots
+from lab.fits.kernels.decode_attention import fit_decode
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
@@ -38,12 +38,12 @@ from lab.tables.kernels.prompt_chunks import (
     POINTS,
     read_chunks,
 )
-from lab.tables.rows import Bools, Floats, Groups, Rows, joined, mape
+from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.intervals import Band, band_of, stretched
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
-from simulators.kernels.families.attention import fitted_seconds, form_seconds, formula_seconds
+from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
     FORMS,
@@ -53,7 +53,6 @@ from simulators.kernels.families.fused import (
     expert_seconds,
     mixed_features,
 )
-from simulators.kernels.interpolation_grid import GridTable, sliced
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "fused"
@@ -74,9 +73,6 @@ taller one would make a short chunk pay for its whole prefix many times over."""
 
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
-
-KNOTTED_TREES = 24
-"""Trees that only serve head sizes a table of knots lacks."""
 
 EXPERT_TREES, EXPERT_ALPHA = 32, 0.9
 """More trees, or leaving them more of the slope, foretell models that were left out no better."""
@@ -112,16 +108,13 @@ LEFT_OUT_ROWS, FEWEST_MODELS = 2000, 2
 WRITTEN = (1e-3, 3)
 """How finely files hold trees: leaves in tenths of a percent, thresholds in three digits."""
 
-SET_ASIDE = 0.35
-"""Beyond this part of the split, fitted rows are set aside while a choice is made."""
-
 KERNELS = (*TABLES, "mixed")
 
 FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
 """A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
 
 SHIPPED = ("vllm", "trtllm", "flashinfer")
-"""Calibrations stay small: the third framework's kernels are fitted where these have no table."""
+"""Calibrations stay small: a third framework's prefill is fitted where these have no table."""
 
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -136,7 +129,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of a kernel that are fitted to, those of one name together."""
     found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
-    shipped = [r for r in found if r.framework in SHIPPED or kernel == "experts"] or found
+    shipped = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = NARROW_SHIPPED.get(gpu, ())  # the others are borrowed, as on H200
     shipped = [r for r in shipped if r.dtype not in NARROW or (r.framework, r.dtype) in narrow]
     shipped += read_chunks(reference, gpu, kernel)
@@ -173,6 +166,8 @@ def fit_kernel(rows: Rows) -> Fitted:
 
     The interval of experts is that of models that were left out: most will be met unmeasured.
     """
+    if rows.kernel.endswith("decode"):
+        return fit_decode(rows)
     seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
     fitted = judged(_fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
     if rows.kernel != "experts" or np.unique(models_of(seen)).size < FEWEST_MODELS:
@@ -207,49 +202,11 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
 
 
 def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
-    """Return the entry with trees and, where they foretell rows set aside better, with knots."""
+    """Return the entry with trees, if there are rows enough."""
     if len(seen) < FEWEST_TREE_ROWS:
         return plain
     trees = TUNED_TREES.get(seen.name, EXPERT_TREES if seen.kernel == "experts" else TREES)
-    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
-    if not seen.kernel.endswith("decode"):
-        return bent
-    aside = seen.bucket >= SET_ASIDE
-    first, rest = seen.where(~aside), seen.where(aside)
-    choices = [replace(plain, correction=_fit_trees(first, gpu, plain, TREES))]
-    choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]
-    errors = [mape(predicted_s(rest, gpu, choice), rest.seconds) for choice in choices]
-    best = choices[int(np.argmin(errors))].grid
-    if best is None:
-        return bent
-    worse = _better_by_formula(best, rest, gpu, choices[0])
-    knots = _with_knots(seen, gpu, bent, alone=best.alone).grid
-    assert knots is not None
-    kept = {where: grid for where, grid in knots.grids.items() if where.packing not in worse}
-    trees = TREES if worse else KNOTTED_TREES
-    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
-    return replace(bent, grid=replace(knots, grids=kept))
-
-
-def _better_by_formula(knots: GridTable, rest: Rows, gpu: Gpu, bent: Entry) -> set[int]:
-    """Return the packings whose rows, set aside, a formula foretells better than knots."""
-    errors = [
-        np.abs(np.log(predicted_s(rest, gpu, entry) / rest.seconds))
-        for entry in (bent, replace(bent, grid=knots))
-    ]
-    rows: dict[int, list[Bools]] = {}
-    for where, mine, _, _ in sliced(rest.operator, alone=knots.alone):
-        rows.setdefault(where.packing, []).append(mine)
-    both = {packing: np.any(parts, axis=0) for packing, parts in rows.items()}
-    return {p for p, mine in both.items() if errors[0][mine].mean() < errors[1][mine].mean()}
-
-
-def _with_knots(rows: Rows, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
-    """Return an entry that reads times off the knots of these rows."""
-    knots = fit_knots(
-        rows.operator, rows.seconds, lambda op: formula_seconds(op, gpu, bent), alone=alone
-    )
-    return replace(bent, grid=knots)
+    return replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
 
 
 def _fit_trees(rows: Rows, gpu: Gpu, plain: Entry, trees: int) -> Correction:

@@ -161,6 +161,7 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
         dtype=dtype,
         kv_dtype=kv_dtype,
         window=window,
+        context_tokens=requests * (s["isl"] + s["step"]) if decode else nothing,
         latent=latent,
         decodes=decodes,
         decode_kv_tokens=decode_kv_tokens,

@@ -11,11 +11,14 @@ or, where the longest blocks run beside all others and not after them,
 
     t       = start + (compute^4 + (beside block)^4 + memory^4)^(1/4)
 
-Decode; every query head of a group scores all keys, and a block has a fixed cost:
+Decode; keys that L2 holds from one call to the next are read faster, every query head of a group
+scores all keys, a block has a fixed cost, and the keys of one are walked in order, by as many
+blocks as a few pairs of request and key head leave room for (`blocks = R kv_heads`):
 
+    memory  = bytes (lost + (1 - lost) / l2_speed) / (bandwidth b)     lost: of keys in l2_share L2
     compute = heads (KV + lead R) (4 d) / (compute peak)
-    blocks  = R kv_heads block_clocks / (SMs clock)
-    t       = start + (memory^4 + compute^4)^(1/4) + blocks
+    chain   = KV / R key_clocks / ((1 + split SMs / blocks) clock)
+    t       = start + (memory^4 + compute^4 + chain^4)^(1/4) + blocks block_clocks / (SMs clock)
 
 A mixed launch (chunks and decodes in one kernel, which then splits no keys) is a prefill whose
 decodes fill a whole tile with one row (`KVd` keys, `Rd` requests), and whose longest block may be
@@ -42,7 +45,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES, precision
 
@@ -72,7 +75,10 @@ PREFILL = {
 BESIDE = {**{name: value for name, value in PREFILL.items() if name != "tail"}, "beside": 0.9}
 """The same with blocks that all start at once: a few rows of queries are no faster than many."""
 
-DECODE = {"start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0}
+DECODE = {
+    "start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0,
+    "l2_speed": 2.0, "l2_share": 0.8, "key_clocks": 30.0, "split": 0.5,
+}  # fmt: skip
 """Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
 
 EXPERTS = {
@@ -131,12 +137,18 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
 def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
     """Return the uncorrected seconds of single new tokens."""
     _, _, keys, requests = sums(a)
-    memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    kept = 2.0 * keys * a.kv_heads * a.head_dim * BYTES[a.kv_dtype]
+    lost = lost_of_l2(kept / (numbers["l2_share"] * gpu.l2_bytes))
+    slowed = lost + (1.0 - lost) / numbers["l2_speed"]
+    memory_s = moved_bytes * slowed / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     scored = a.heads * (keys + numbers["lead"] * requests)
     compute_s = 4.0 * a.head_dim * scored / (numbers["compute"] * gpu.peak(a.dtype))
     blocks = requests * np.maximum(a.kv_heads, 1.0)
+    splits = 1.0 + numbers["split"] * gpu.sm_count / blocks
+    chain_s = keys / requests * numbers["key_clocks"] / (splits * gpu.clock_hz)
     blocks_s = blocks * numbers["block_clocks"] / (gpu.sm_count * gpu.clock_hz)
-    return np.asarray(numbers["start_s"] + four_norm(memory_s, compute_s) + blocks_s, np.float64)
+    busy_s = four_norm(memory_s, compute_s, chain_s)
+    return np.asarray(numbers["start_s"] + busy_s + blocks_s, np.float64)
 
 
 def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -> Floats:
