@@ -65,6 +65,8 @@ class Block:
     tpot_s: float
     ttft_s: float
     tokens_per_s: float
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
     options: Mapping[str, tuple[Any, ...]]  # what the launch command says, by kind
 
     @property
@@ -159,6 +161,8 @@ def _block(row: Mapping[str, Any]) -> Block:
         tpot_s=row["tpot_mean_s"],
         ttft_s=row["ttft_mean_s"],
         tokens_per_s=row["output_tokens_per_s"],
+        ttft_p99_s=row["ttft_p99_s"],
+        tpot_p99_s=row["tpot_p99_s"],
         options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
     )
 

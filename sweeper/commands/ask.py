@@ -94,7 +94,10 @@ def _parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Ques
             default=None if required else default,
         )
     parser.add_argument(
-        "--sure", type=float, default=0.8, help="how likely the deadlines are to be met (0.8)"
+        "--sure",
+        type=_share,
+        default=0.8,
+        help="how likely the deadlines are to be met, as in 0.9 or 90 (0.8)",
     )
     parser.add_argument(
         "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
@@ -107,6 +110,22 @@ def _parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Ques
     chosen = parser.parse_args(words)
     asked = simulator.flags(**{f.name: getattr(chosen, f.name) for f in fields})
     return chosen, simulator.question(asked)
+
+
+def _share(word: str) -> float:
+    """Return a chance that is given as a share or in percent.
+
+    >>> _share("0.9"), _share("90"), _share("90%")
+    (0.9, 0.9, 0.9)
+    """
+    try:
+        number = float(word.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    share = number / 100.0 if number > 1.0 or word.endswith("%") else number
+    if not 0.0 <= share < 1.0:
+        raise argparse.ArgumentTypeError(f"'{word}' is no chance; write 0.9 or 90")
+    return share
 
 
 def _chance(question: Question, row: Row, band: float) -> tuple[float, bool]:
