@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from simulators.core.contract import COVERAGE, PARITY, Check
+from simulators.core.contract import COVERAGE, ERROR, PARITY, Check
 from simulators.core.folder import PACKAGES
 from simulators.core.report import as_markdown
 from sweeper.report.evidence import Evidence, evidence
@@ -37,43 +38,48 @@ class Headline:
     Args:
         room: whose lines they are.
         claim: what they are errors, shares or counts of.
-        lines: names of lines by label; a name with `*` stands for all lines that it matches.
+        lines: what the table calls a line, and its name; one with `*` stands for all it matches.
         said: what we and the peer were given, and how rows were split.
         peer: who else answers the same rows.
     """
 
     room: str
     claim: str
-    lines: Mapping[str, str]
+    lines: Sequence[tuple[str, str]]
     said: str
     peer: str = ""
 
-    def found(self, known: Known) -> dict[str, list[Check]]:
-        """Return the lines that have a value, by label."""
+    def found(self, known: Known) -> list[tuple[str, list[Check]]]:
+        """Return the lines that have a value, by what the table calls them."""
         valued = [check for check in known.get(self.room, ()) if check.value is not None]
-        return {
-            label: [c for c in valued if c.name == name or fnmatchcase(c.name, name)]
-            for label, name in self.lines.items()
-        }
+        return [
+            (label, [c for c in valued if c.name == name or fnmatchcase(c.name, name)])
+            for label, name in self.lines
+        ]
 
     def cells(self, known: Known) -> tuple[str, ...]:
         """Return the cells of its row of the table."""
         found = self.found(known)
-        every = [check for checks in found.values() for check in checks]
-        ours = [f"{label} {_together(checks)}".strip() for label, checks in found.items()]
-        peers = dict.fromkeys(_rounded(c.peer, c.unit) for c in every if c.peer is not None)
-        counts = dict.fromkeys(f"{sum(c.rows for c in some):,}" for some in found.values() if some)
-        theirs = f"{self.peer} {', '.join(peers)}" if peers else NONE
+        ours = [f"{label} {_together(checks)}".strip() for label, checks in found]
+        theirs = [
+            f"{label} {_rounded(checks[0].peer, checks[0].unit)}".strip()
+            for label, checks in found
+            if checks and checks[0].peer is not None
+        ]
+        counts = [f"{sum(c.rows for c in checks):,}" for _, checks in found]
         return (
-            f"{self.room}: {self.claim}", "; ".join(ours), theirs, ", ".join(counts) or NONE,
+            f"{self.room}: {self.claim}",
+            "; ".join(ours),
+            f"{self.peer}: {'; '.join(theirs)}" if theirs else NONE,
+            ", ".join(dict.fromkeys(count for count in counts if count != "0")) or NONE,
             self.said,
-        )  # fmt: skip
+        )
 
     def in_words(self, known: Known) -> str:
         """Return its figures in one sentence."""
-        claim, ours, theirs, rows, _ = self.cells(known)
-        beside = "" if theirs == NONE else f" ({theirs})"
-        return f"Of {claim}: {ours}{beside}, on {rows} measured rows."
+        _, ours, theirs, rows, _ = self.cells(known)
+        beside = "" if theirs == NONE else f". {theirs}"
+        return f"{self.claim.capitalize()}, {rows} rows: {ours}{beside}."
 
 
 def headlines() -> list[Headline]:
@@ -93,9 +99,25 @@ def table(known: Known) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
+def missed(known: Known) -> str:
+    """Return in one paragraph which errors miss their limits, and which intervals their range."""
+    lines = [
+        f"{check.name.removeprefix(f'{room}/')} {_figure(check)}"
+        for room, checks in known.items()
+        for check in checks
+        if check.ok is False and check.kind in (ERROR, COVERAGE)
+    ]
+    return f"All that misses its limit or range: {'; '.join(lines)}." if lines else ""
+
+
+def claims(known: Known) -> str:
+    """Return the table, and what misses its limit, as Markdown."""
+    return "\n\n".join(text for text in (table(known), missed(known)) if text)
+
+
 def write_page(file: Path, known: Known, command: str) -> None:
     """Write the table and all lines of all rooms as one page of Markdown."""
-    pages = [f"# Accuracy\n\nWritten by `{command}`, on rows outside the fits.", table(known)]
+    pages = [f"# Accuracy\n\nWritten by `{command}`, on rows outside the fits.", claims(known)]
     pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in known.items()]
     write_text(file, "\n\n".join(pages) + "\n")
 
@@ -116,7 +138,7 @@ def with_figures(text: str, known: Known) -> str:
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if end:
-        text = f"{before}{start}\n{table(known)}\n{end}{after}"
+        text = f"{before}{start}\n{claims(known)}\n{end}{after}"
     said = "".join(f"  {line}\n" for line in sentences(evidence("serving", known)))
     return re.sub(r"(?m)(^How sure: .*\n)(?:^  .*\n)*", lambda m: m[1] + said, text)
 
@@ -136,7 +158,11 @@ def _together(checks: Sequence[Check]) -> str:
         return _figure(checks[0])
     judged = [check for check in checks if check.ok is not None]
     met = f"{sum(bool(check.ok) for check in judged)} of {len(judged)} within limits"
-    if {check.kind for check in checks} <= {PARITY, COVERAGE}:
+    kinds = {check.kind for check in checks}
+    if kinds == {COVERAGE}:
+        ways = Counter(check.verdict for check in judged)
+        return ", ".join(f"{ways[how]} {how}" for how in ("ok", "too wide", "too narrow"))
+    if kinds == {PARITY}:
         return met
     values = sorted(check.value for check in checks if check.value is not None)
     unit = checks[0].unit
