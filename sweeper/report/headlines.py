@@ -71,7 +71,7 @@ class Headline:
             f"{self.room}: {self.claim}",
             "; ".join(ours),
             f"{self.peer}: {'; '.join(theirs)}" if theirs else NONE,
-            ", ".join(dict.fromkeys(count for count in counts if count != "0")) or NONE,
+            "; ".join(dict.fromkeys(count for count in counts if count != "0")) or NONE,
             self.said,
         )
 
@@ -79,7 +79,7 @@ class Headline:
         """Return its figures in one sentence."""
         _, ours, theirs, rows, _ = self.cells(known)
         beside = "" if theirs == NONE else f". {theirs}"
-        return f"{self.claim.capitalize()}, {rows} rows: {ours}{beside}."
+        return f"{self.claim[:1].upper()}{self.claim[1:]}, {rows} rows: {ours}{beside}."
 
 
 def headlines() -> list[Headline]:

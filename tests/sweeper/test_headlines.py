@@ -52,7 +52,7 @@ def test_a_peer_stands_beside_the_line_it_answers() -> None:
     claim, ours, peer, rows, said = cells("board sheet", "ten rows", "board far")
     assert claim == "mine: boards"
     assert ours == "l0 13.4 %; l1 2.0 % (limit 3); l2 11.6 % (misses 7)"
-    assert (peer, rows, said) == ("Peer: l0 5.3 %", "17, 10", "what was known")
+    assert (peer, rows, said) == ("Peer: l0 5.3 %", "17; 10", "what was known")
 
 
 def test_what_misses_is_listed_and_parity_is_not() -> None:
