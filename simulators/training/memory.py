@@ -45,6 +45,10 @@ class RankMemory:
         parts = self.weights + self.gradients + self.states + self.activations
         return parts + self.workspace + RESERVED_BYTES
 
+    def where(self, chosen: NDArray[np.bool_]) -> RankMemory:
+        """Return some of the rows."""
+        return RankMemory(**{name: column[chosen] for name, column in vars(self).items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:

@@ -61,6 +61,7 @@ class Training:
         out = {f.name: np.full(rows, np.nan) for f in fields(TrainingMetrics)}
         reasons = np.full(rows, "", object)
         shares = np.full((len(LEVELS), rows), np.nan)
+        all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
         for every, group in _groups(batch):
             job = job_of(group)
             try:
@@ -68,14 +69,16 @@ class Training:
             except Infeasible as verdict:
                 reasons[every] = str(verdict)
                 continue
-            plans, sequences = plans_of(batch, every), numbers(batch, "batch")[every]
+            plans, sequences = all_plans.where(every), all_sequences[every]
             reasons[every] = why_not(job, plans, sequences)
-            where = every[reasons[every] == ""]
-            if not where.size:
-                continue
-            plans, sequences = plans_of(batch, where), numbers(batch, "batch")[where]
+            can = reasons[every] == ""
+            where, plans, sequences = every[can], plans.where(can), sequences[can]
             memory = rank_memory(job, plans)
             reasons[where] = why_not(job, plans, sequences, memory)
+            fits = reasons[where] == ""
+            where, plans, memory = where[fits], plans.where(fits), memory.where(fits)
+            if not where.size:
+                continue
             done = steps(work_of(job, plans), constants)
             found = step_metrics(job, plans, done, constants) | memory_metrics(memory)
             for name, column in (found | run_metrics(job, plans, found, batch, where)).items():

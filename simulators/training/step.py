@@ -21,7 +21,7 @@ from simulators.training.constants import Constants
 from simulators.training.job import FLASH2, FUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
-from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, SYNC, steps_s
+from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
 from simulators.training.work.messages import (
     CONTEXT,
@@ -116,18 +116,17 @@ def steps(work: Work, constants: Constants) -> Steps:
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
     parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
     model = job.model
-    layers = np.full(plans.size, model.layers, np.int64)
-    dense = np.full(plans.size, model.layers - model.expert_layers, np.int64)
     layers_on_rank = model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
     data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
     data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
     optimizer_s = done.optimizer_s * constants.streams.get(FUSED, 1.0)
-    parts[:, SYNC : SYNC + 3] = (data_s + optimizer_s)[:, None]
-    ends = np.zeros((plans.size, 2))
-    steps_s(plans.schedule, plans.pp, plans.chunks, plans.micro_batches, layers, dense, parts, ends)
-    pipeline_s, step_s = ends[:, 0], ends[:, 1]
+    pipeline_s = pipelines_s(
+        plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
+        model.layers - model.expert_layers, parts,
+    )  # fmt: skip
+    step_s = pipeline_s + data_s + optimizer_s
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
