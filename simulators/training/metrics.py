@@ -29,7 +29,7 @@ Columns = dict[str, Floats]
 
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "fusion", "context_exchange", "prices",
+    "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 

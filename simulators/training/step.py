@@ -18,7 +18,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
-from simulators.training.job import FLASH2, FUSED, Job
+from simulators.training.job import FUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
@@ -102,7 +102,8 @@ def steps(work: Work, constants: Constants) -> Steps:
     for place, name in enumerate(PIECES):
         if name not in priced:
             continue
-        passes = _passes(priced[name], job, constants, which, plans, is_layer=counts[name] != 1.0)
+        wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(name, -1.0)
+        passes = _passes(priced[name], job, constants, which, plans, wait_s)
         told = _exposed(job, sent[name], priced[name], constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
@@ -173,25 +174,36 @@ def _counts(job: Job) -> dict[str, float]:
 
 
 def _pace(constants: Constants, job: Job, kind: str) -> float:
-    """Return the pace of a kind of kernels."""
+    """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
+    on = f"_{job.gpu.architecture}"
     if kind in PRODUCTS:
-        return constants.products.get("bf16" if kind == "fp16" else kind, 1.0)
+        return constants.products.get(_format(kind) + on, 1.0)
     if kind in (ATTENTION, SCORES):
-        name = {FLASH2: f"{FLASH2}_{job.gpu.architecture}"}.get(job.attention, job.attention)
-        return constants.attention.get(name, 1.0)
-    return constants.experts if kind == GROUPED else constants.streams.get(job.fusion, 1.0)
+        return constants.attention.get(job.attention + on, 1.0)
+    if kind.startswith(GROUPED):
+        return constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+    return constants.streams.get(job.fusion, 1.0)
+
+
+def _format(dtype: str) -> str:
+    """Return the format whose multipliers a precision uses."""
+    return "bf16" if dtype == "fp16" else dtype
 
 
 def _passes(
-    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, *, is_layer: bool
+    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, wait_s: float
 ) -> dict[str, Floats]:
-    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
+    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients.
+
+    `wait_s` is what a layer waits for launches in a pass; the ends of a model wait for none, -1.
+    """
     sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
     for (phase, kind), column in piece.seconds.items():
         sums[phase] += _pace(constants, job, kind) * column[which]
+    is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):
-            sums[phase] += constants.layer_s
+            sums[phase] += wait_s
     again = sums.pop(AGAIN)
     if is_layer:
         sums[INPUTS] += np.where(plans.recompute == SELECTIVE, again, 0.0)
@@ -203,7 +215,8 @@ def _exposed(
     job: Job, sent: Messages, piece: Piece, constants: Constants, which: Ints, plans: Plans
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
-    found = {}
+    found: dict[tuple[str, str], Floats] = {}
+    share: float | Floats
     for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
         for what, column in told.items():
             seconds = column[which]
@@ -213,7 +226,9 @@ def _exposed(
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
                 hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
                 seconds = np.maximum(0.0, seconds - hidden)
-            share = constants.exposed.get(what, 1.0) if what != CONTEXT else 1.0
+            share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
+            if what == TENSOR:  # pipelined with the products around it, if anything is
+                share = np.where(plans.overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
 

@@ -74,15 +74,17 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
     inside = max(shards, int(span * shards // copies))
     layer = numbers / np.ceil(job.model.layers / plans.pp)
     is_shared, is_full = plans.zero >= 1, plans.zero >= 3
+    sent = plans.gradient_bytes * job.trained_share
+    weights = WEIGHT * np.where(is_full, 1.0, job.trained_share)
     if not is_shared.all():
-        whole = _time_s(job, "all_reduce", plans.gradient_bytes * numbers, copies, int(span))
+        whole = _time_s(job, "all_reduce", sent * numbers, copies, int(span))
         found[0] = np.where(is_shared, 0.0, whole)
     if is_shared.any():
         sizes = np.where(is_full, layer, numbers)
-        scatter_s = _time_s(job, "reduce_scatter", plans.gradient_bytes * sizes, shards, inside)
-        gather_s = _time_s(job, "all_gather", WEIGHT * sizes, shards, inside)
+        scatter_s = _time_s(job, "reduce_scatter", sent * sizes, shards, inside)
+        gather_s = _time_s(job, "all_gather", weights * sizes, shards, inside)
         if shards < copies:
-            left = plans.gradient_bytes * sizes / shards
+            left = sent * sizes / shards
             scatter_s = scatter_s + _time_s(job, "all_reduce", left, copies // shards, int(span))
         found[0] += np.where(is_shared & ~is_full, scatter_s, 0.0)
         found[1] = np.where(is_shared & ~is_full, gather_s, 0.0)
@@ -96,6 +98,7 @@ def _optimizer_s(job: Job, plans: Plans, held: Parameters) -> Floats:
     expert_shards = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
     updated = held.first / np.where(is_shared, plans.shards, 1.0)
     updated = updated + held.first_experts / np.where(is_shared, expert_shards, 1.0)
+    updated = updated * job.trained_share
     reads, writes = ADAM_NUMBERS
     walk = Elementwise(name="adam", elements=updated, reads=reads, writes=writes, dtype="fp32")
     return np.asarray(price(walk, job.gpu).latency_s, np.float64)

@@ -103,3 +103,10 @@ def test_facts_count_gpus():
     assert facts["batch_tokens"] == 64 * 4096
     assert default_of(TrainingPoint.__dataclass_fields__["zero"]) == 1
     assert np.isfinite(facts["micro_batches"])
+
+
+def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
+    full, lora = one(zero=1, gpu="b200_sxm"), one(zero=1, gpu="b200_sxm", lora_rank=16)
+    assert 0.6 < lora["step_s"] / full["step_s"] < 0.75
+    assert lora["state_bytes"] < full["state_bytes"] / 500
+    assert lora["weight_bytes"] == full["weight_bytes"]

@@ -40,11 +40,13 @@ FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
 PRIOR = 0.02
 
 START = {
-    "products.bf16": 1.0, "products.fp8": 1.0, "products.fp4": 1.0,
-    "attention.flash": 1.0, "attention.flash2_ampere": 1.0, "attention.flash2_hopper": 1.0,
-    "attention.unfused": 1.0, "streams.fused": 1.0, "streams.eager": 1.0, "experts": 1.0,
-    "layer_s": 5e-6, "exposed.tensor": 1.0, "exposed.experts": 1.0, "exposed.gradients": 0.3,
-    "exposed.gathered": 0.3, "exposed.sharded": 0.1,
+    "products.bf16_ampere": 1.0, "products.bf16_hopper": 1.0, "products.bf16_blackwell": 1.0,
+    "products.fp8_hopper": 1.0, "products.fp8_blackwell": 1.0, "products.fp4_blackwell": 1.0,
+    "attention.unfused_ampere": 1.0, "attention.flash2_ampere": 1.0,
+    "attention.flash2_hopper": 1.0, "attention.flash_hopper": 1.0, "attention.flash_blackwell": 1.0,
+    "streams.fused": 1.0, "streams.eager": 1.0, "experts.bf16": 1.0, "experts.fp8": 1.0,
+    "layer_s": 2e-5, "mixture_s": 1e-4, "exposed.tensor": 0.5, "exposed.experts": 1.0,
+    "exposed.gradients": 0.3, "exposed.gathered": 0.3, "exposed.sharded": 0.1,
 }  # fmt: skip
 """Where each constant starts, and what the prior holds it near."""
 
