@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.catalog.gpu import as_sold
+from simulators.composition.throttling import flops_per_j
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
@@ -40,6 +42,9 @@ from simulators.training.work.pieces import (
     pieces,
 )
 from simulators.training.work.pieces import EXPERTS as GROUPED
+
+TYPICAL_FLOPS_PER_J = 1.4e12
+"""Of the boards that constants were fitted to: 16-bit peak over watts."""
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -97,7 +102,7 @@ def steps(work: Work, constants: Constants) -> Steps:
     parts = np.zeros((plans.size, COLUMNS))
     exposed = {TENSOR: np.zeros(plans.size), CONTEXT: np.zeros(plans.size)}
     exposed |= {EXPERTS: np.zeros(plans.size), GRADIENTS: np.zeros(plans.size)}
-    counts = _counts(job)
+    counts = counts_of(job)
     compute = np.zeros(plans.size)
     for place, name in enumerate(PIECES):
         if name not in priced:
@@ -166,22 +171,25 @@ def _shares(
     return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
 
-def _counts(job: Job) -> dict[str, float]:
+def counts_of(job: Job) -> dict[str, float]:
     """Return how often a model has each piece."""
     model = job.model
     dense = model.layers - model.expert_layers
     return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
 
 
-def _pace(constants: Constants, job: Job, kind: str) -> float:
+def pace(constants: Constants, job: Job, kind: str) -> float:
     """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
-    on = f"_{job.gpu.architecture}"
+    on, kept = f"_{job.gpu.architecture}", constants.power
+    limited = float((flops_per_j(as_sold(job.gpu)) / TYPICAL_FLOPS_PER_J) ** kept)
     if kind in PRODUCTS:
-        return constants.products.get(_format(kind) + on, 1.0)
-    if kind in (ATTENTION, SCORES):
-        return constants.attention.get(job.attention + on, 1.0)
+        return limited * constants.products.get(_format(kind) + on, 1.0)
+    if kind == ATTENTION:
+        return limited * constants.attention.get(job.attention + on, 1.0)
     if kind.startswith(GROUPED):
-        return constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+        return limited * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+    if kind == SCORES:
+        return constants.attention.get(job.attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
 
 
@@ -199,7 +207,7 @@ def _passes(
     """
     sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
     for (phase, kind), column in piece.seconds.items():
-        sums[phase] += _pace(constants, job, kind) * column[which]
+        sums[phase] += pace(constants, job, kind) * column[which]
     is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):

@@ -1,4 +1,4 @@
-"""Attention over eight context ranks: what a ring keeps of a single GPU's pace, measured and priced.
+"""Attention over eight context ranks: what a ring keeps of one GPU's pace, measured and priced.
 
 The measured figure is iterations over an eighth of flash attention's alone, of the shape of
 Llama-3.1-8B. Kernels are those of the model on either side, so what is judged is balance and what

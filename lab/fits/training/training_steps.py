@@ -45,7 +45,7 @@ START = {
     "attention.unfused_ampere": 1.0, "attention.flash2_ampere": 1.0,
     "attention.flash2_hopper": 1.0, "attention.flash_hopper": 1.0, "attention.flash_blackwell": 1.0,
     "streams.fused": 1.0, "streams.eager": 1.0, "experts.bf16": 1.0, "experts.fp8": 1.0,
-    "layer_s": 2e-5, "mixture_s": 1e-4, "exposed.tensor": 0.5, "exposed.experts": 1.0,
+    "power": 1.0, "layer_s": 2e-5, "mixture_s": 1e-4, "exposed.tensor": 0.5, "exposed.experts": 1.0,
     "exposed.gradients": 0.3, "exposed.gathered": 0.3, "exposed.sharded": 0.1,
 }  # fmt: skip
 """Where each constant starts, and what the prior holds it near."""

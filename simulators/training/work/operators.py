@@ -144,8 +144,9 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:
     """Return attention to one rank's keys at a time, and the fp32 sums of what that gives.
 
-    Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some rank a whole block at every step but the first, of
-    which half is masked; a zigzag gives all ranks half a block at each.
+    Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some
+    rank a whole block at every step but the first, of which half is masked; a zigzag gives all
+    ranks half a block at each.
 
     Args:
         attention: all of it, as often as a rank's even share.
