@@ -9,15 +9,17 @@ The numbers that say what is hidden, and what kernels take among others, are `co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulators.catalog.gpu import as_sold
+from simulators.catalog.gpu import as_sold, load_gpu
 from simulators.composition.throttling import flops_per_j
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import LEVELS, UNMODELLED, Shares
+from simulators.core.levels import FITTED, LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FUSED, Job
@@ -43,8 +45,8 @@ from simulators.training.work.pieces import (
 )
 from simulators.training.work.pieces import EXPERTS as GROUPED
 
-TYPICAL_FLOPS_PER_J = 1.4e12
-"""Of the boards that constants were fitted to: 16-bit peak over watts."""
+STATED_FOR = {"ampere": "a100_sxm", "hopper": "h100_sxm", "blackwell": "gb200"}
+"""Boards whose power limit the paces of an architecture are stated at."""
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -149,25 +151,23 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
-        shares=_shares(priced, counts, which, per_rank, busy_s - per_rank * compute + data_s),
+        shares=_shares(
+            work, per_rank, busy_s - per_rank * compute + data_s, ranks > job.cluster.gpus_per_node
+        ),
     )
 
 
-def _shares(
-    priced: Mapping[str, Piece],
-    counts: Mapping[str, float],
-    which: Ints,
-    per_rank: Floats,
-    messages_s: Floats,
-) -> Shares:
+def _shares(work: Work, per_rank: Floats, messages_s: Floats, crosses: NDArray[np.bool_]) -> Shares:
     """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
 
-    Messages are as sure as the least sure of them: between nodes none was measured.
+    Messages inside a node are those of measured curves among kernels, by fitted shares; where a
+    step's messages cross nodes (`crosses`), they are as sure as the least sure of them.
     """
-    seconds = np.zeros((len(LEVELS), which.size))
-    for name, piece in priced.items():
-        seconds += counts[name] * piece.by_level[:, which] * per_rank
-    seconds[UNMODELLED] += messages_s
+    seconds, counts = np.zeros((len(LEVELS), work.plans.size)), counts_of(work.job)
+    for name, piece in work.pieces.items():
+        seconds += counts[name] * piece.by_level[:, work.which] * per_rank
+    seconds[FITTED] += np.where(crosses, 0.0, messages_s)
+    seconds[UNMODELLED] += np.where(crosses, messages_s, 0.0)
     return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
 
@@ -180,8 +180,11 @@ def counts_of(job: Job) -> dict[str, float]:
 
 def pace(constants: Constants, job: Job, kind: str) -> float:
     """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
-    on, kept = f"_{job.gpu.architecture}", constants.power
-    limited = float((flops_per_j(as_sold(job.gpu)) / TYPICAL_FLOPS_PER_J) ** kept)
+    on, sold = f"_{job.gpu.architecture}", as_sold(job.gpu) if job.gpu.is_what_if else job.gpu
+    ratio = flops_per_j(sold) / stated_flops_per_j(sold.architecture)
+    limited = float(ratio**constants.power)
+    if sold.architecture not in STATED_FOR:
+        limited = 1.0
     if kind in PRODUCTS:
         return limited * constants.products.get(_format(kind) + on, 1.0)
     if kind == ATTENTION:
@@ -191,6 +194,13 @@ def pace(constants: Constants, job: Job, kind: str) -> float:
     if kind == SCORES:
         return constants.attention.get(job.attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
+
+
+@functools.cache
+def stated_flops_per_j(architecture: str) -> float:
+    """Return what the board asks of a joule at which paces of an architecture are stated."""
+    board = STATED_FOR.get(architecture, STATED_FOR["ampere"])
+    return flops_per_j(load_gpu(board))
 
 
 def _format(dtype: str) -> str:

@@ -106,7 +106,7 @@ def test_four_stages_and_eight_micro_batches_of_zero_bubble_tick_by_tick():
 def whole(schedule, pp, m, chunks, layers, parts):
     """Return the end of a pipeline of which every task is played."""
     seconds, out = np.zeros((1, pp * chunks, 3)), np.zeros(1)
-    fill_seconds(pp * chunks, layers, layers, int(schedule != ZERO_BUBBLE), parts[0], seconds[0])
+    fill_seconds(pp * chunks, layers, layers, int(schedule != ZERO_BUBBLE), parts, seconds)
     play(pp, sorted_tasks(schedule, pp, chunks, m), seconds, parts[:, SEND].copy(), out)
     return out[0]
 

@@ -50,7 +50,7 @@ START = {
 }  # fmt: skip
 """Where each constant starts, and what the prior holds it near."""
 
-FACTORS = ((0.5, 0.7, 1.4, 2.0), (0.8, 0.9, 1.1, 1.25), (0.95, 1.05), (0.98, 1.02))
+FACTORS = ((0.8, 1.25), (0.9, 1.1), (0.9, 1.1), (0.95, 1.05), (0.97, 1.03))
 MOST = 1.0
 """Shares do not exceed it."""
 
@@ -167,12 +167,16 @@ def fitted(rows: Sequence[Priced], start: Mapping[str, float] = START) -> dict[s
     for factors in FACTORS:
         for name in numbers:
             for factor in factors:
-                value = numbers[name] * factor
-                if name.startswith("exposed") and value > MOST:
-                    continue
-                tried = loss(rows, numbers | {name: value})
-                if tried < best:
-                    best, numbers = tried, numbers | {name: value}
+                moved = numbers
+                while True:  # on in one direction as long as that helps
+                    value = moved[name] * factor
+                    if name.startswith("exposed") and value > MOST:
+                        break
+                    moved = moved | {name: value}
+                    tried = loss(rows, moved)
+                    if tried >= best:
+                        break
+                    best, numbers = tried, moved
     return numbers
 
 

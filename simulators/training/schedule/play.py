@@ -34,7 +34,7 @@ and whether that is on another rank."""
 
 SHARES = i8(i8, i8, i8, i8)
 SORTED = i8(i8, i8, i8, array(i8, 3), i8, matrix(i8))
-SECONDS = i8(i8, i8, i8, i8, array(f8), matrix(f8))
+SECONDS = i8(i8, i8, i8, i8, matrix(f8), array(f8, 3))
 PLAY = i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8))
 
 
@@ -105,25 +105,27 @@ def fill_sorted(
 def fill_seconds(
     number: int, layers: int, dense: int, merges: int, parts: Floats, seconds: Floats
 ) -> int:
-    """Write what each pass of each chunk of the whole pipeline takes; return how many chunks."""
+    """Write what each pass of each chunk of each row's pipeline takes; return how many chunks."""
     for chunk in range(number):
         all_layers = layers_of_chunk(chunk, number, layers, layers)
         dense_layers = layers_of_chunk(chunk, number, layers, dense)
-        for kind in range(3):
-            seconds[chunk, kind] = (
-                dense_layers * parts[3 + kind] + (all_layers - dense_layers) * parts[6 + kind]
-            )
-            if chunk == 0:
-                seconds[chunk, kind] += parts[kind]
-            if chunk == number - 1:
-                seconds[chunk, kind] += parts[9 + kind]
-        if chunk < number - 1:
-            seconds[chunk, 0] += parts[13]
-        if chunk > 0:
-            seconds[chunk, 1] += parts[13]
-        if merges:  # a backward is one task
-            seconds[chunk, 1] += seconds[chunk, 2]
-            seconds[chunk, 2] = 0.0
+        for row in range(parts.shape[0]):
+            part, passes = parts[row], seconds[row, chunk]
+            for kind in range(3):
+                passes[kind] = (
+                    dense_layers * part[3 + kind] + (all_layers - dense_layers) * part[6 + kind]
+                )
+                if chunk == 0:
+                    passes[kind] += part[kind]
+                if chunk == number - 1:
+                    passes[kind] += part[9 + kind]
+            if chunk < number - 1:
+                passes[0] += part[13]
+            if chunk > 0:
+                passes[1] += part[13]
+            if merges:  # a backward is one task
+                passes[1] += passes[2]
+                passes[2] = 0.0
     return number
 
 
@@ -190,11 +192,15 @@ def _of_shape(
     schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
 ) -> Floats:
     """Return the end of each row's pipeline, for rows of one shape; equal rows are played once."""
-    distinct, which = np.unique(parts, axis=0, return_inverse=True)
+    first: dict[bytes, int] = {}
+    keys = [row.tobytes() for row in parts]
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    places = {key: place for place, key in enumerate(first)}
+    which, distinct = np.array([places[key] for key in keys]), parts[list(first.values())]
     number = pp * chunks
     seconds = np.zeros((len(distinct), number, 3))
-    for row, one in zip(seconds, distinct, strict=True):
-        fill_seconds(number, layers, dense, int(schedule != ZERO_BUBBLE), one, row)
+    fill_seconds(number, layers, dense, int(schedule != ZERO_BUBBLE), distinct, seconds)
     least = pp * seconds.sum(axis=2).reshape(-1, chunks, pp).sum(axis=1).max(axis=1)
     hop_s = distinct[:, SEND] * (pp > 1)
 
@@ -216,4 +222,4 @@ def _of_shape(
         out[left[is_steady]] = (first + rounds * (then - first))[is_steady]
         left = left[~is_steady]
         short = 2 * short - m % pp
-    return out[which.reshape(-1)]
+    return out[which]
