@@ -9,15 +9,12 @@ The numbers that say what is hidden, and what kernels take among others, are `co
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.catalog.gpu import as_sold, load_gpu
-from simulators.composition.throttling import flops_per_j
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import FITTED, LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
@@ -44,9 +41,6 @@ from simulators.training.work.pieces import (
     pieces,
 )
 from simulators.training.work.pieces import EXPERTS as GROUPED
-
-STATED_FOR = {"ampere": "a100_sxm", "hopper": "h100_sxm", "blackwell": "gb200"}
-"""Boards whose power limit the paces of an architecture are stated at."""
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -180,27 +174,18 @@ def counts_of(job: Job) -> dict[str, float]:
 
 def pace(constants: Constants, job: Job, kind: str) -> float:
     """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
-    on, sold = f"_{job.gpu.architecture}", as_sold(job.gpu) if job.gpu.is_what_if else job.gpu
-    ratio = flops_per_j(sold) / stated_flops_per_j(sold.architecture)
-    limited = float(ratio**constants.power)
-    if sold.architecture not in STATED_FOR:
-        limited = 1.0
+    on, board = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
+    matrix = constants.boards.get(board, 1.0)
     if kind in PRODUCTS:
-        return limited * constants.products.get(_format(kind) + on, 1.0)
+        narrow = constants.formats.get(kind, 1.0)
+        return matrix * narrow * constants.products.get(job.gpu.architecture, 1.0)
     if kind == ATTENTION:
-        return limited * constants.attention.get(job.attention + on, 1.0)
+        return matrix * constants.attention.get(job.attention + on, 1.0)
     if kind.startswith(GROUPED):
-        return limited * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+        return matrix * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
     if kind == SCORES:
         return constants.attention.get(job.attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
-
-
-@functools.cache
-def stated_flops_per_j(architecture: str) -> float:
-    """Return what the board asks of a joule at which paces of an architecture are stated."""
-    board = STATED_FOR.get(architecture, STATED_FOR["ampere"])
-    return flops_per_j(load_gpu(board))
 
 
 def _format(dtype: str) -> str:

@@ -216,10 +216,10 @@ def _of_shape(
         if short + pp >= m:
             out[left] = played(left, m)
             break
-        first, then = played(left, short), played(left, short + pp)
-        is_steady = np.abs(then - first - least[left]) <= 1e-9 * then
+        earlier, then = played(left, short), played(left, short + pp)
+        is_steady = np.abs(then - earlier - least[left]) <= 1e-9 * then
         rounds = (m - short) // pp
-        out[left[is_steady]] = (first + rounds * (then - first))[is_steady]
+        out[left[is_steady]] = (earlier + rounds * (then - earlier))[is_steady]
         left = left[~is_steady]
         short = 2 * short - m % pp
-    return out[which]
+    return np.asarray(out[which], np.float64)
