@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.tables.rows import Bools, Floats
 from simulators.core.calibration import fitted_tables, sha256_of
-from simulators.core.contract import Check
+from simulators.core.contract import COVERAGE, Check
 from simulators.core.errors import Infeasible, UserError
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def absent(name: str, note: str = "no rows", unit: str = "") -> Check:
@@ -101,8 +98,8 @@ def within(
 ) -> list[Check]:
     """Return the share of rows inside their intervals beside its allowed range, in percent.
 
-    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].ok
-    False
+    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].verdict
+    'too wide'
     """
     held = np.concatenate([np.zeros(0, bool), *inside])
     if not held.size:
@@ -110,7 +107,8 @@ def within(
     low, high = allowed
     value = 100.0 * float(np.mean(held))
     asked = f"{note}; asked for {low:g} to {high:g} %".removeprefix("; ")
-    return [Check(name, value, "%", low, bool(low <= value <= high), held.size, asked)]
+    ok = bool(low <= value <= high)
+    return [Check(name, value, "%", low, ok, held.size, asked, COVERAGE)]
 
 
 def error_line(
@@ -138,6 +136,20 @@ def spread(errors: Floats) -> str:
     'median 4.0, bias -1.0'
     """
     return f"median {np.median(np.abs(errors)):.1f}, bias {np.mean(errors):+.1f}"
+
+
+def mean_error(
+    name: str, errors: Floats | Sequence[float], limit: float | None = None, note: str = ""
+) -> Check:
+    """Return the mean of relative errors of rows, in percent to two decimals.
+
+    >>> mean_error("mean", [0.05, -0.15]).value
+    10.0
+    """
+    if not len(errors):
+        return absent(name, unit="%")
+    value = round(100.0 * float(np.mean(np.abs(errors))), 2)
+    return at_most(name, value, limit, len(errors), note)
 
 
 def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:
@@ -175,8 +187,7 @@ def compared(
         f"RMSE {rmse_ms:.3g} ms, tau {kendall_tau(predicted, measured):.2f}, "
         f"worst {100 * ratio[worst]:+.0f} % ({groups[worst]})"
     )
-    value = round(100.0 * float(np.mean(np.abs(ratio))), 2)
-    return at_most(name, value, limit, len(groups), note)
+    return mean_error(name, ratio, limit, note)
 
 
 def kendall_tau(a: Floats, b: Floats) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.methods.least_squares import best_share
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.throttling import CALIBRATION, LINE, OTHER, flops_per_j
@@ -27,11 +29,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     for board in BOARDS.values():
         mine = [one for one in layers if one.replica.gpu.name == board]
         fitted = [one for one in mine if not one.is_test]
-
-        def loss(share: float, fitted: Sequence[LayerRows] = fitted) -> float:
-            return float(np.mean(np.concatenate([_busy_errors(one, share) for one in fitted])))
-
-        slowdown[board] = min(SHARES.tolist(), key=loss)
+        slowdown[board] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])
         held_out += [_busy_errors(one, slowdown[board]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
     share = np.array([*slowdown.values()])

@@ -40,7 +40,7 @@ class Calibration:
     """A file of fitted numbers, what they rest on, and how far they are off held-out rows."""
 
     name: str  # of the file, without .toml: a GPU's, usually
-    folder: Path | None = None  # where it is, if not where those of its fit are
+    folder: Path | None = None  # apart from those of its fit; below `--out`, one of that name
     tables: Mapping[str, str]  # sha256 of each, by its name
     is_listed: bool = True  # they are written as a list even where there is one
     rows: int  # fitted to
@@ -115,7 +115,7 @@ def run(asked: argparse.Namespace) -> None:
     for calibration in found:
         checks += calibration.checks
         text = calibration.text(asked.fit)
-        file = (asked.out or calibration.folder or folder) / f"{calibration.name}.toml"
+        file = _place(calibration.folder, folder, asked.out) / f"{calibration.name}.toml"
         if asked.check:
             print(f"{file}: {_compared(text, file)}", flush=True)
         else:
@@ -236,6 +236,17 @@ def _reference(asked: Any) -> Path:
     if reference is None or not reference.is_dir():
         raise UserError("there is no reference folder; set SWEEPER_REFERENCE to where it is")
     return reference
+
+
+def _place(own: Path | None, folder: Path, out: Path | None) -> Path:
+    """Return the folder of a calibration: what is kept apart stays apart where it is written to.
+
+    >>> _place(Path("a/b"), Path("c"), None), _place(Path("a/b"), Path("c"), Path("out"))
+    (PosixPath('a/b'), PosixPath('out/b'))
+    """
+    if own is None:
+        return out or folder
+    return out / own.name if out else own
 
 
 def _compared(text: str, file: Path) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.methods.least_squares import best_share
 from lab.tables.rows import read_table
 from simulators.catalog.cluster import load_cluster
 from simulators.collectives.closed.protocols import CALIBRATION, ring_s
@@ -53,11 +54,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     sustained, held_out, rows = {}, [], 0
     for fabric, (train, test) in RINGS.items():
         errors = [_ring_errors(columns, node, ranks) for node, ranks in train]
-
-        def loss(fraction: float, errors: list[RingErrors] = errors) -> float:
-            return float(np.mean(np.concatenate([error(fraction) for error in errors])))
-
-        sustained[fabric] = min(SUSTAINED.tolist(), key=loss)
+        sustained[fabric] = best_share(SUSTAINED, errors)
         held_out += [_ring_errors(columns, node, n)(sustained[fabric]) for node, n in test]
         rows += sum(error(1.0).size for error in errors)
     sustained["other"] = float(np.mean([sustained[fabric] for fabric in RINGS]))

@@ -16,7 +16,10 @@ from simulators.dataflow.mapping.timeloop_files import layer_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6
-ARCHITECTURES, PROBLEMS = "dataflow/architectures.yaml", "dataflow/problems.yaml"
+DESCRIPTIONS = ARCHITECTURES, PROBLEMS = (
+    "dataflow/architectures.yaml",
+    "dataflow/problems.yaml",
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.tables.catalog_names import gpu_name
 from lab.tables.rows import Bools, read_records
 from simulators.core.jit import Floats, Ints
 
@@ -19,8 +20,6 @@ Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = "collectives/nccl_measured.parquet"
 COLUMNS = ("collective", "dtype", "ranks", "bytes", "time_us")
-CATALOG_NAMES = {"rtx_pro_6000_server": "rtx_pro_6000"}
-"""Where the table's name of a GPU is not the catalog's."""
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
 
@@ -53,9 +52,9 @@ def read_libraries(reference: Path) -> Libraries:
     """Return the medians of the measured table."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in read_records(reference / NCCL):
-        gpu = CATALOG_NAMES.get(row["gpu"], row["gpu"])
         is_eager = str(row["implementation"]).endswith("_eager")
-        parts.setdefault((gpu, row["library"] + "_eager" * is_eager), []).append(row)
+        key = (gpu_name(row["gpu"]), row["library"] + "_eager" * is_eager)
+        parts.setdefault(key, []).append(row)
     table: Libraries = {}
     for (gpu, library), rows in sorted(parts.items()):
         table.setdefault(gpu, {})[library] = _medians(rows)

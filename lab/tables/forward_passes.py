@@ -18,10 +18,8 @@ from lab.tables.catalog_names import GPUS, gpu_name, is_model, model_name, repli
 from lab.tables.rows import read_records
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
-from simulators.composition.throttling import slowdown, throttled_s
 from simulators.workload.llm.parallelism import Parallelism, stage_of
 from simulators.workload.llm.step import Step, decode_step, prefill_step
-from simulators.workload.operators import Collective
 
 SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
 TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
@@ -47,7 +45,7 @@ class Term:
     is_launched: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One measurement: what ran on which replica, and how long it took.
 
@@ -66,44 +64,29 @@ class Case:
         """Return our time for it under a runtime, with what is counted besides kernels."""
         waits = effects.synchronisation and self.is_scheduled
         effects = dataclasses.replace(effects, synchronisation=waits)
-        share = slowdown(self.replica.gpu)
-        fused = runtime.is_fused and effects.fusion
-        total = 0.0
-        for term, (kernels_s, matrix_s) in zip(self.terms, self._work_s[fused], strict=True):
-            step, cluster = term.step, self.replica.cluster
-            busy_s = kernels_s + share * matrix_s * effects.clocks
+        layers, cluster = self.replica.model.layers, self.replica.cluster
+        total, busy = 0.0, self._busy_s(runtime.is_fused and effects.fusion, effects.clocks)
+        for term, busy_s in zip(self.terms, busy, strict=True):
+            step = term.step
+            sequences = float(step.prefills) + float(step.decodes)
             launch_s = runtime.launch_s(
-                self.replica.model.layers,
-                float(step.prefills) + float(step.decodes),
-                busy_s,
-                cluster,
-                prefills=step.prefills,
-                effects=effects,
+                layers, sequences, busy_s, cluster, prefills=step.prefills, effects=effects
             )
             total += term.times * (busy_s + term.is_launched * float(launch_s))
             if self.is_tokenised and effects.prompt:
                 total += float(runtime.prompt_s(step.prefill_tokens, step.prefills, cluster))
         return total
 
-    @functools.cached_property
-    def _work_s(self) -> dict[bool, tuple[tuple[float, float], ...]]:
-        """Return, fused and not, each term's kernels and messages, and its least matrix time."""
-        return {
-            fused: tuple(self._term_s(term, fused) for term in self.terms)
-            for fused in (False, True)
-        }
-
-    def _term_s(self, term: Term, fused: bool) -> tuple[float, float]:
-        effects = Effects(fusion=fused, clocks=False)
-        model, cut = self.replica.model, self.replica.cut
+    @functools.cache  # noqa: B019 - cases last as long as their table; fits ask again and again
+    def _busy_s(self, fused: bool, clocks: bool) -> tuple[float, ...]:
+        """Return the time of each term's kernels and messages."""
+        effects = Effects(fusion=fused, clocks=clocks)
         replica = dataclasses.replace(self.replica, effects=effects)
-        rows = part_rows(replica, term.step, stage_of(model, cut, 0))
-        matrix_s = sum(
-            float(throttled_s(row.operator, replica.gpu, 1.0)) * row.operator.repeat
-            for row in rows
-            if not isinstance(row.operator, Collective) and np.any(row.seconds)
+        part = stage_of(replica.model, replica.cut, 0)
+        return tuple(
+            sum(float(np.asarray(row.seconds)) for row in part_rows(replica, term.step, part))
+            for term in self.terms
         )
-        return sum(float(np.asarray(row.seconds)) for row in rows), matrix_s
 
 
 def splitwise(reference: Path, phase: str) -> Iterator[Case]:

@@ -8,8 +8,6 @@ the KV cache is fp8 where weights are narrow. The options are those of the pages
 
 Online: latencies under requests that arrive by the clock. Outputs of one length are as stated;
 where a table gives the mean of a conversation's lengths, they are drawn evenly up to twice that.
-
-MLPerf: submissions of Llama-2-70B to MLPerf Inference, whose cuts are not stated.
 """
 
 from __future__ import annotations
@@ -21,15 +19,13 @@ from typing import Any
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
-from lab.tables.rows import Record, read_records
+from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.point import NONE, ServingPoint
-from simulators.workload.precision import precision
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 ONLINE = "serving_measured/trtllm_online_qps.parquet"
-MLPERF = "serving_measured/mlperf_inference_v4_1_llm.parquet"
 
 MOST_TOKENS = 8192
 ENGINE: dict[str, Any] = {
@@ -62,13 +58,6 @@ EVENLY = 0.99
 KEEPS_UP = 0.9
 """An engine that answers less than this share of the rate is saturated: requests pile up."""
 
-BENCHMARK, SCENARIOS = "llama2-70b-99", ["Offline", "Server"]
-MLPERF_LENGTH, MLPERF_REQUESTS = 294, 2000
-"""Mean length of the Llama-2-70B benchmark's questions, and of its answers (OpenOrca)."""
-
-ROOM = 1.25
-"""Memory over weights from which on a replica needs no further GPU."""
-
 
 @dataclass(frozen=True)
 class PublishedRun:
@@ -97,15 +86,6 @@ class OnlineRun(PublishedRun):
     tpot_s: float
 
 
-@dataclass(frozen=True)
-class Submission(PublishedRun):
-    """One measured system, as a point of one replica."""
-
-    name: str
-    scenario: str
-    gpus: int
-
-
 def offline(reference: Path) -> list[PublishedRun]:
     """Return the offline runs whose models are known."""
     rows = _known(reference, OFFLINE)
@@ -127,37 +107,9 @@ def online(reference: Path) -> list[OnlineRun]:
     ]
 
 
-def mlperf(reference: Path) -> list[Submission]:
-    """Return submissions of Llama-2-70B on GPUs we know, the best of each.
-
-    They are taken to run in the narrowest format a GPU multiplies: fp8, and fp4 on Blackwell, whose
-    tensor cores NVIDIA's technical blog on the round credits with it (August 2024,
-    nvidia-blackwell-platform-sets-new-llm-inference-records-in-mlperf-inference-v4-1).
-    """
-    best: dict[tuple[str, str], Record] = {}
-    for row in read_records(reference / MLPERF, model=BENCHMARK, scenario=SCENARIOS):
-        if is_gpu(row["gpu"]) and row["tokens_per_s"]:
-            key = (row["gpu"], row["scenario"])
-            best[key] = max(best.get(key, row), row, key=_per_gpu)
-    return [
-        Submission(
-            point=_mlperf_point(gpu_name(row["gpu"])),
-            tokens_per_s=row["tokens_per_s"],
-            name=f"{row['submitter']} {row['system']}",
-            scenario=row["scenario"],
-            gpus=int(row["num_gpus"]),
-        )
-        for row in best.values()
-    ]
-
-
 def _known(reference: Path, table: str) -> list[Mapping[str, Any]]:
     rows = read_records(reference / table)
     return known_rows(rows, table, model=is_model, gpu=is_gpu)
-
-
-def _per_gpu(row: Mapping[str, Any]) -> float:
-    return float(row["tokens_per_s"] / row["num_gpus"])
 
 
 def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
@@ -212,18 +164,6 @@ def _online_point(row: Mapping[str, Any]) -> ServingPoint:
         output_tokens=longest * int(row["osl_mean"]),
         length_spread=EVENLY if drawn else 0.0,
     )
-
-
-def _mlperf_point(name: str) -> ServingPoint:
-    """Return a replica of as few GPUs as hold the benchmark's model."""
-    model, gpu = load_model("llama2_70b"), load_gpu(name)
-    dtype, tp = "fp4" if "fp4" in gpu.peak_flops else "fp8", 1
-    while tp * gpu.hbm_bytes < ROOM * model.parameters * precision(dtype).weight_bytes:
-        tp *= 2
-    return _point(
-        model.name, gpu.name, MLPERF_REQUESTS, tp=tp, dtype=dtype, kv_dtype="fp8",
-        prompt_tokens=MLPERF_LENGTH, output_tokens=MLPERF_LENGTH,
-    )  # fmt: skip
 
 
 def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:

@@ -325,6 +325,16 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
         yield combination, table.filter(pa.array(code == key))
 
 
+HOST_S = 40e-6
+"""Single kernels start within some us. Where the shortest of a table takes longer than this, what
+was timed is the host that launched it, and not the kernel."""
+
+
+def is_host_timed(rows: Rows) -> bool:
+    """Say whether not one of a single kernel's times is short enough to be the kernel's own."""
+    return len(rows) > 0 and float(rows.seconds.min()) > HOST_S
+
+
 def mape(predicted: Floats, measured: Floats) -> float:
     """Return the mean absolute error, relative to what was measured; not a number without rows."""
     return float(np.mean(np.abs(predicted / measured - 1.0))) if measured.size else np.nan

@@ -130,10 +130,8 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")
-    parts = {"linear_s": "tokens_s", **dict(zip(same, same, strict=True))}
-    columns = {
-        name: _total([getattr(stage, part) for stage in stages]) for name, part in parts.items()
-    }
+    columns = {name: _total([getattr(stage, name) for stage in stages]) for name in same}
+    columns["linear_s"] = _total([stage.tokens_s + stage.experts_s for stage in stages])
     below = np.hypot(1.0 - lo_s / latency_s, WATTS_SHARE)
     above = np.hypot(hi_s / latency_s - 1, WATTS_SHARE)
     return columns | {

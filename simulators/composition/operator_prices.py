@@ -102,7 +102,7 @@ def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
     mixed = [o for o in operators if isinstance(o, Attention) and o.phase == "mixed"]
     if replica.accelerator or not mixed:
         return False
-    return all(is_fitted(one, replica.gpu, replica.library) for one in mixed)
+    return all(is_fitted(one, replica.gpu, replica.library, replica.level) for one in mixed)
 
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
@@ -176,7 +176,9 @@ def _inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[s
     """Return the names of operators that the time of experts or of attention has in it already."""
     inside = AFTER_ATTENTION if replica.library in WRITES_NARROW else ()
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
-    if experts is None or not is_timed_as_layer(experts, replica.gpu, replica.library):
+    if experts is None or not is_timed_as_layer(
+        experts, replica.gpu, replica.library, replica.level
+    ):
         return inside
     return (*inside, *AROUND_EXPERTS)
 
@@ -223,7 +225,7 @@ class _Kernel:
 def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kernel:
     """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
     gpu = replica.gpu
-    alone = price(operator, gpu, framework=framework)
+    alone = price(operator, gpu, replica.level, framework)
     pace = replica.runtime.pace(gpu.architecture, family_of(operator), is_own=alone.calibrated)
     seconds = alone.latency_s
     if replica.is_fused and alone.quantising_s:

@@ -4,11 +4,12 @@ Kernels run one after another on one stream, so a stage's time is a sum. It is k
 of which depends on a few sums over the requests and on nothing else, so that a floor above may
 tabulate them one by one:
 
-    tokens_s              the number of tokens, and the rows of logits
+    tokens_s              the number of tokens of a group of ranks, and the rows of logits
+    experts_s             the number of tokens of all groups
     prefill_attention_s   the four prefill sums
     decode_attention_s    decodes and the keys they read
     mixed_attention_s     all of these, in the place of both where one kernel runs both
-    collective_s          the number of tokens
+    collective_s          the number of tokens of all groups
     send_recv_s           the number of tokens
     launch_s              sequences; under a runtime without CUDA graphs, everything
 
@@ -34,7 +35,13 @@ from simulators.composition.evidence_shares import (
     shares,
     summed,
 )
-from simulators.composition.intervals import HalfWidths, half_widths_of
+from simulators.composition.intervals import (
+    HalfWidths,
+    half_widths_of,
+    interval_s,
+    unexplained_share,
+)
+from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
 from simulators.core.levels import Shares
@@ -44,6 +51,7 @@ from simulators.workload.llm.attention import (
     mixed_operators,
     prefill_operators,
 )
+from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
@@ -55,7 +63,7 @@ from simulators.workload.llm.transformer import (
 )
 from simulators.workload.operators import Column
 
-COMPUTED = ("tokens", "prefill_attention", "decode_attention", "mixed_attention")
+COMPUTED = ("tokens", "experts", "prefill_attention", "decode_attention", "mixed_attention")
 PARTS = (*COMPUTED, "collective", "send_recv")
 OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in COMPUTED))
 """What adds up over layers; the message to the next stage and launches belong to the stage."""
@@ -73,6 +81,7 @@ class Iteration:
     """Seconds of one iteration of one pipeline stage by part, and joules of all its GPUs."""
 
     tokens_s: Column
+    experts_s: Column
     prefill_attention_s: Column
     decode_attention_s: Column
     mixed_attention_s: Column
@@ -80,6 +89,7 @@ class Iteration:
     send_recv_s: Column
     launch_s: Column
     tokens_j: Column  # the joules of the part of the same name
+    experts_j: Column
     prefill_attention_j: Column
     decode_attention_j: Column
     mixed_attention_j: Column
@@ -108,6 +118,7 @@ class Iteration:
         """Time with kernels or messages under way."""
         return (
             self.tokens_s
+            + self.experts_s
             + self.prefill_attention_s
             + self.decode_attention_s
             + self.mixed_attention_s
@@ -124,8 +135,7 @@ class Iteration:
     def energy_j(self) -> Column:
         """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
         waiting_s = self.collective_s + self.send_recv_s + self.launch_s
-        computing_j = self.tokens_j + self.prefill_attention_j + self.decode_attention_j
-        computing_j = computing_j + self.mixed_attention_j
+        computing_j: Column = sum((getattr(self, f"{name}_j") for name in COMPUTED), start=0.0)
         return computing_j + self.waiting_w * waiting_s
 
 
@@ -183,6 +193,20 @@ def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares
     return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
+def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
+    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time.
+
+    Raises:
+        Infeasible: the model cannot be cut this way.
+    """
+    stages = pipeline_iterations(replica, step)
+    latency_s = np.sum([stage.latency_s for stage in stages])
+    half_widths = half_widths_summed(stage.half_widths for stage in stages)
+    share = unexplained_share(replica.runtime, replica.gpu)
+    lo_s, hi_s = interval_s(latency_s, half_widths, share)
+    return float(lo_s / latency_s), float(hi_s / latency_s)
+
+
 def part_iteration(
     replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
 ) -> Iteration:
@@ -223,8 +247,22 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
         chunks, decodes = (np.where(both > 0.0, 0.0, number) for number in (chunks, decodes))
     else:
         mixed = ()
+
+    @functools.cache
+    def token_rows() -> list[Row]:
+        return compute_rows(linear, replica, "tokens")
+
+    def seen_by(name: str) -> list[Row]:
+        of_experts = name == "experts"
+        return [
+            replace(row, part=name)
+            for row in token_rows()
+            if (row.operator.name in SEEN_BY_EXPERTS) == of_experts
+        ]
+
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
-        ("tokens", step.tokens, lambda name: compute_rows(linear, replica, name)),
+        ("tokens", step.tokens, seen_by),
+        ("experts", step.tokens, seen_by),
         ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),

@@ -25,7 +25,7 @@ from simulators.catalog.sheet import fill
 from simulators.core.calibration import read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
-from simulators.evidence.lookup import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
 
@@ -206,6 +206,7 @@ class Replica:
     overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
     effects: Effects = EVERYTHING
     accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
+    level: str = BEST  # of information about the GPU's kernels; `zero_shot`: as if unmeasured
     unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
 
     @property

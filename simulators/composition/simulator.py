@@ -8,7 +8,7 @@ module alone stands above both rooms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
 from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
-from simulators.evidence.lookup import files_behind
+from simulators.evidence.lookup import files_behind, notes_on
 from simulators.graphs import price as graphs
 from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
@@ -168,6 +168,10 @@ class Composition:
         schema = schema_of(CompositionFacts)
         arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+        """Say of which GPUs nothing was measured."""
+        return notes_on(axes["gpu"])
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles."""

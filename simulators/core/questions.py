@@ -48,6 +48,7 @@ class Question:
         shown: metrics told of the answer.
         details: axes that, where they vary, are told of a design behind its description.
         alternatives: fields in one of which the next best design differs.
+        device: the field by whose values it is told what times rest on.
         described: a design in a phrase.
         costs: amounts in dollars of a design, each with the words behind it; none without a price.
         too_large: what is said when the constraints leave no point.
@@ -66,6 +67,7 @@ class Question:
     shown: tuple[str, ...]
     details: tuple[str, ...]
     alternatives: tuple[str, ...]
+    device: str
     described: Callable[[Mapping[str, Any]], str]
     costs: Callable[[Mapping[str, Any]], Mapping[str, float]]
     too_large: str

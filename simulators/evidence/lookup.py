@@ -1,17 +1,18 @@
 """Whose calibration a GPU is priced by, how much wider its interval becomes, and from which files.
 
 Boards are measured one by one. A GPU that was not, or of which nothing measured may be used
-(`zero_shot`), takes another's numbers: of a similar board, else of a fallback. `relatives.toml`
-says who these are for each kind of calibration. A user's own calibrations
-stand before those shipped.
+(`zero_shot`), takes another's numbers, and so does a framework or a precision that was not timed on
+it. Of all that may lend (`relatives.toml`) the one does whose kind of borrowing erred least where
+the answer is known (`borrowing.py`). A user's own calibrations stand before those shipped.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,12 +20,29 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, read_toml
-from simulators.evidence.intervals import LEAST_KNOWN, Band, stretched
+from simulators.evidence.borrowing import (
+    ARCHITECTURE,
+    COSTS,
+    LINES,
+    OWN,
+    RELATIONS,
+    Cost,
+    Loan,
+    cost_of,
+    relation_of,
+    sheet_cost,
+    stand_ins,
+    succession,
+)
+from simulators.evidence.intervals import Band
 
 CALIBRATIONS = PACKAGE / "kernels" / "calibration"
 RELATIVES = Path(__file__).with_name("relatives.toml")
 SUMMARY = "boards"
 """The file of fp32 calibrations that sums up all boards a calibration was shipped for."""
+
+POWER = "power"
+"""The kind of calibration that is of watts; all others are of times."""
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
@@ -47,15 +65,20 @@ class Kind:
     """One kind of calibration: a table of `relatives.toml`, which explains the words."""
 
     folders: tuple[str, ...]
-    similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    fallback: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    fallback_lends: str = "all"
-    widen: Mapping[str, float] = field(default_factory=dict)
-    first: str = "board"
+    lends: str
     frameworks: str = "any"
     least_ratio: float = 0.0
-    source: str = ""
     reason: str
+
+
+@dataclass(frozen=True)
+class Lender:
+    """A board whose numbers a GPU may take."""
+
+    board: str
+    relation: str  # one of RELATIONS
+    newer: int = 0  # by so many generations than the GPU
+    unlike: float = 0.0  # |log| of memory bandwidth and 16-bit rate over the GPU's, together
 
 
 @dataclass(frozen=True)
@@ -65,17 +88,22 @@ class Found(Generic[T]):
     numbers: T
     board: str  # that was measured
     framework: str
-    widening: float  # power of the ends of the interval; 1: measured here, in this precision
-    whole: bool  # with what corrects the numbers: trees, grids
+    loan: Loan
+    cost: Cost
+
+    @property
+    def is_of_this_board(self) -> bool:
+        """Whether this was measured on the GPU itself."""
+        return self.loan.relation == OWN
 
     @property
     def is_own(self) -> bool:
         """Whether this was measured on the GPU itself, in the precision asked for."""
-        return self.widening == 1.0
+        return self.is_of_this_board and self.loan.same_precision
 
     def widened(self, band: Band) -> Band:
         """Return a measured band as wide as it must be here."""
-        return band if self.is_own else stretched(band, self.widening, LEAST_KNOWN)
+        return band if self.loan.name == OWN else self.cost.widened(band)
 
 
 def find(
@@ -84,86 +112,113 @@ def find(
     architecture: str,
     look: Callable[[str, str, str], T | None],
     *,
+    family: str = "",
     framework: str = "",
     precisions: Sequence[str] = ("",),
     own: bool = True,
 ) -> Found[T] | None:
-    """Return the nearest numbers there are for a GPU; none if nobody lends any.
+    """Return the numbers that err least for a GPU; none if nobody lends any, or none is better.
+
+    Where two kinds of borrowing err alike, the nearer board, precision and framework decide.
 
     Args:
         kind: of calibration: a table of `relatives.toml`.
         gpu: the name that calibrations know it by.
         architecture: of the GPU.
         look: returns what a board, a framework and a precision have, if anything.
+        family: of kernels, as `borrowing.py` knows it.
         framework: whose kernels are wanted.
         precisions: the wanted one first and acceptable ones after it.
         own: whether what was measured on the GPU itself may be used.
     """
-    row = kinds()[kind]
     frameworks: Sequence[str] = (framework,)
-    if framework and row.frameworks == "any":
-        frameworks = tuple(dict.fromkeys((framework, *FRAMEWORKS)))
-    for board, relation, precision in _pairs(row, kind, gpu, architecture, precisions, own=own):
-        for whose in frameworks:
-            if (numbers := look(board, whose, precision)) is None:
-                continue
-            if relation == "own":
-                relation = "precision" if precision != precisions[0] else relation
-            whole = relation != "fallback" or row.fallback_lends == "all"
-            return Found(numbers, board, whose, row.widen.get(relation, 1.0), whole)
-    return None
+    if framework and kinds()[kind].frameworks == "any":
+        others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
+        frameworks = tuple(dict.fromkeys((framework, *others)))
+    best: Found[T] | None = None
+    for lender in lenders(kind, gpu, architecture, own=own):
+        for precision in precisions:
+            for whose in frameworks:
+                loan = Loan(lender.relation, whose == framework, precision == precisions[0])
+                cost = cost_of(family, loan.name)
+                if best is not None and cost.error >= best.cost.error:
+                    continue
+                if (numbers := look(lender.board, whose, precision)) is not None:
+                    best = Found(numbers, lender.board, whose, loan, cost)
+    without = sheet_cost(family)
+    if best is not None and without is not None and without.error < best.cost.error:
+        return None
+    return best
 
 
-def _pairs(
-    row: Kind, kind: str, gpu: str, architecture: str, precisions: Sequence[str], *, own: bool
-) -> Iterator[tuple[str, str, str]]:
-    """Yield boards, how each is related to a GPU, and precisions, from the nearest on."""
-    boards = lenders(kind, gpu, architecture, own=own)
-    if row.first == "precision":
-        yield from ((*board, precision) for precision in precisions for board in boards)
-    else:
-        yield from ((*board, precision) for board in boards for precision in precisions)
+def lenders(kind: str, gpu: str, architecture: str, *, own: bool = True) -> tuple[Lender, ...]:
+    """Return the boards whose numbers a GPU may take, the nearest first.
 
-
-def lenders(
-    kind: str, gpu: str, architecture: str, *, own: bool = True
-) -> tuple[tuple[str, str], ...]:
-    """Return the boards whose numbers a GPU may take, the nearest first: own, similar, fallback."""
+    Of boards that are equally near the newer lends (its library is younger too), else the one
+    whose data sheet is most alike.
+    """
     return _lenders(kind, gpu, architecture, own, places(), stamp())
 
 
 @functools.lru_cache(maxsize=512)
 def _lenders(
     kind: str, gpu: str, architecture: str, own: bool, folders: tuple[Path, ...], now: Stamp
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[Lender, ...]:
     row, measured = kinds()[kind], _files(kind, folders, now)
-    found = {gpu: "own"} if own and gpu in measured else {}
-    for relation, table in (("similar", row.similar), ("fallback", row.fallback)):
-        for word in table.get(gpu) or table.get(architecture) or table.get("any", ()):
-            alike = [word] if word in measured else _of_architecture(word, measured, row)
-            for board in alike:
-                if board != gpu:
-                    found.setdefault(board, relation)
-    return tuple(found.items())
-
-
-def _of_architecture(
-    architecture: str, measured: Mapping[str, tuple[Path, ...]], row: Kind
-) -> list[str]:
-    """Return the boards of an architecture that lend, by name."""
-    boards = []
-    for board, files in sorted(measured.items()):
-        try:
-            gpu = load_gpu(board)
-        except UserError:  # a data sheet given by path has no name to be found by
-            if read_calibration(files[0]).get("architecture") == architecture:
-                boards.append(board)
+    found = [Lender(gpu, OWN)] if own and gpu in measured else []
+    for board, files in measured.items():
+        if board == gpu or not _may_lend(board, row):
             continue
-        fp32 = gpu.peak("fp32")
-        lends = gpu.peak_flops.get("bf16", fp32) >= row.least_ratio * fp32
-        if gpu.architecture == architecture and lends:
-            boards.append(board)
-    return boards
+        theirs = _architecture_of(board, files)
+        if _reaches(row.lends, architecture, theirs):
+            unlike = _unlikeness(gpu, board)
+            found.append(Lender(board, *relation_of(architecture, theirs), unlike))
+    return tuple(sorted(found, key=_distance))
+
+
+def _distance(lender: Lender) -> tuple[int, int, int, float, str]:
+    """Return what lenders are sorted by: relation, generations, the newer first, rates, name."""
+    apart = abs(lender.newer) if lender.newer else len(succession())
+    return RELATIONS.index(lender.relation), apart, -lender.newer, lender.unlike, lender.board
+
+
+def _unlikeness(gpu: str, board: str) -> float:
+    """Return how far two data sheets are apart; nothing where one has no name to be found by."""
+    try:
+        here, there = load_gpu(gpu), load_gpu(board)
+    except UserError:
+        return 0.0
+    rates = zip(_rates(here), _rates(there), strict=True)
+    return sum(abs(math.log(theirs / ours)) for ours, theirs in rates)
+
+
+def _rates(gpu: Gpu) -> tuple[float, float]:
+    return gpu.hbm_bytes_per_s, gpu.peak_flops.get("bf16", gpu.peak("fp32"))
+
+
+def _reaches(lends: str, architecture: str, lender: str) -> bool:
+    """Say whether a board lends as far as to an architecture."""
+    if lends in ("anybody", "nobody"):
+        return lends == "anybody"
+    relation, newer = relation_of(architecture, lender)
+    return relation == ARCHITECTURE or (lends == "line" and newer != 0)
+
+
+def _architecture_of(board: str, files: Sequence[Path]) -> str:
+    try:
+        return load_gpu(board).architecture
+    except UserError:  # a data sheet given by path has no name to be found by
+        return str(read_calibration(files[0]).get("architecture", ""))
+
+
+def _may_lend(board: str, row: Kind) -> bool:
+    """Say whether a board's matrix units are as fast as the fp32 rate promises."""
+    try:
+        gpu = load_gpu(board)
+    except UserError:
+        return True
+    fp32 = gpu.peak("fp32")
+    return gpu.peak_flops.get("bf16", fp32) >= row.least_ratio * fp32
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
@@ -175,7 +230,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     summary = calibration_file("fp32", SUMMARY)
     summed = read_calibration(summary)["board"] if summary is not None else ()
     boards = {
-        kind: [board for board, _ in lenders(kind, name, gpu.architecture)] for kind in kinds()
+        kind: [one.board for one in lenders(kind, name, gpu.architecture)] for kind in kinds()
     }
     boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
     found = (
@@ -184,7 +239,22 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for b in some
         for file in calibrations(kind).get(b, ())
     )
-    return tuple(dict.fromkeys((RELATIVES, *found)))
+    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *found)))
+
+
+def unmeasured(gpus: Iterable[str]) -> list[str]:
+    """Return the GPUs of which no kernel was timed; a varied one is what it was measured as."""
+    known = {board for kind in kinds() if kind != POWER for board in calibrations(kind)}
+    found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
+    return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]
+
+
+def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
+    """Return what is to be said of results on some GPUs: of which of them nothing was measured."""
+    names = unmeasured(gpus)
+    these = "this GPU" if len(names) == 1 else "these GPUs"
+    said = f"{', '.join(names)}: no kernel of {these} was measured; times are by data sheets and "
+    return (f"{said}by kernels of other GPUs.",) if names else ()
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
+from simulators.evidence.borrowing import family_of
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find
+from simulators.evidence.lookup import Stamp, calibrations, find, stamp
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -65,22 +66,39 @@ def _entry(
         gpu,
         architecture,
         lambda board, whose, dtype: _tables(board, now).get(f"{whose}.{kernel}.{dtype}"),
+        family=family_of(kernel, dtypes[0]),
         framework=framework,
         precisions=dtypes,
         own=own,
     )
     if found is None:
         return None
-    table = found.numbers
+    entry = entry_from(found.numbers, found.board, found.framework, whole=found.cost.whole)
+    return replace(entry, band=found.widened(entry.band), calibrated=found.is_own)
+
+
+def entry_from(
+    table: Mapping[str, Any], board: str, framework: str, *, whole: bool = True
+) -> Entry:
+    """Return what a calibration holds of a kernel; unless whole, without trees and grid."""
     return Entry(
-        framework=found.framework,
+        framework=framework,
         numbers={key: float(value) for key, value in table["numbers"].items()},
-        correction=correction_from(table["bend"]) if found.whole and "bend" in table else None,
-        grid=grids_from(table["knots"]) if found.whole and "knots" in table else None,
-        band=found.widened(band_from(table["band"])),
-        board=found.board,
-        calibrated=found.is_own,
+        correction=correction_from(table["bend"]) if whole and "bend" in table else None,
+        grid=grids_from(table["knots"]) if whole and "knots" in table else None,
+        band=band_from(table["band"]),
+        board=board,
+        calibrated=True,
     )
+
+
+def measured_entries(board: str) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
+    """Return what was fitted to a board, by framework, kernel and precisions."""
+    found = {}
+    for name, table in _tables(board, stamp()).items():
+        framework, kernel, dtype = name.split(".")
+        found[framework, kernel, dtype] = table
+    return found
 
 
 @functools.lru_cache(maxsize=16)

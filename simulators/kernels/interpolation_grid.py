@@ -1,21 +1,21 @@
-"""The time of a decode step, interpolated between the knots of a measured grid.
+"""The time of a decode step: a form's, times what measured steps departed from it by.
 
 A library serves decode by a few kernels, each made for so many query heads per key head. Within one
 of them two numbers decide: how many (request, key head) pairs there are, which are the blocks, and
-how many keys each has to walk. So a table is one grid of log times over powers of two of both, per
-head size, window and kernel. Queries beyond the widest kernel's heads run head by head, and there
-pairs of request and query head are what counts.
+how many tokens each of them looks back on. So a table has, by that many heads, numbers of the form
+and a grid of log residuals over powers of two of both; and by head size and window a grid of what
+these depart from it further.
 
-Between knots logarithms are linear, beyond the last ones time grows with the work. Grids never fall
-along either side. On another board, or on a what-if one, each knot moves as the formula does, and
-the grid is kept from falling again.
+Times are read off nodes half an octave apart, form and residual together, laid so that they never
+fall along either side. Between nodes logarithms are linear, beyond the last ones time grows with
+the work. On another board, or on a what-if one, the form has that board's rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,31 +23,43 @@ from numpy.typing import NDArray
 from simulators.core.jit import Floats
 from simulators.workload.operators import Attention
 
-Form = Callable[[Attention], Floats]
-"""Seconds of a decode step by a fitted form."""
+Numbers = Mapping[str, float]
 
-PACKINGS = (1.0, 8.0, 16.0, 32.0)
-"""Query heads per key head that kernels are made for; above the last each head is on its own."""
 
-LATENT_PACKINGS = (16.0, 32.0, 64.0, 128.0)
+class Form(Protocol):
+    """A form on one GPU."""
+
+    def __call__(self, attention: Attention, numbers: Numbers) -> Floats:
+        """Return the seconds of decode steps by these numbers."""
+        ...
+
+
+PACKINGS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Query heads per key head up to which kernels are alike."""
+
+LATENT_PACKINGS = (1.0, 16.0, 32.0, 64.0, 128.0)
 """The same of latent attention, whose heads all share one key."""
 
-NOMINAL = (1.0, 8.0, 16.0, 32.0, 64.0)
-LATENT_NOMINAL = (16.0, 32.0, 64.0, 128.0, 128.0)
+NOMINAL = (*PACKINGS, 128.0)
+LATENT_NOMINAL = (*LATENT_PACKINGS, 256.0)
 """Query heads a grid stands for, by packing."""
 
 LATENT_WIDTH = 512.0 + 64.0
 """Numbers cached per token of latent attention, in every model with it so far."""
 
-STEP = 0.005
-"""Files hold log microseconds in steps of half a percent."""
+PARTS = 2
+"""Nodes per octave. Forms bend within one, where keys outgrow L2 or blocks the SMs."""
+
+STEP = 0.02
+SIGNS = "".join(map(chr, [*range(35, 92), *range(93, 124)]))
+"""Files hold residuals in steps of two percent, a sign each; the middle one is none."""
 
 
 @dataclass(frozen=True)
 class Slice:
     """What one grid stands for."""
 
-    head_dim: float
+    head_dim: float  # 0: of all head sizes and windows together
     window: float  # keys a query sees at most; 0: all
     packing: int
     latent: bool
@@ -59,86 +71,112 @@ class Slice:
         return f"{kind} {self.head_dim:g} {self.window:g} {self.packing}"
 
     @property
-    def unpacked(self) -> bool:
-        """Whether there are more query heads to a key head than any kernel packs."""
-        return not self.latent and self.packing == len(PACKINGS)
+    def shared(self) -> Slice:
+        """The slice of all head sizes and windows."""
+        return Slice(0.0, 0.0, self.packing, self.latent)
 
 
 @dataclass(frozen=True)
 class GridTable:
-    """Log seconds of each slice: a row per power of two of pairs, a column per one of keys."""
+    """The form's numbers by packing, and log residuals of each slice.
 
+    A grid has a row per power of two of pairs and a column per one of tokens. Residuals of a slice
+    are beyond those of its packing.
+    """
+
+    numbers: Mapping[int, Numbers]
     grids: Mapping[Slice, Floats]
-    alone: bool  # whether heads beyond the widest packing each walk the keys by themselves
 
 
 def grids_from(table: Mapping[str, Any]) -> GridTable:
     """Return the grids a calibration holds as lines of whole numbers."""
+    numbers = {
+        int(packing): {name: float(value) for name, value in row.items()}
+        for packing, row in table["numbers"].items()
+    }
     grids = {}
     for name, text in table["grids"].items():
         kind, head_dim, window, packing = name.split()
-        rows = [line.split() for line in str(text).split("|")]
-        steps = np.array(rows, np.float64)
         where = Slice(float(head_dim), float(window), int(packing), kind == "latent")
-        grids[where] = steps * STEP + np.log(1e-6)
-    return GridTable(grids, bool(table["alone"]))
+        grids[where] = _read(str(text))
+    return GridTable(numbers, grids)
 
 
-def grid_lines(knots: GridTable) -> list[str]:
+def _read(text: str) -> Floats:
+    """Return a grid, given a line of signs for each of its rows; what they leave out is none."""
+    rows = text.split("|")
+    grid = np.zeros((len(rows), max(map(len, rows))))
+    for line, row in zip(grid, rows, strict=True):
+        line[: len(row)] = [(SIGNS.index(sign) - len(SIGNS) // 2) * STEP for sign in row]
+    return grid
+
+
+def grid_lines(table: GridTable) -> list[str]:
     """Return what a calibration holds of the grids."""
-    lines = [f"alone = {str(knots.alone).lower()}"]
-    for where, grid in knots.grids.items():
-        steps = np.rint((grid - np.log(1e-6)) / STEP).astype(np.int64)
-        text = "|".join(" ".join(map(str, row)) for row in steps.tolist())
+    lines = []
+    for packing, numbers in table.numbers.items():
+        row = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
+        lines.append(f"numbers.{packing} = {{ {row} }}")
+    for where, grid in table.grids.items():
+        signs = np.clip(np.rint(grid / STEP).astype(np.int64) + len(SIGNS) // 2, 0, len(SIGNS) - 1)
+        none = SIGNS[len(SIGNS) // 2]
+        rows = ["".join(SIGNS[sign] for sign in row) for row in signs.tolist()]
+        whole, *others = rows  # the first line says how long they are
+        text = "|".join([whole, *(row.rstrip(none) for row in others)])
         lines.append(f'grids."{where.name}" = "{text}"')
     return lines
 
 
-def interpolated_s(table: GridTable, attention: Attention, here: Form, there: Form) -> Floats:
-    """Return the seconds of each row of a decode step; nan where there is no grid for it.
-
-    A grid that stands for other steps than these is moved by what the form says of both: on another
-    GPU, or in latent attention of another width.
+def interpolated_s(table: GridTable, attention: Attention, form: Form) -> Floats:
+    """Return the seconds of each row of a decode step.
 
     Args:
-        table: the grids.
+        table: numbers and grids.
         attention: rows to price.
-        here: seconds of the form on the GPU asked about.
-        there: and on the one that was measured; `here` again if that is the same.
+        form: seconds of the form on the GPU asked about.
     """
     found: Floats | None = None
-    for where, rows, pairs, keys in sliced(attention, alone=table.alone):
+    for where, rows, pairs, tokens in sliced(attention):
         if found is None:
-            found = np.full(rows.shape, np.nan)
-        measured = _measured(where, table)
-        if measured is None:
-            continue
-        grid = table.grids[measured]
-        alike = replace(where, head_dim=measured.head_dim)
-        if here is not there or alike != where:
-            asked, timed = (
-                nominal(each, grid.shape, attention, alone=table.alone) for each in (where, alike)
-            )
-            grid = rising(grid + np.log(here(asked) / there(timed)))
-        found[rows] = np.exp(_between(grid, np.log2(pairs[rows]), np.log2(keys[rows])))
+            found = np.empty(rows.shape)
+        nodes = _nodes(table, where, attention, form)
+        x, y = PARTS * np.log2(pairs[rows]), PARTS * np.log2(tokens[rows])
+        found[rows] = np.exp(_between(nodes, x, y))
     assert found is not None
     return found
 
 
-def _measured(where: Slice, table: GridTable) -> Slice | None:
-    """Return whose grid serves a slice: its own, one without a window, of the nearest latent."""
-    if where in table.grids:
-        return where
-    if (whole := replace(where, window=0.0)) in table.grids:
-        return whole
-    alike = [s for s in table.grids if where.latent and s == replace(where, head_dim=s.head_dim)]
-    return min(alike, key=lambda s: abs(s.head_dim - where.head_dim), default=None)
+def _nodes(table: GridTable, where: Slice, like: Attention, form: Form) -> Floats:
+    """Return the rising log seconds of a slice, at nodes a part of an octave apart."""
+    packing = min(table.numbers, key=lambda known: abs(known - where.packing))
+    mine = Slice(where.head_dim, where.window, packing, where.latent)
+    whole = Slice(where.head_dim, 0.0, packing, where.latent)
+    residual = table.grids[mine.shared]
+    own = table.grids.get(mine, table.grids.get(whole))
+    if own is not None:
+        residual = residual + own
+    for axis in (0, 1):
+        residual = _finer(residual, axis)
+    pairs, tokens = np.meshgrid(
+        *(np.exp2(np.arange(size) / PARTS) for size in residual.shape), indexing="ij"
+    )
+    seconds = form(nominal(where, pairs, tokens, like), numbers=table.numbers[packing])
+    return rising(np.log(seconds) + residual)
 
 
-def sliced(
-    attention: Attention, *, alone: bool
-) -> Iterator[tuple[Slice, NDArray[np.bool_], Floats, Floats]]:
-    """Yield each slice, the rows that fall on it, and pairs and keys of all rows."""
+def _finer(grid: Floats, axis: int) -> Floats:
+    """Return a grid with nodes between its lines along an axis."""
+    lines = np.moveaxis(grid, axis, 0)
+    last = len(lines) - 1
+    at = np.arange(PARTS * last + 1) / PARTS
+    low = np.minimum(at.astype(np.int64), max(last - 1, 0))
+    part = (at - low)[:, None]
+    finer = (1.0 - part) * lines[low] + part * lines[np.minimum(low + 1, last)]
+    return np.moveaxis(finer, 0, axis)
+
+
+def sliced(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Floats, Floats]]:
+    """Yield each slice, the rows that fall on it, and pairs and tokens of all rows."""
     heads, kv_heads, head_dim, window = (
         np.asarray(x, np.float64)
         for x in (attention.heads, attention.kv_heads, attention.head_dim, attention.window)
@@ -147,36 +185,46 @@ def sliced(
     packings = LATENT_PACKINGS if latent else PACKINGS
     packing = np.searchsorted(packings, heads if latent else heads / kv_heads)
     labels = np.stack([x.reshape(-1) for x in np.broadcast_arrays(head_dim, window, packing)])
-    requests, kv, geometry = np.broadcast_arrays(
+    requests, seen, geometry = np.broadcast_arrays(
         np.maximum(np.asarray(attention.requests, np.float64), 1.0),
-        np.asarray(attention.kv_tokens, np.float64),
+        context_of(attention),
         heads + kv_heads + head_dim + window,
     )
-    keys = np.maximum(kv / requests, 1.0)
+    tokens = np.maximum(seen / requests, 1.0)
+    pairs = requests * np.maximum(kv_heads, 1.0)
     kinds = labels if labels.shape[1] == 1 else np.unique(labels, axis=1)
-    for dim, seen, pack in kinds.T.tolist():
-        where = Slice(dim, seen, int(pack), latent)
-        mine = (head_dim == dim) & (window == seen) & (packing == pack)
-        pairs = requests * (heads if alone and where.unpacked else np.maximum(kv_heads, 1.0))
-        yield where, np.broadcast_to(mine, geometry.shape), pairs, keys
+    for dim, width, pack in kinds.T.tolist():
+        mine = (head_dim == dim) & (window == width) & (packing == pack)
+        where = Slice(dim, width, int(pack), latent)
+        yield where, np.broadcast_to(mine, geometry.shape), pairs, tokens
 
 
-def nominal(where: Slice, shape: tuple[int, ...], like: Attention, *, alone: bool) -> Attention:
-    """Return the decode steps a grid's knots stand for, in the precisions of another."""
-    heads = (LATENT_NOMINAL if where.latent else NOMINAL)[where.packing]
-    pairs, keys = np.meshgrid(np.exp2(np.arange(shape[0])), np.exp2(np.arange(shape[1])))
-    requests = (pairs / heads if alone and where.unpacked else pairs).T
-    kv_heads = LATENT_WIDTH / (2.0 * where.head_dim) if where.latent else 1.0
-    kv_tokens = requests * keys.T
+def places(attention: Attention) -> Floats:
+    """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
+    _, _, pairs, tokens = next(sliced(attention))
+    both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
+    return both
+
+
+def context_of(attention: Attention) -> Floats:
+    """Return the tokens that requests look back on, whether or not a window hides some of them."""
+    keys = np.asarray(attention.kv_tokens, np.float64)
+    return np.maximum(keys, np.asarray(attention.context_tokens, np.float64))
+
+
+def nominal(where: Slice, pairs: Floats, tokens: Floats, like: Attention) -> Attention:
+    """Return the decode steps a slice stands for, in the precisions of another."""
+    seen = tokens if where.window == 0.0 else np.minimum(tokens, where.window)
     return Attention(
-        name="knots",
+        name="nodes",
         phase="decode",
-        requests=requests,
-        query_tokens=requests,
-        pairs=kv_tokens,
-        kv_tokens=kv_tokens,
-        heads=heads,
-        kv_heads=kv_heads,
+        requests=pairs,
+        query_tokens=pairs,
+        pairs=pairs * seen,
+        kv_tokens=pairs * seen,
+        context_tokens=pairs * tokens,
+        heads=(LATENT_NOMINAL if where.latent else NOMINAL)[where.packing],
+        kv_heads=LATENT_WIDTH / (2.0 * where.head_dim) if where.latent else 1.0,
         head_dim=where.head_dim,
         latent=where.latent,
         dtype=like.dtype,
@@ -191,9 +239,9 @@ def rising(grid: Floats) -> Floats:
 
 
 def _between(grid: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the bilinear value; beyond the last knots time grows with the work."""
+    """Return the bilinear value; beyond the last nodes time grows with the work."""
     last_x, last_y = grid.shape[0] - 1, grid.shape[1] - 1
-    beyond = np.log(2.0) * (np.maximum(x - last_x, 0.0) + np.maximum(y - last_y, 0.0))
+    octaves = (np.maximum(x - last_x, 0.0) + np.maximum(y - last_y, 0.0)) / PARTS
     x, y = np.clip(x, 0.0, last_x), np.clip(y, 0.0, last_y)
     i = np.minimum(x.astype(np.int64), max(last_x - 1, 0))
     j = np.minimum(y.astype(np.int64), max(last_y - 1, 0))
@@ -201,4 +249,4 @@ def _between(grid: Floats, x: Floats, y: Floats) -> Floats:
     i1, j1 = np.minimum(i + 1, last_x), np.minimum(j + 1, last_y)
     low = (1.0 - v) * grid[i, j] + v * grid[i, j1]
     high = (1.0 - v) * grid[i1, j] + v * grid[i1, j1]
-    return np.asarray((1.0 - u) * low + u * high + beyond, np.float64)
+    return np.asarray((1.0 - u) * low + u * high + np.log(2.0) * octaves, np.float64)

@@ -102,9 +102,11 @@ def price(
     return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
 
 
-def is_fitted(operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK) -> bool:
+def is_fitted(
+    operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK, level: str = BEST
+) -> bool:
     """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
-    profile = profile_of(gpu, BEST, framework)
+    profile = profile_of(gpu, level, framework)
     return FAMILIES[type(operator)].entry(operator, gpu, profile) is not None
 
 
@@ -143,12 +145,12 @@ def roofline_s(operator: Compute, gpu: Gpu) -> Floats:
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
 
-def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str) -> bool:
+def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str, level: str = BEST) -> bool:
     """Say whether the time of experts is their share of a measured layer.
 
     Such a time has the gathering of rows, the activation and the weighted sum in it.
     """
-    return experts.entry_for(grouped, gpu, profile_of(gpu, BEST, framework)) is not None
+    return experts.entry_for(grouped, gpu, profile_of(gpu, level, framework)) is not None
 
 
 def warm_up() -> None:

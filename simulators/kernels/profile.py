@@ -63,6 +63,7 @@ class TensorRates(ProductRates):
 
     kind: str
     measured_on: str
+    framework: str = ""  # whose kernel it is
     prologue_rate: float = TENSOR_PROLOGUE_RATE
     k_step: float = TENSOR_K_STEP
     band: Band | None = None
@@ -153,8 +154,9 @@ DISPATCH_S = {"nvidia": 30e-6, "amd": 15e-6}
 SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
 """fp32 products sustain .5 to .97 of the peak, by the room the power limit leaves."""
 
-TENSOR_SUSTAINED = 0.75
-"""Dense 16-bit products of large sizes sustain 70 to 80 % of the data sheet on A100 and H100."""
+TENSOR_SUSTAINED = {"nvidia": 0.75, "amd": 0.63}
+"""Dense 16-bit products of large sizes sustain 70 to 80 % of the data sheet on A100 and H100. AMD's
+fp32 runs on matrix units as well, of which MI100 and MI210 sustain 60 to 66 %."""
 
 L2_BYTES_PER_CLOCK = 64.0
 """What the path from L2 hands an SM in a clock, on every NVIDIA GPU since Volta."""
@@ -184,7 +186,7 @@ def default_profile(vendor: str) -> Profile:
         prologue=256.0,
         prologue_rate=TENSOR_PROLOGUE_RATE,
         k_step=TENSOR_K_STEP,
-        compute=TENSOR_SUSTAINED,
+        compute=TENSOR_SUSTAINED[maker],
         bandwidth=0.85,
     )
     vector = VectorRates(bandwidth=0.83, ramp_s=15e-6, dispatch_s=dispatch_s)

@@ -6,7 +6,7 @@ make what-if devices of real ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,14 @@ from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
 from simulators.core.levels import shares_of
 from simulators.core.rules import check_batch
-from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK, FRAMEWORKS, LEVELS, files_behind
+from simulators.evidence.lookup import (
+    BEST,
+    DEFAULT_FRAMEWORK,
+    FRAMEWORKS,
+    LEVELS,
+    files_behind,
+    notes_on,
+)
 from simulators.kernels.energy import power_w
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
@@ -300,6 +307,10 @@ class Kernels:
         if name != "gpu":
             return ()
         return (GPUS.find(str(value)), *files_behind(load_gpu(str(value))))
+
+    def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+        """Say of which GPUs nothing was measured."""
+        return notes_on(axes["gpu"])
 
     def warm_up(self) -> None:
         """Compile the tile model and the corrections."""

@@ -14,6 +14,7 @@ GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
+OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
@@ -115,6 +116,11 @@ class ServingPoint:
     memory_fraction: float = choice(
         "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9
     )
+    rank_queues: str = choice(
+        "of ranks of data-parallel attention: own, and all step together; shared, its requests "
+        "dealt out evenly in every iteration; or auto: as the engine of the scheduler has it",
+        known=(AUTO, OWN, SHARED), default=AUTO,
+    )  # fmt: skip
     watermark: float = choice(
         "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
     )

@@ -16,6 +16,9 @@ from simulators.core.folder import ENGINES
 from simulators.core.questions import Deadline, Question, flag
 
 COST = "cost_usd_per_mtok"
+TAIL = 90
+"""Percentiles from here on are as uncertain as a 99th, those below as a mean."""
+
 USD_PER_HOUR = 0.0036
 """Seconds of an hour over a million: what turns $ per million tokens at a rate into $ per hour."""
 
@@ -52,8 +55,9 @@ def question_of(flags: Flags) -> Question:
     for engine in flags.engine.split(","):
         if engine not in ENGINES.names():
             raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
+    of = "p99" if flags.percentile >= TAIL else "mean"
     deadlines = tuple(
-        Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_mean_s")
+        Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_{of}_s")
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
     space = _space(flags, deadlines)
@@ -75,6 +79,7 @@ def question_of(flags: Flags) -> Question:
         ),
         details=("dtype", "max_batch", "chunk_size"),
         alternatives=("gpu", "tp", "pp", "replicas", "dtype"),
+        device="gpu",
         described=_described,
         costs=_costs,
         too_large=(

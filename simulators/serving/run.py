@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
-from simulators.serving.answer.error_bands import bands_of
+from simulators.serving.answer.error_bands import deployment_bands
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
@@ -28,6 +28,7 @@ from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.iteration_table import Ends
 
 V = TypeVar("V")
 
@@ -51,10 +52,17 @@ class Shelf:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
         self.server = functools.cache(server)
-        self.bands = functools.cache(bands_of)
         self.user_rows = UserRows()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
+        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table"))
+
+    def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
+        """Return how far latencies of a deployment may be off; of a user's own times, nothing."""
+        if point.iteration_table:
+            return {}
+        table, _ = prices_of(point, self.deployment(point).hardware)
+        return deployment_bands(point.runtime, table.reach)
 
 
 def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[[ServingPoint], V]:
@@ -129,8 +137,9 @@ def logged_run(point: ServingPoint) -> Run:
     if point.fidelity != EVENT:
         raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
     check_point(point)
-    iterations = int(run_of(point).state.pool[:, at.ITERATIONS].sum())
-    return run_of(point, log_rows=iterations)
+    state = run_of(point).state
+    batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
+    return run_of(point, log_rows=batches)
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

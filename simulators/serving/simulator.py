@@ -26,6 +26,7 @@ from simulators.core.folder import ENGINES, PRICES, ROUTERS, RUNTIMES, SCHEDULER
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
+from simulators.evidence.lookup import notes_on
 from simulators.serving import benchmark_logs
 from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import explained_request
@@ -133,10 +134,11 @@ class Serving:
         return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say when and by whom the prices were quoted."""
+        """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
+        unknown = notes_on(axes["gpu"])
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
-            return ("GPU-hours cost what usd_per_gpu_hour says.",)
-        return priced_by(axes["prices"], axes["gpu"])
+            return ("GPU-hours cost what usd_per_gpu_hour says.", *unknown)
+        return (*priced_by(axes["prices"], axes["gpu"]), *unknown)
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
@@ -218,7 +220,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     known = shelf or Shelf()
     found = _simulated(point, known)
     found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
-    return banded(found, known.bands(point.runtime))
+    return banded(found, known.bands(point))
 
 
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:

@@ -40,6 +40,8 @@ class GroupedGemm:
     top_k: float
     dtype: str = "fp16"
     weight_dtype: str = ""  # of the stored weights, if narrower
+    width: float = 0.0  # of an expert, as cut: what libraries tune tiles by; 0: not told
+    ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
     repeat: float = 1
 
 
@@ -62,6 +64,7 @@ class Attention:
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
     window: Column = 0.0  # keys a query sees at most; 0: all
+    context_tokens: Column = 0.0  # of single new tokens: cached in all; 0: no window hides any
     latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes

@@ -28,6 +28,7 @@ from sweeper.query.planning import cheapest
 from sweeper.query.uncertainty import chance_within
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence
+from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
@@ -93,7 +94,10 @@ def _parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Ques
             default=None if required else default,
         )
     parser.add_argument(
-        "--sure", type=float, default=0.8, help="how likely the deadlines are to be met (0.8)"
+        "--sure",
+        type=_share,
+        default=0.8,
+        help="how likely the deadlines are to be met, as in 0.9 or 90 (0.8)",
     )
     parser.add_argument(
         "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
@@ -106,6 +110,22 @@ def _parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Ques
     chosen = parser.parse_args(words)
     asked = simulator.flags(**{f.name: getattr(chosen, f.name) for f in fields})
     return chosen, simulator.question(asked)
+
+
+def _share(word: str) -> float:
+    """Return a chance that is given as a share or in percent.
+
+    >>> _share("0.9"), _share("90"), _share("90%")
+    (0.9, 0.9, 0.9)
+    """
+    try:
+        number = float(word.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    share = number / 100.0 if number > 1.0 or word.endswith("%") else number
+    if not 0.0 <= share < 1.0:
+        raise argparse.ArgumentTypeError(f"'{word}' is no chance; write 0.9 or 90")
+    return share
 
 
 def _chance(question: Question, row: Row, band: float) -> tuple[float, bool]:
@@ -139,6 +159,9 @@ class _Answer:
         print(f"Deadlines: {', '.join(limits)}.")
         print(f"How sure: meets both deadlines with {row['chance']:.0%} ({self.rests_on}).")
         print(f"  {evidence(last.space.simulator).in_short()}")
+        if said := in_words(shares_of_row(row)):
+            print(f"Of its time {said}{weakest_in_words(last.simulator, row)}.")
+        _print_devices(question, last)
         if (second := self.next_best) is not None:
             change = second[self.cost] / row[self.cost] - 1
             word = "Cheaper" if change < 0 else "Next best"
@@ -161,6 +184,10 @@ class _Answer:
             "design": self.row,
             "chance": self.row["chance"],
             "chance_rests_on": self.rests_on,
+            "time_rests_on": {
+                row[self.question.device]: shares_of_row(row)
+                for row in _best_of_devices(self.question, self.last)
+            },
             "next_best": self.next_best,
             "command": self.command,
             "notes": list(self.last.notes),
@@ -196,12 +223,30 @@ def _described(question: Question, last: Answers, row: Row) -> str:
     return ", ".join([question.described(row), *(f"{n} {human(row[n])}" for n in details)])
 
 
+def _feasible(question: Question, last: Answers) -> pl.LazyFrame:
+    """Return the designs that can exist, with the worst of their times over their deadlines."""
+    ratios = [pl.col(d.metric) / d.limit for d in question.deadlines]
+    return qualifying(last.results).with_columns(__miss=pl.max_horizontal(ratios))
+
+
+def _best_of_devices(question: Question, last: Answers) -> list[dict[str, Any]]:
+    """Return of each device the cheapest design that meets the deadlines, else the nearest one."""
+    late = _feasible(question, last).with_columns(__late=pl.max_horizontal(1.0, "__miss"))
+    ranked = late.sort("__late", question.cost, question.without_cost, nulls_last=True)
+    return ranked.unique(question.device, keep="first", maintain_order=True).collect().to_dicts()
+
+
+def _print_devices(question: Question, last: Answers) -> None:
+    """Print how much of the time of each device's best design rests on measurements."""
+    rows = _best_of_devices(question, last)
+    said = ", ".join(f"{row[question.device]} {by_measurements(row):.0%}" for row in rows)
+    print(f"Time by measured or fitted figures, best design of each {question.device}: {said}.")
+
+
 def _nothing(question: Question, last: Answers) -> int:
     """Say that nothing meets the deadlines, and which design comes nearest."""
     print(f"\nNo design {question.among} meets {last.where}.")
-    ratios = [pl.col(d.metric) / d.limit for d in question.deadlines]
-    good = qualifying(last.results).with_columns(__miss=pl.max_horizontal(ratios))
-    near = good.bottom_k(1, by="__miss").collect()
+    near = _feasible(question, last).bottom_k(1, by="__miss").collect()
     if len(near):
         row = near.row(0, named=True)
         said = ", ".join(
@@ -209,6 +254,7 @@ def _nothing(question: Question, last: Answers) -> int:
         )
         warned = "".join(f"; {words}" for name, words in question.warnings.items() if row[name])
         print(f"Nearest: {_described(question, last, row)}: {said}{warned}.")
+        _print_devices(question, last)
         print("\n".join((*question.advice, *last.notes)))
     else:
         print("None of them is feasible:")

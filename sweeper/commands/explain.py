@@ -22,6 +22,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.levels import LEVELS
 from sweeper.commands.flags import flags
 from sweeper.report.answers import Answers, latest, point_of
+from sweeper.report.shares import in_words, shares_of_row
 from sweeper.report.tables import print_table, write_text
 from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
@@ -59,7 +60,7 @@ def main(words: list[str]) -> int:
             _print_phase(phase, rows if chosen.all else _together(rows))
         else:
             _print_notes(phase, rows)
-    print(_evidence(found))
+    print(f"Evidence behind the time: {in_words(shares_of_row(row) or _shares(found))}")
     for line in _what_if(last, row):
         print(line)
     if chosen.trace:
@@ -148,16 +149,14 @@ def _together(rows: Sequence[Contribution]) -> list[Contribution]:
     ]
 
 
-def _evidence(found: Sequence[Contribution]) -> str:
-    """Return which share of the time rests on what."""
+def _shares(found: Sequence[Contribution]) -> dict[str, float]:
+    """Return which share of the time of all contributions rests on what."""
     whole_s = sum(c.time_s for c in found)
-    shares = {
+    return {
         level: sum(c.time_s for c in found if c.level == level) / whole_s
         for level in LEVELS
         if whole_s
     }
-    said = ", ".join(f"{share:.0%} {level}" for level, share in shares.items() if share > 0)
-    return f"Evidence behind the time: {said}"
 
 
 def _what_if(last: Answers, row: Mapping[str, Any]) -> list[str]:

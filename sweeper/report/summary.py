@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import NamesWeakest
-from simulators.core.levels import LEVELS, SHARES
 from sweeper.query.pareto import knee, unstated
-from sweeper.report.answers import Answers, point_of, real
+from sweeper.report.answers import Answers, real
+from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import print_table
 from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
 _ROWS = 20
-
-LEAST = 0.005
-"""Smaller shares of the time are not told."""
 
 
 @dataclass(frozen=True)
@@ -146,18 +142,11 @@ def _knee_sentence(found: Answers) -> str:
 
 def _evidence_sentence(found: Answers) -> str:
     """Return what the knee's time rests on, and which operator of it is known worst."""
-    shares = {level: found.best.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
-    said = [f"{share:.0%} {level}" for level, share in shares.items() if share and share >= LEAST]
+    said = in_words(shares_of_row(found.best))
     if not said:
         return ""
-    sentence = f"Of the knee's time {', '.join(said)}"
-    simulator = found.simulator
-    if isinstance(simulator, NamesWeakest):
-        weakest = simulator.weakest(point_of(simulator, found.best))
-        if weakest is not None:
-            where = f" on {weakest.on}" if weakest.on else ""
-            sentence += f"; the weakest is {weakest.name}{where}, {weakest.level}"
-    return f"{sentence}. `explain` says more."
+    weakest = weakest_in_words(found.simulator, found.best)
+    return f"Of the knee's time {said}{weakest}. `explain` says more."
 
 
 def _example(found: Answers) -> str:

@@ -65,6 +65,11 @@ def test_every_gpu_has_a_usual_machine(name: str) -> None:
     assert cluster_for("auto", gpu).gpus_per_node >= 8
 
 
+def test_a_system_has_the_memory_its_data_sheet_adds_up_to() -> None:
+    assert 8 * load_gpu("b300_sxm").hbm_bytes == pytest.approx(2.3e12, rel=0.01)
+    assert 8 * load_gpu("h100_sxm").hbm_bytes == 640 * 2**30
+
+
 def test_a_memory_size_in_words_is_refused(tmp_path: Path) -> None:
     text = GPUS.find("h100_sxm").read_text().replace("85_899_345_920", '"80 GB"')
     path = tmp_path / "mine.toml"

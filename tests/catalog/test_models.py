@@ -173,6 +173,11 @@ def test_no_two_models_share_a_name() -> None:
     assert [name for name, times in both.items() if times > 1] == []
 
 
+def test_a_context_is_the_config_s() -> None:
+    assert load_model("llama4_scout").max_context == 10 * 2**20
+    assert load_model("llama4_maverick").max_context == 2**20
+
+
 def test_an_unknown_repository_is_said_to_be_unknown() -> None:
     with pytest.raises(UnknownNameError, match="unknown model 'nobody/nothing-9b'"):
         load_model("nobody/nothing-9b")

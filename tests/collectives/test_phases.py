@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed.phases import phases_of, request
+from simulators.collectives.closed.phases import (
+    ANY_QUEUE,
+    FIRST_HALF,
+    SECOND_HALF,
+    chunk_bytes,
+    chunks_of,
+    phases_of,
+    queue_of,
+    request,
+)
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
@@ -46,6 +55,65 @@ def test_gathers_come_inwards_and_scatters_go_outwards() -> None:
     assert legs(AG) == [(2, AG, 1_000), (1, AG, 4_000), (0, AG, 12_000)]
     assert legs(RS) == [(0, RS, 24_000), (1, RS, 12_000), (2, RS, 4_000)]
     assert legs(A2A) == [(0, A2A, 24_000), (1, A2A, 24_000), (2, A2A, 24_000)]
+
+
+def test_a_message_to_one_rank_crosses_one_dimension() -> None:
+    assert legs("send_recv") == [(0, "send_recv", 24_000)]
+
+
+@pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
+def test_dimensions_of_one_rank_have_no_legs(collective: str) -> None:
+    op, plan = COLLECTIVES.index(collective), plan_of("full:1,full:2,full:1,full:4", "ring")
+    order = {AR: [1, 3, 1], AG: [3, 1], RS: [1, 3], A2A: [1, 3]}[collective]
+    assert phases_of(plan.whole, op, 8_000, baseline=False)[:, 0].tolist() == order
+    nobody = plan_of("full:1,full:1", "ring")
+    assert len(phases_of(nobody.whole, op, 8_000, baseline=False)) == 0
+
+
+def test_four_dimensions_have_seven_legs() -> None:
+    plan = plan_of("full:2,full:2,full:2,full:2", "ring")
+    phases = phases_of(plan.whole, COLLECTIVES.index(AR), 8_000, baseline=False)
+    assert phases[:, 0].tolist() == [0, 1, 2, 3, 2, 1, 0]
+    assert phases[:, 2].tolist() == [8_000, 4_000, 2_000, 1_000, 1_000, 2_000, 4_000]
+    gathered = phases_of(plan.whole, COLLECTIVES.index(AG), 1_000, baseline=False)
+    assert gathered[:, 0].tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("collective", "size", "splits", "chunks", "each"),
+    [
+        (AR, 4_000, 4, 4, 1_000),
+        (AR, 4_002, 4, 5, 1_000),  # what does not divide adds a whole one
+        (AR, 97, 4, 5, 24),
+        (AR, 96, 4, 4, 24),
+        (AR, 95, 4, 4, 24),  # among 24 ranks no chunk is smaller
+        (AG, 97, 4, 5, 24),
+        (AG, 3, 4, 3, 1),
+    ],
+)
+def test_a_buffer_is_cut_into_chunks(
+    collective: str, size: int, splits: int, chunks: int, each: int
+) -> None:
+    asked = request(collective, size, splits=splits)
+    assert (chunks_of(asked, 24), chunk_bytes(asked, 24)) == (chunks, each)
+
+
+@pytest.mark.parametrize(
+    ("half", "queues", "turns"),
+    [
+        (ANY_QUEUE, 3, [0, 1, 2, 0, 1]),
+        (FIRST_HALF, 1, [0, 0, 0, 0, 0]),
+        (FIRST_HALF, 4, [0, 1, 0, 1, 0]),
+        (FIRST_HALF, 5, [0, 1, 0, 1, 0]),
+        (SECOND_HALF, 1, [0, 0, 0, 0, 0]),
+        (SECOND_HALF, 4, [2, 3, 2, 3, 2]),
+        (SECOND_HALF, 5, [2, 3, 4, 2, 3]),
+    ],
+)
+def test_chunks_take_the_queues_of_their_half_in_turn(
+    half: int, queues: int, turns: list[int]
+) -> None:
+    assert [queue_of(half, queues, turn) for turn in range(5)] == turns
 
 
 def test_trees_take_both_of_their_legs_with_the_whole() -> None:

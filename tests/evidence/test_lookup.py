@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from simulators.catalog.gpu import load_gpu
+from simulators.evidence.borrowing import Cost, cost_of, sheet_cost
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     CALIBRATIONS,
-    calibrations,
+    Found,
     files_behind,
     find,
     kinds,
     lenders,
+    notes_on,
 )
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise
@@ -23,8 +28,9 @@ from simulators.workload.operators import Attention, Elementwise
 BAND = Band((0.8, 0.8, 0.8), (1.25, 1.25, 1.25))
 
 
-def relations(kind: str, gpu: str, *, own: bool = True) -> list[tuple[str, str]]:
-    return list(lenders(kind, gpu, load_gpu(gpu).architecture, own=own))
+def near(kind: str, gpu: str, *, own: bool = True) -> list[tuple[str, str]]:
+    found = lenders(kind, gpu, load_gpu(gpu).architecture, own=own)
+    return [(lender.board, lender.relation) for lender in found]
 
 
 def decode(name: str = "a") -> Attention:
@@ -35,66 +41,100 @@ def decode(name: str = "a") -> Attention:
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_who_lends_was_measured_and_says_why(kind: str) -> None:
+def test_how_far_a_board_lends_is_said_with_a_reason(kind: str) -> None:
     row = kinds()[kind]
     assert row.reason
-    architectures = {
-        load_gpu(board).architecture for board in calibrations(kind) if board != "boards"
-    }
-    words = [w for table in (row.similar, row.fallback) for some in table.values() for w in some]
-    assert set(words) <= {*calibrations(kind), *architectures}
-    assert set(row.widen) <= {"similar", "fallback", "precision"}
+    assert row.lends in {"nobody", "architecture", "line", "anybody"}
 
 
 def test_own_measurements_come_first_and_never_enter_an_answer_without_them() -> None:
-    assert relations("fused", "h200_sxm") == [("h200_sxm", "own"), ("h100_sxm", "similar")]
-    assert relations("fused", "h200_sxm", own=False) == [("h100_sxm", "similar")]
-    assert relations("fused", "h100_sxm", own=False) == [("h200_sxm", "similar")]
-    assert relations("fused", "l40s") == [("rtx_pro_6000", "similar"), ("h100_sxm", "fallback")]
-    assert relations("fused", "mi300x") == [("h100_sxm", "fallback")]
+    assert near("fused", "h200_sxm")[:2] == [("h200_sxm", "own"), ("h100_sxm", "architecture")]
+    assert near("fused", "h200_sxm", own=False)[0] == ("h100_sxm", "architecture")
+    assert "h200_sxm" not in dict(near("fused", "h200_sxm", own=False))
+    assert near("fused", "l40s")[0] == ("rtx_pro_6000", "generation")
+    assert near("fused", "mi300x")[0] == ("h200_sxm", "any")  # 5.3 TB/s and 1,307 TFLOP/s
+    assert set(dict(near("fused", "mi300x")).values()) == {"any"}
 
 
-def test_boards_of_an_architecture_come_by_name_and_one_of_half_rate_lends_to_nobody() -> None:
-    boards = [("b200_sxm", "fallback"), ("gb200", "fallback")]
-    assert relations("tensor", "h100_pcie")[-2:] == boards
-    assert "rtx_4090" not in dict(relations("tensor", "l4"))
-    assert dict(relations("tensor", "rtx_4090"))["rtx_4090"] == "own"
+def test_of_boards_as_near_the_newer_comes_first_and_one_of_half_rate_lends_to_nobody() -> None:
+    hopper = [board for board, relation in near("tensor", "h100_pcie") if relation == "generation"]
+    assert hopper == ["b200_sxm", "gb200", "a100_sxm"]
+    assert "rtx_4090" not in dict(near("tensor", "l4"))
+    assert dict(near("tensor", "rtx_4090"))["rtx_4090"] == "own"
 
 
 def test_nobody_borrows_what_depends_on_a_cache() -> None:
-    assert relations("chain", "rtx_4090") == [("rtx_4090", "own")]
-    assert relations("chain", "l40s") == []
+    assert near("chain", "rtx_4090") == [("rtx_4090", "own")]
+    assert near("chain", "l40s") == []
     norm = Elementwise(name="ffn_norm", elements=1e6, dtype="bf16")
     assert price(norm, load_gpu("rtx_4090")).calibrated
     assert not price(norm, load_gpu("l40s")).calibrated
 
 
-def test_the_farther_the_lender_the_wider_the_interval() -> None:
-    def width(gpu: str, has: str, precision: str = "wanted") -> float:
-        found = find(
-            "fused", gpu, load_gpu(gpu).architecture,
-            lambda board, _whose, kind: (board == has and kind == precision) or None,
-            precisions=("wanted", "other"),
-        )  # fmt: skip
-        assert found is not None
-        band = found.widened(BAND)
+def found(
+    has: Collection[tuple[str, str, str]], gpu: str = "h200_sxm", family: str = "decode.bf16_bf16"
+) -> Found[bool] | None:
+    """Return what decode by vllm in `wanted` takes, of boards, frameworks and formats there are."""
+    return find(
+        "fused", gpu, load_gpu(gpu).architecture, lambda *place: place in has or None,
+        family=family, framework="vllm", precisions=("wanted", "other"),
+    )  # fmt: skip
+
+
+def test_the_lender_is_the_one_that_errs_least() -> None:
+    sister, here = ("h100_sxm", "vllm", "wanted"), ("h200_sxm", "trtllm", "wanted")
+    assert (
+        cost_of("decode.bf16_bf16", "architecture").error
+        < cost_of("decode.bf16_bf16", "own_framework").error
+    )
+    for order in ([sister, here], [here, sister]):
+        best = found(order)
+        assert best is not None
+        assert (best.board, best.framework) == sister[:2]
+    own = found([sister, ("h200_sxm", "vllm", "wanted")])
+    assert own is not None
+    assert own.is_own
+
+
+def test_a_slow_latent_kernel_of_another_board_yields_to_the_boards_own_of_another_framework() -> (
+    None
+):
+    best = found(
+        [("a100_sxm", "vllm", "wanted"), ("h200_sxm", "trtllm", "wanted")],
+        family="mla_decode.bf16_bf16",
+    )
+    assert best is not None
+    assert (best.board, best.framework) == ("h200_sxm", "trtllm")
+
+
+def test_an_interval_covers_what_is_borrowed() -> None:
+    own, sister = found([("h200_sxm", "vllm", "wanted")]), found([("h100_sxm", "vllm", "wanted")])
+    other, far = found([("h200_sxm", "vllm", "other")]), found([("rtx_pro_6000", "vllm", "wanted")])
+
+    def width(one: Found[bool] | None) -> float:
+        assert one is not None
+        band = one.widened(BAND)
+        assert band.lo[0] <= min(BAND.lo[0], one.cost.lo)
+        assert band.hi[0] >= max(BAND.hi[0], one.cost.hi)
         return band.hi[0] / band.lo[0]
 
-    own, other = width("h200_sxm", "h200_sxm"), width("h200_sxm", "h200_sxm", "other")
-    similar, fallback = width("l40s", "rtx_pro_6000"), width("l40s", "h100_sxm")
-    assert own < other == similar < fallback
+    assert width(own) < width(far)
+    assert width(own) <= width(sister) < width(far)
+    assert width(own) < width(other)
 
 
-def test_a_fallback_lends_numbers_alone_where_its_trees_know_only_its_library() -> None:
-    def whole(kind: str, gpu: str, has: str) -> bool:
-        architecture = load_gpu(gpu).architecture
-        found = find(kind, gpu, architecture, lambda board, _whose, _dtype: board == has or None)
-        assert found is not None
-        return found.whole
+def test_a_kind_of_borrowing_never_seen_comes_after_all_others() -> None:
+    seen = {"all": {"architecture": Cost(0.1, 0.9, 1.2), "vendor": Cost(0.5, 0.5, 2.0)}}
+    assert cost_of("scan", "architecture", seen) == seen["all"]["architecture"]
+    assert cost_of("scan", "any", seen) == replace(seen["all"]["vendor"], error=math.inf)
+    assert cost_of("scan", "own", seen).error == 0.0
 
-    assert whole("fused", "l40s", "rtx_pro_6000")
-    assert not whole("fused", "l40s", "h100_sxm")
-    assert whole("tensor", "t4", "a100_sxm")
+
+def test_nobody_lends_where_the_data_sheet_alone_errs_less() -> None:
+    sheet = sheet_cost("bf16")
+    assert sheet is not None
+    assert cost_of("bf16", "generation").error < sheet.error < cost_of("bf16", "vendor").error
+    assert found([("rtx_pro_6000", "vllm", "wanted")], family="bf16") is None
 
 
 def test_a_users_own_calibration_of_any_kind_stands_before_those_shipped(
@@ -108,3 +148,11 @@ def test_a_users_own_calibration_of_any_kind_stands_before_those_shipped(
     monkeypatch.chdir(tmp_path)
     assert price(decode(), gpu).calibrated
     assert own.resolve() in {file.resolve() for file in files_behind(gpu)}
+
+
+def test_gpus_without_a_timed_kernel_are_named() -> None:
+    assert notes_on(["h100_sxm", "t4", "rtx_4090"]) == ()
+    (alone,) = notes_on(["h100_sxm", "mi300x", "mi300x"])
+    assert alone.startswith("mi300x: no kernel of this GPU was measured")
+    (both,) = notes_on(["l4", "gh200"])
+    assert both.startswith("l4, gh200: no kernel of these GPUs was measured")

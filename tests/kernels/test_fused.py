@@ -112,8 +112,10 @@ def test_four_bit_weights_help_few_tokens_and_not_many_where_they_are_multiplied
         ("b200_sxm", "fp8", "fp8_block", True),
         ("rtx_pro_6000", "fp4", "", True),
         ("h100_sxm", "fp16", "int4", True),
-        ("h200_sxm", "fp16", "int4", False),
-        ("a100_sxm", "fp16", "int4", False),
+        ("h200_sxm", "fp16", "fp4", True),
+        ("a100_sxm", "fp16", "int4", True),
+        ("a100_sxm", "fp16", "fp4", False),
+        ("b200_sxm", "fp16", "int4", False),
     ],
 )
 def test_narrow_experts_are_priced_as_measured_or_borrowed(

@@ -15,6 +15,7 @@ from simulators.kernels.families.gemm import rates_of
 from simulators.kernels.families.tensor_cores import tensor_rates
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price, roofline_s
+from simulators.kernels.profile import Profile
 from simulators.workload.operators import Gemm
 
 MEASURED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
@@ -158,3 +159,61 @@ def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> N
     assert tensor_rates("rtx_4090", "ada", "trtllm")["bf16"].measured_on == "rtx_4090"
     assert tensor_rates("l4", "ada", "trtllm")["bf16"].measured_on == "rtx_pro_6000"
     assert tensor_rates("rtx_4090", "ada", "trtllm")["fp8"].measured_on == "rtx_pro_6000"
+
+
+BOARDS = (*MEASURED, "l40s", "l4", "a10", "rtx_3090", "rtx_4090", "t4", "v100_sxm", "mi300x")
+
+
+@settings(deadline=None)
+@given(
+    gpu=st.sampled_from(BOARDS),
+    framework=st.sampled_from(["trtllm", "vllm", "sglang"]),
+    weights=st.sampled_from(["int8", "int4"]),
+    m=st.integers(1, 16),
+    n=st.integers(64, 40_000),
+    k=st.integers(64, 40_000),
+)
+def test_narrow_weights_cost_few_rows_no_time_unless_measured_so(
+    gpu: str, framework: str, weights: str, m: int, n: int, k: int
+) -> None:
+    board = load_gpu(gpu)
+    narrow = Gemm(name="p", m=float(m), n=float(n), k=float(k), dtype="fp16", weight_dtype=weights)
+    (_, rates), _ = rates_of(narrow, board, profile_for(gpu, framework))
+    assume(getattr(rates, "framework", "") != framework)  # as measured, which it may be
+    wide = dataclasses.replace(narrow, weight_dtype="")
+    narrow_s, wide_s = (
+        float(price(one, board, framework=framework).latency_s) for one in (narrow, wide)
+    )
+    assert narrow_s <= wide_s * SLACK
+
+
+@pytest.mark.parametrize("gpu", BOARDS)
+@pytest.mark.parametrize("framework", ["trtllm", "vllm", "sglang"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_large_matrices_are_read_no_slower_in_fewer_bits(
+    gpu: str, framework: str, weights: str
+) -> None:
+    if (gpu, framework, weights) == ("h100_sxm", "sglang", "int8"):
+        pytest.skip("measured so")
+    narrow = Gemm(name="p", m=4.0, n=8192.0, k=8192.0, dtype="fp16", weight_dtype=weights)
+    wide = dataclasses.replace(narrow, weight_dtype="")
+    narrow_s, wide_s = (
+        float(price(one, load_gpu(gpu), framework=framework).latency_s) for one in (narrow, wide)
+    )
+    assert narrow_s <= wide_s * SLACK
+
+
+def test_a_kernel_that_reads_no_faster_is_not_lent_to_other_libraries() -> None:
+    # SGLang's w8a16 on an H100 takes longer than its 16-bit product, TensorRT-LLM's on an H200 not.
+    lent = {
+        whose: tensor_rates("h100_sxm", "hopper", whose)["w8a16"]
+        for whose in ("sglang", "trtllm", "vllm")
+    }
+    boards = {whose: rates.measured_on for whose, rates in lent.items()}
+    assert boards == {"sglang": "h100_sxm", "trtllm": "h200_sxm", "vllm": "h200_sxm"}
+
+
+def profile_for(gpu: str, framework: str) -> Profile:
+    profile = profile_of(load_gpu(gpu), "best")
+    rates = tensor_rates(gpu, load_gpu(gpu).architecture, framework)
+    return dataclasses.replace(profile, framework=framework, tensor=rates)

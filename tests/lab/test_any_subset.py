@@ -15,7 +15,7 @@ from lab.tables.rows import evenly
 from simulators.core.calibration import reference_folder
 from sweeper.commands import validate
 
-ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving")
+ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving", "catalog")
 ROWS = 24
 """Of a table that is kept; the others are left out at random."""
 

@@ -83,6 +83,7 @@ def tight(scheduler: str, **changes: object) -> Limits:
 
 
 hosts = st.sampled_from([0, 5, 1000])
+stages_or_ranks = st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)])
 preemptions = st.one_of(
     hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "keeps": True})
 )
@@ -92,15 +93,20 @@ preemptions = st.one_of(
 @given(
     workloads(leaving=True),
     schedulers,
-    st.sampled_from([1, 2, 3]),
+    stages_or_ranks,
     st.sampled_from([1, 3]),
     preemptions,
 )
 def test_blocks_never_leak_and_every_request_ends_or_leaves(
-    requests: Requests, scheduler: str, stages: int, replicas: int, preempted: dict[str, int]
+    requests: Requests,
+    scheduler: str,
+    cut: tuple[int, int],
+    replicas: int,
+    preempted: dict[str, int],
 ) -> None:
+    stages, ranks = cut
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, **preempted)
+    allowed = tight(scheduler, stages=stages, ranks=ranks, **preempted)
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
     assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
     assert (state.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
@@ -265,7 +271,7 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
 @given(
     workloads(leaving=True),
     st.sampled_from(sorted(ASKED_EACH_TIME)),
-    st.sampled_from([1, 2, 4]),
+    stages_or_ranks,
     st.sampled_from([1, 2, 10]),
     st.sampled_from(["round_robin", "least_outstanding"]),
     preemptions,
@@ -273,13 +279,14 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
 def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
     requests: Requests,
     scheduler: str,
-    stages: int,
+    cut: tuple[int, int],
     patience: int,
     router: str,
     preempted: dict[str, int],
 ) -> None:
+    stages, ranks = cut
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, patience=patience, **preempted)
+    allowed = tight(scheduler, stages=stages, ranks=ranks, patience=patience, **preempted)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]

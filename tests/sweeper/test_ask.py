@@ -42,6 +42,20 @@ def test_a_question_by_flags_is_answered(
     assert main(["pareto", answer["space"]]) == 0
 
 
+def test_it_is_said_of_each_gpu_what_its_times_rest_on(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
+    text = ask(both, capsys)
+    assert "mi300x: no kernel of this GPU was measured" in text
+    assert "best design of each gpu: " in text
+    assert "mi300x 0%" in text
+    shares = json.loads(ask(f"{both} --json", capsys))["time_rests_on"]
+    assert shares["h100_sxm"]["measured"] + shares["h100_sxm"]["fitted"] > 0.5
+    assert shares["mi300x"]["unmodelled"] > 0.5
+    assert sum(shares["mi300x"].values()) == pytest.approx(1.0)
+
+
 def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(f"{QUESTION} --ttft 0.001", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets" in text

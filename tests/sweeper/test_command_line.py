@@ -62,6 +62,7 @@ def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
     assert "34 rows (17 infeasible, 17 ok); 34 of them new" in text
     assert "17 unlucky" in text
     assert "Knee" in text
+    assert "Of the knee's time 100% fitted. `explain` says more." in text
     assert "Next   python -m sweeper show toy" in text
     rows = pl.scan_parquet("outputs/toy/results/*/*.parquet").collect()
     assert rows.height == 34
@@ -273,7 +274,7 @@ MISTAKES = [
     ("+space=toy outputs=occupied", "occupied"),
     ("list gpuz", "unknown kind 'gpuz'; did you mean 'gpus'?"),
     ("list gpus --jsn", "did you mean '--json'?"),
-    ("list a b", "unrecognized arguments: b"),
+    ("list gpus a b", "unrecognized arguments: b"),
     ("show h100_smx", "did you mean 'h100_sxm'?"),
     ("show nothing_like_it", "unknown name 'nothing_like_it'"),
     ("show", "the following arguments are required: name"),

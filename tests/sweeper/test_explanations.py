@@ -54,7 +54,7 @@ def test_explain_says_what_takes_the_time_and_what_would_help(
     assert "50.0%" in text
     assert "250 GFLOP/s" in text  # 1 GFLOP in 1 ms, on four devices
     assert "25 MB/s" in text
-    assert "Evidence behind the time: 50% measured, 50% fitted, 0% unmodelled" in text
+    assert "Evidence behind the time: 50% measured, 50% fitted" in text
     assert "latency_s 1.8 ms (-10.0%)" in text  # a clock of 1.25
     found = json.loads(printed(["explain", "layers", "knee", "--json"], capsys))
     _, row = latest("layers", "outputs").design("knee")

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
 from sweeper.query import pareto_kernel
-from sweeper.query.pareto import knee, local_front, merge_fronts, minimised, pareto_front
+from sweeper.query.pareto import (
+    knee,
+    local_front,
+    merge_fronts,
+    minimised,
+    pareto_front,
+    unstated,
+)
 
 Matrix = NDArray[np.float64]
 
@@ -235,6 +242,18 @@ def test_the_knee_is_the_design_nearest_to_the_best_of_everything() -> None:
     assert knee(front[:1], {"cost": "min", "speed": "max"}) == 0
     with pytest.raises(UserError, match="the front is empty"):
         knee(front.clear(), {"cost": "min", "speed": "max"})
+
+
+def test_the_knee_weighs_objectives_by_their_spread_over_the_front() -> None:
+    # Of 10 and of 100: shares of 0, .3, 1 and of 1, .4, 0; the squares of the second add to .25.
+    front = pl.DataFrame({"a": [0.0, 3.0, 10.0], "b": [100.0, 40.0, 0.0]})
+    assert knee(front, {"a": "min", "b": "min"}) == 1
+
+
+def test_what_no_qualifying_row_states_is_named() -> None:
+    rows = pl.LazyFrame({"a": [1.0, None], "b": [None, 2.0], "status": ["ok", "infeasible"]})
+    assert unstated(rows, ["a", "b"]) == ["b"]
+    assert unstated(rows, ["a", "b"], where="a > 5") == []
 
 
 @given(scale=st.floats(1e-6, 1e6), values=st.lists(st.integers(1, 999), min_size=1, max_size=9))

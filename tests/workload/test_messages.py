@@ -21,22 +21,17 @@ def messages(cut: Parallelism, part: Stage = INNER, dtype: str = "fp16") -> dict
     return {one.name: one for one in collectives(Shard(MODEL, cut, part, dtype), 80.0)}
 
 
-# A group of two ranks has 80 tokens, so a rank 40, of 1,000 numbers each. Experts are dealt to four
-# parts; of a token's two experts each is in a given part with 1/4, so the token goes to
-# 4 * (1 - (3/4)^2) = 1.75 parts, and there to both ranks that share an expert's width:
-# 40 * 1,000 * 1.75 * 2 = 140,000 numbers. Of one part all eight ranks share every expert.
-@pytest.mark.parametrize(
-    ("ep", "dtype", "numbers", "narrow"),
-    [(4, "fp16", 140_000, 2), (4, "fp8", 140_000, 1), (1, "fp16", 320_000, 2)],
-)
-def test_tokens_go_to_the_ranks_of_their_experts_and_back(
-    ep: int, dtype: str, numbers: int, narrow: int
+# Four groups have 80 tokens each, of 1,000 numbers: each rank gathers all 320,000, as narrow as the
+# experts' products, and the sums of as many numbers are scattered, however experts are dealt.
+@pytest.mark.parametrize(("ep", "dtype", "narrow"), [(4, "fp16", 2), (4, "fp8", 1), (1, "fp16", 2)])
+def test_experts_gather_the_tokens_of_all_groups_and_scatter_their_sums(
+    ep: int, dtype: str, narrow: int
 ) -> None:
     sent = messages(Parallelism(tp=2, attention_dp=4, ep=ep), dtype=dtype)
     dispatch, combine = sent["experts_dispatch"], sent["experts_combine"]
-    assert {dispatch.kind, combine.kind} == {"all_to_all"}
-    assert dispatch.size_bytes == numbers * narrow
-    assert combine.size_bytes == numbers * 2
+    assert (dispatch.kind, combine.kind) == ("all_gather", "reduce_scatter")
+    assert dispatch.size_bytes == 320_000 * narrow
+    assert combine.size_bytes == 320_000 * 2
     assert (dispatch.ranks, dispatch.repeat) == (combine.ranks, combine.repeat) == (8, 3)
 
 

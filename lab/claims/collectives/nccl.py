@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most, was_fitted
+from lab.claims.lines import absent, mean_error, was_fitted, within
 from lab.fits.collectives import (
     COLLECTIVES,
     NVLINK,
@@ -26,6 +26,7 @@ from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
 
 NEEDS = (NCCL,)
+COVERAGE_BAR = (85.0, 95.0)
 KIB, MIB = 2.0**10, 2.0**20
 HANDFUL = 5
 """Sizes per curve that a new interconnect is fitted from."""
@@ -46,12 +47,13 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
             parts = _errors(gpu, library, curves, held_out=held_out)
             everything += [parts[0]] if library == "nccl" else []
             yield _sizes(f"{library}_{gpu}", curves, *parts)
-    yield _mean("nccl", everything, 7.0, f"all GPUs, median {_median(everything):.1f}")
+    median = np.median(_percent(np.concatenate(everything))) if everything else np.nan
+    yield _mean("nccl", everything, 7.0, f"all GPUs, median {median:.1f}")
     yield from _growth(table)
-    yield _mean("ranks_4_from_2_and_8", list(_between(table)), 15.0, "NVLink GPUs")
+    yield _mean("ranks_4_from_2_and_8", _between(table), 15.0, "NVLink GPUs")
     yield from _coverage(table)
     yield _mean(
-        "new_interconnect", list(_handful(table)), None,
+        "new_interconnect", _handful(table), None,
         f"each NVLink GPU from {HANDFUL} sizes per curve",
     )  # fmt: skip
     yield from _eight_h100(table, held_out=held_out)
@@ -76,22 +78,19 @@ def _errors(
     return errors, measured.curve, measured.octave, bands
 
 
-def _mape(errors: Floats) -> float:
-    return round(100.0 * float(np.mean(np.abs(np.expm1(errors)))), 2)
+def _percent(errors: Floats) -> Floats:
+    """Return how far log errors are off, in percent."""
+    return np.asarray(100.0 * np.abs(np.expm1(errors)), np.float64)
 
 
-def _median(parts: Sequence[Floats]) -> float:
-    errors = np.concatenate([np.zeros(0), *parts])
-    return 100.0 * float(np.median(np.abs(np.expm1(errors)))) if errors.size else np.nan
+def _mean_percent(errors: Floats) -> float:
+    return round(float(_percent(errors).mean()), 2)
 
 
-def _mean(name: str, parts: Sequence[Floats], limit: float | None, note: str) -> Check:
+def _mean(name: str, parts: Iterable[Floats], limit: float | None, note: str) -> Check:
     """Return the mean error of log errors in parts, in percent."""
     errors = np.concatenate([np.zeros(0), *parts])
-    name = f"collectives/{name}"
-    if not errors.size:
-        return absent(name, unit="%")
-    return at_most(name, _mape(errors), limit, errors.size, note)
+    return mean_error(f"collectives/{name}", np.expm1(errors), limit, note)
 
 
 def _sizes(
@@ -102,7 +101,9 @@ def _sizes(
     for code, key in enumerate(measured.keys):
         by.setdefault(key[0], []).append(code)
     parts = {collective: errors[np.isin(curve, codes)] for collective, codes in by.items()}
-    said = [f"{collective} {_mape(part):.1f}" for collective, part in parts.items() if part.size]
+    said = [
+        f"{collective} {_mean_percent(part):.1f}" for collective, part in parts.items() if part.size
+    ]
     if bands.size:
         said.append(f"covered {100 * np.mean(np.abs(errors) <= bands):.0f} %")
     limit = 7.0 if name.startswith("nccl_") else None
@@ -114,8 +115,8 @@ def _growth(table: Libraries) -> Iterator[Check]:
     """Yield the errors at 8 ranks of growth learnt from other GPUs."""
     found = {collective: growth_errors(table, NVLINK, collective) for collective in COLLECTIVES}
     for collective, by_gpu in found.items():
-        note = ", ".join(f"{gpu} {_mape(part):.1f}" for gpu, part in by_gpu.items())
-        yield _mean(f"ranks_8_from_4_{collective}", list(by_gpu.values()), 15.0, note)
+        note = ", ".join(f"{gpu} {_mean_percent(part):.1f}" for gpu, part in by_gpu.items())
+        yield _mean(f"ranks_8_from_4_{collective}", by_gpu.values(), 15.0, note)
     parts = [part for by_gpu in found.values() for part in by_gpu.values()]
     yield _mean("ranks_8_from_4", parts, 15.0, "NVLink GPUs; growth learnt from the other GPUs")
 
@@ -139,13 +140,9 @@ def _coverage(table: Libraries) -> Iterator[Check]:
     sizes = [held_out_coverage(one["nccl"]) for one in table.values() if "nccl" in one]
     ranks = [growth_coverage(table, NVLINK, collective) for collective in COLLECTIVES]
     for name, parts in (("covered_sizes", sizes), ("covered_ranks_8_from_4", ranks)):
-        inside = np.concatenate([np.zeros(0, bool), *parts])
-        if not inside.size:
-            yield absent(f"collectives/{name}", unit="%")
-            continue
-        share = round(100.0 * float(np.mean(inside)), 1)
-        note = "inside 90 % intervals fitted without them, at least"
-        yield at_least(f"collectives/{name}", share, 90.0, inside.size, note)
+        note = "inside 90 % intervals fitted without them"
+        lines = within(f"collectives/{name}", parts, COVERAGE_BAR, note)
+        yield from lines or [absent(f"collectives/{name}", unit="%")]
 
 
 def _handful(table: Libraries) -> Iterator[Floats]:
@@ -168,7 +165,7 @@ def _eight_h100(table: Libraries, *, held_out: bool) -> Iterator[Check]:
     errors, curve, octave, _ = _errors("h100_sxm", "nccl", measured, held_out=held_out)
     inside = curve == measured.keys.index(key)
     inside &= (octave >= np.log2(64 * KIB)) & (octave <= np.log2(512 * MIB))
-    worst = 100.0 * float(np.max(np.abs(np.expm1(errors[inside])), initial=0.0))
+    worst = np.max(_percent(errors[inside]), initial=0.0)
     yield _mean(name, [errors[inside]], 10.0, f"64 KiB to 512 MiB, worst {worst:.1f} %")
     large = measured.take(measured.of(key) & (measured.octave >= 16))
     sizes = [round(size) for size in np.exp2(large.octave).tolist()]
@@ -176,5 +173,5 @@ def _eight_h100(table: Libraries, *, held_out: bool) -> Iterator[Check]:
         plan = plan_of("hgx_h100", algorithm)
         modelled_ns = np.array([single_ns(plan, key[0], size) for size in sizes])
         off = np.log(modelled_ns * 1e-9) - large.log_s
-        worst = 100 * float(np.max(np.abs(np.expm1(off))))
-        yield _mean(f"{name}_{algorithm}", [off], None, f"worst {worst:.0f} %; not our prediction")
+        note = f"worst {_percent(off).max():.0f} %; not our prediction"
+        yield _mean(f"{name}_{algorithm}", [off], None, note)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import at_most, percent_off
+from lab.claims.lines import at_most, mean_error, percent_off
 from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit_without, priced_cases
 from lab.tables.graphs import PEERS, Case, read_cases
 from lab.tables.kernels.fp32_kernels import read_rows
@@ -111,7 +111,7 @@ def error_line(name: str, judged: Sequence[Judged], limit: float | None = None) 
     """Return our error over some cases, with the roofline's and the peers' beside it."""
     title = f"composition/graphs: {name}"
     if not judged:
-        return mean_line(title, [])
+        return mean_error(title, [])
     cases = [j.fitted.case for j in judged]
     errors = np.concatenate([j.errors for j in judged])
     measured_s = np.array([case.total_s for case in cases])
@@ -124,16 +124,8 @@ def error_line(name: str, judged: Sequence[Judged], limit: float | None = None) 
         f"our roofline {np.abs(plain).mean():.1f}",
         *peer_errors(cases),
     ]
-    value = round(100.0 * float(np.mean(np.abs(errors))), 2)
+    value = round(100.0 * float(np.mean(np.abs(errors))), 2)  # over draws, too
     return at_most(title, value, limit, len(cases), ", ".join(parts))
-
-
-def mean_line(
-    name: str, errors: Sequence[float], limit: float | None = None, note: str = ""
-) -> Check:
-    """Return the mean of relative errors, one for each case, in percent."""
-    value = round(100.0 * float(np.mean(np.abs(errors))), 2) if errors else np.nan
-    return at_most(name, value, limit, len(errors), note)
 
 
 def peer_errors(cases: Sequence[Case]) -> Iterator[str]:

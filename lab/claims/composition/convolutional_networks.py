@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.composition._fp32_models import mean_line
+from lab.claims.lines import mean_error
 from lab.tables.kernel_profiles import FITTED, GPU, TABLE, depthwise_paces, read_profiles
 from simulators.core.contract import Check
 from simulators.graphs.timeline import Framework
@@ -21,4 +21,4 @@ def checks(reference: Path, _rows: str) -> list[Check]:
     }
     note = ", ".join(f"{name} {100 * error:+.0f}" for name, error in errors.items())
     title = f"composition/graphs: convolutional networks, kernels on {GPU}"
-    return [mean_line(title, [*errors.values()], note=note)]
+    return [mean_error(title, [*errors.values()], note=note)]

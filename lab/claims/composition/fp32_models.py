@@ -20,10 +20,9 @@ from lab.claims.composition._fp32_models import (
     Judged,
     error_line,
     evidence_of,
-    mean_line,
     peer_errors,
 )
-from lab.claims.lines import at_most
+from lab.claims.lines import mean_error, within
 from lab.fits.graphs import ROWS, Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
@@ -37,6 +36,7 @@ NEEDS = (TABLE,)
 SEEN = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")
 NEW_LIMITS = {"h100_sxm": 3.0, "a100_pcie_80gb": 7.0}
 SEEN_LIMIT, CAPPED_LIMIT, AMD_LIMIT, FUSED_LIMIT = 4.5, 10.0, 10.0, 6.0
+COVERAGE_BAR = (85.0, 95.0)
 PAID = "fresh allocations paid where the run shows them"
 AMD_ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
 """Training rows of AMD boards that the data set itself names as slowed by their allocator."""
@@ -79,11 +79,10 @@ def _boards(evidence: Evidence) -> Iterator[Check]:
     yield error_line("the same, rows slowed by their allocator", slow)
     yield error_line(f"the same rows, {PAID}", _with_allocations(evidence, slow))
     yield error_line("fused by a compiler", fused, FUSED_LIMIT)
-    inside = [j.is_inside for j in (*seen, *capped, *usual, *fused)]
+    inside = np.array([j.is_inside for j in (*seen, *capped, *usual, *fused)], bool)
     title = "composition/graphs: models within their 90 % interval"
     note = "calibrated boards; kernels of one kind err together"
-    share = 100.0 * float(np.mean(inside)) if inside else np.nan
-    yield at_most(title, share, None, len(inside), note)
+    yield from within(title, [inside], COVERAGE_BAR, note)
 
 
 def is_slow(case: Case) -> bool:
@@ -139,11 +138,11 @@ def _effects(evidence: Evidence) -> Iterator[Check]:
             errors.setdefault(where, []).append(_error(row, framework))
         note = ", ".join(f"{name} {100 * np.mean(e):.1f}" for name, e in sorted(errors.items()))
         together = [error for group in errors.values() for error in group]
-        yield mean_line(f"composition/graphs {what}", together, note=note)
+        yield mean_error(f"composition/graphs {what}", together, note=note)
     fused = [case for case in evidence.cases if case.is_fused]
     plain = [Fitted(c, replace(c, is_fused=False).price(evidence.reference)) for c in fused]
     apart = [_error(row, evidence.framework(row.case)) for row in plain]
-    yield mean_line("composition/graphs fused by a compiler, without fusion", apart)
+    yield mean_error("composition/graphs fused by a compiler, without fusion", apart)
 
 
 def _error(row: Fitted, framework: Framework) -> float:
@@ -158,7 +157,7 @@ def _parallel(evidence: Evidence) -> Iterator[Check]:
         note = ", ".join(
             [f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)] if cases else []
         )
-        yield mean_line(f"composition/graphs: {how}, four GPUs", errors, limit, note)
+        yield mean_error(f"composition/graphs: {how}, four GPUs", errors, limit, note)
 
 
 def _parallel_s(evidence: Evidence, case: Case) -> list[float]:

@@ -19,8 +19,7 @@ from lab.claims.lines import absent, at_most, error_line, percent_off, was_fitte
 from lab.fits.methods.power_meter import SETTLED_S, meter_of, reading_w
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.power import TABLES, meter_name, power_tables, read_power_rows
-from lab.tables.kernels.tensor_cores import HOST_BOUND
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Floats, Rows, is_host_timed
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.lookup import CALIBRATIONS
@@ -45,8 +44,8 @@ def checks(reference: Path, rows: str) -> list[Check]:
     for gpu in dict.fromkeys(part.gpu for part in parts):
         for kernel, table in TABLES.items():
             mine = [part for part in parts if part.gpu == gpu and part.kernel == kernel]
-            apart = [p for p in mine if (p.framework, p.dtype) in HOST_BOUND]
-            timed = [p for p in mine if (p.framework, p.dtype) not in HOST_BOUND]
+            apart = [p for p in mine if is_host_timed(p)]
+            timed = [p for p in mine if not is_host_timed(p)]
             found += _table_checks(f"{gpu} {table}", timed)
             for part in apart:
                 name = f"{gpu} {table} {part.dtype}, host timed"

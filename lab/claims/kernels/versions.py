@@ -14,8 +14,7 @@ from lab.claims.kernels.judged import judged
 from lab.claims.lines import absent, error_line, percent_off
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.power import read_power_rows, read_times
-from lab.tables.kernels.tensor_cores import HOST_BOUND
-from lab.tables.rows import Groups, Rows, group_of
+from lab.tables.rows import Groups, Rows, group_of, is_host_timed
 from simulators.core.contract import Check
 
 LEAST_SHARED = 30
@@ -24,7 +23,7 @@ LEAST_SHARED = 30
 
 def by_version(reference: Path, rows: str) -> list[Check]:
     """Return the error of each version's kernels, and the drift between two versions."""
-    metered = [p for p in read_power_rows(reference) if (p.framework, p.dtype) not in HOST_BOUND]
+    metered = [p for p in read_power_rows(reference) if not is_host_timed(p)]
     if not metered:
         return [absent("kernels by version", f"{MEASURED}/*_power.parquet are absent")]
     found: list[Check] = []

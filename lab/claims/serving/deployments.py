@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_least, at_most, within
-from lab.claims.serving._deployments import METRICS, TPOT, Flags, Predicted, predicted
+from lab.claims.predicted_deployments import METRICS, TPOT, Predicted, predicted
 from lab.fits.left_out import band_without
 from lab.tables.deployments import SILICON
+from lab.tables.rows import Bools
 from simulators.core.contract import Check
 from simulators.serving.measured_deployments import FRAMEWORKS
 
@@ -56,7 +57,7 @@ def _coverage(found: Predicted) -> Iterator[Check]:
         yield from within(f"deployments {metric} within intervals", [inside], ALLOWED)
 
 
-def _kinds(found: Predicted) -> dict[str, Flags]:
+def _kinds(found: Predicted) -> dict[str, Bools]:
     """Return the rows of each kind."""
     kept, answered = found.kept, ~np.isnan(found.peer[TPOT])
     dense = found.where(lambda row: row.is_dense)
@@ -70,7 +71,7 @@ def _kinds(found: Predicted) -> dict[str, Flags]:
     return kinds | {name: kept & (framework == name) for name in FRAMEWORKS}
 
 
-def _errors(found: Predicted, which: Flags, kind: str) -> Iterator[Check]:
+def _errors(found: Predicted, which: Bools, kind: str) -> Iterator[Check]:
     """Yield mean, median and share within 2x of both metrics on some rows."""
     for metric in METRICS:
         ours, note = found.errors(metric, which)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, errors_of, predicted
+from lab.claims.predicted_deployments import FEWEST, TPOT, TTFT, errors_of, predicted
 from lab.tables.deployments import SILICON, PublicDeployment
 from simulators.core.contract import Check
 from simulators.serving.answer.neighbour_correction import corrected, load_of

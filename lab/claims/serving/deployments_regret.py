@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.claims.serving._deployments import FEWEST, TPOT, TTFT, Flags, predicted
+from lab.claims.predicted_deployments import FEWEST, TPOT, TTFT, predicted
 from lab.tables.deployments import SILICON
+from lab.tables.rows import Bools
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import Deployed
@@ -55,7 +56,7 @@ def _throughput(rows: Sequence[Deployed], times: dict[str, Floats]) -> Floats:
     return np.asarray(clients * output / answer_s / gpus, np.float64)
 
 
-def _regrets(rows: Sequence[Deployed], true: Floats, believed: Floats, which: Flags) -> Floats:
+def _regrets(rows: Sequence[Deployed], true: Floats, believed: Floats, which: Bools) -> Floats:
     """Return what each decision gives up, in percent."""
     choices: dict[tuple[object, ...], list[int]] = {}
     for i in np.flatnonzero(which).tolist():

@@ -6,8 +6,7 @@ run as `runtime: vllm`; times are the engine's own, from when it queued a reques
 stands before it.
 
 Where a run says how many KV blocks it had, that is what it gets: the share of memory it states
-beside leaves activations out. Under data parallelism each rank has a queue of its own there; here
-the groups of ranks share one, so that run is shown and not judged. Nor are runs judged whose chunks
+beside leaves activations out. Not judged are runs under data parallelism, and those whose chunks
 and decodes attend in one kernel, which is not the default.
 """
 
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.claims.lines import absent, answered, at_most
 from lab.tables.catalog_names import GPUS
@@ -36,9 +36,10 @@ from simulators.serving.point import BATCH, CACHED, NONE, RECOMPUTE, UNIFIED, Se
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
-NEEDS = REQUESTS, RUNS = (
+NEEDS = (RUNS,) = ("serving_modern/vllm_runs_meta.parquet",)
+REQUESTS = (
     "serving_modern/vllm_requests.parquet",
-    "serving_modern/vllm_runs_meta.parquet",
+    "serving_modern/vllm_requests_qwen3_32b.parquet",
 )
 COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
@@ -56,14 +57,22 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         yield from (line for lines in (*found.answers, found.lines) for line in lines)
 
 
+def _requests(reference: Path, run: str) -> Mapping[str, NDArray[Any]] | None:
+    """Return the columns of a run's requests in the order in which they were queued, if here."""
+    for table in REQUESTS:
+        if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):
+            require(rows, COLUMNS, table)
+            columns = rows.sort_by("queued_s").to_pydict()
+            return {name: np.array(values) for name, values in columns.items()}
+    return None
+
+
 def _run_checks(reference: Path, run: Mapping[str, Any]) -> list[Check]:
     """Return the errors of one run; TTFT counts from when the engine had the request."""
-    rows = read_table(reference / REQUESTS, run=run["run"])
-    if len(rows) == 0:
+    column = _requests(reference, run["run"])
+    if column is None:
         return [absent(f"vllm {run['run']}", "absent: its requests")]
-    require(rows, COLUMNS, REQUESTS)
-    columns, lines = rows.sort_by("queued_s").to_pydict(), []
-    column = {name: np.array(values) for name, values in columns.items()}
+    lines = []
     queued = column["queued_s"]
     lengths = column["input_toks"], column["output_toks"]
     asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))

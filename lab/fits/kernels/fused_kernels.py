@@ -1,8 +1,8 @@
 """Fit attention and experts to loops timed on the GPU: `python -m lab.fits fused_kernels`.
 
-On half of all shapes: first the few numbers of the form, then the trees, then for decode the knots
-of the table, if they say more about shapes set aside within that half. Of the other half, one half
-again gives the 90 % interval and the rest judges it; errors are of both.
+On half of all shapes: first the few numbers of the form, then the trees. Of the other half, one
+half again gives the 90 % interval and the rest judges it; errors are of both. Decode has grids in
+the place of trees, and is judged by octaves (`decode_attention.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
-from lab.fits.methods.decode_grids import fit_knots
+from lab.fits.kernels.decode_attention import fit_decode
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels import fused_kernels as measured
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
-from lab.tables.kernels.fused_kernels import GPUS, NARROW, TABLES, products_of, read_measured
+from lab.tables.kernels.fused_kernels import (
+    GPUS,
+    MORE,
+    NARROW,
+    TABLES,
+    models_of,
+    products_of,
+    read_measured,
+)
 from lab.tables.kernels.prompt_chunks import (
     CHUNK_GPUS,
     CHUNKS,
@@ -30,21 +38,23 @@ from lab.tables.kernels.prompt_chunks import (
     POINTS,
     read_chunks,
 )
-from lab.tables.rows import Bools, Floats, Rows, joined, mape
+from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.intervals import Band, band_of, stretched
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
-from simulators.kernels.families.attention import fitted_seconds, form_seconds, formula_seconds
+from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
+    EXPERTS,
     FORMS,
     PARTS,
     attention_features,
     expert_features,
     expert_seconds,
     mixed_features,
+    tuned_name,
 )
-from simulators.kernels.interpolation_grid import GridTable, sliced
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "fused"
@@ -59,21 +69,35 @@ RIDGE = 0.1
 REACH = 4.0
 """No number leaves where it started by more than a factor of 55."""
 
-MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}}
+MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 128.0}}
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
 
-KNOTTED_TREES = 24
-"""Trees that only serve head sizes a table of knots lacks."""
+EXPERT_TREES, EXPERT_ALPHA = 32, 0.9
+"""More trees, or leaving them more of the slope, foretell models that were left out no better."""
 
-NARROW_TREES = 36
-"""Enough for experts in narrow formats, whose layers are few or look alike."""
+TUNED_TREES = {"sglang.experts.bf16": 64, "frontier.experts.bf16": 64}
+"""Layers with habits of their own: SGLang's tuned tiles, Frontier's host."""
+
+TUNED_TILES, TUNED_TOKENS, TUNED_LEAST = ("sglang.experts.bf16",), 1024.0, 1.5
+"""SGLang ships tuned tiles by experts and width, for some of the layers that one group of GPUs has
+whole: two and three times as fast where there are many tokens. What is faster than the form by
+less than half is not told from chance."""
+
+NOTHING: Mapping[str, float] = {}
 
 NARROW_SHIPPED = {
-    "h100_sxm": (("trtllm", "fp8_block"), ("trtllm", "w4a16"), ("vllm", "w4a16")),
+    **dict.fromkeys(
+        ("h100_sxm", "h200_sxm"),
+        (
+            ("trtllm", "fp8_block"), ("sglang", "fp8_block"), ("trtllm", "mxfp4"),
+            ("vllm", "mxfp4"), ("sglang", "mxfp4"), ("sglang", "w4a16"),
+        ),
+    ),
+    "a100_sxm": (("sglang", "w4a16"),),
     "b200_sxm": (
         ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
         ("flashinfer", "fp8_block"),
@@ -86,14 +110,11 @@ LIBRARY = {("b200_sxm", "vllm", "experts", "fp8_block"): "flashinfer"}
 """Kernels of a library, timed through a framework that others than itself are run by: vLLM's public
 recipes switch them off, SGLang's ask for them."""
 
-EXPERT_TREES = {"sglang.experts.bf16": 96}
-"""SGLang ships tuned tiles for some layers only, which are two and three times as fast."""
+LEFT_OUT_ROWS, FEWEST_MODELS = 2000, 2
+"""Rows of a kernel that are foretold group by group, drawn at random, and how few groups do."""
 
 WRITTEN = (1e-3, 3)
 """How finely files hold trees: leaves in tenths of a percent, thresholds in three digits."""
-
-SET_ASIDE = 0.35
-"""Beyond this part of the split, fitted rows are set aside while a choice is made."""
 
 KERNELS = (*TABLES, "mixed")
 
@@ -101,7 +122,7 @@ FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
 """A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
 
 SHIPPED = ("vllm", "trtllm", "flashinfer")
-"""Calibrations stay small: the third framework's kernels are fitted where these have no table."""
+"""Calibrations stay small: a third framework's prefill is fitted where these have no table."""
 
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -115,12 +136,8 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of a kernel that are fitted to, those of one name together."""
-    found = [
-        replace(r, framework=LIBRARY.get((gpu, r.framework, kernel, r.dtype), r.framework))
-        for r in read_measured(reference, gpu, kernel)
-        if not r.variant
-    ]
-    shipped = [rows for rows in found if rows.framework in SHIPPED] or found
+    found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
+    shipped = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = NARROW_SHIPPED.get(gpu, ())  # the others are borrowed, as on H200
     shipped = [r for r in shipped if r.dtype not in NARROW or (r.framework, r.dtype) in narrow]
     shipped += read_chunks(reference, gpu, kernel)
@@ -130,90 +147,80 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     return [rows for rows in together if len(rows) >= FEWEST_ROWS]
 
 
+def by_library(rows: Rows) -> Rows:
+    """Return rows under the name of the library whose kernel was timed, where it is another's."""
+    place = rows.gpu, rows.framework, rows.kernel, rows.dtype
+    return replace(rows, framework=LIBRARY.get(place, rows.framework))
+
+
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     """Return the tables that the calibration of a GPU rests on."""
     others: list[tuple[str, Collection[str]]] = [
         (MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (POINTS, POINT_GPUS), (FRONTIER, FRONTIER_GPUS),
     ]  # fmt: skip
     return [
-        *(f"{measured.FOLDER}/{name}.parquet" for k, name in TABLES.items() if k in kernels),
+        *(
+            f"{measured.FOLDER}/{name}.parquet"
+            for kernel, first in TABLES.items()
+            for name in (first, *MORE.get(kernel, ()))
+            if kernel in kernels
+        ),
         *(table for table, gpus in others if gpu in gpus),
     ]
 
 
 def fit_kernel(rows: Rows) -> Fitted:
-    """Return the entry of one kernel, fitted to half of its shapes."""
+    """Return the entry of one kernel, fitted to half of its shapes.
+
+    The interval of experts is that of models that were left out: most will be met unmeasured.
+    """
+    if rows.kernel.endswith("decode"):
+        return fit_decode(rows)
     seen, gpu = rows.where(~rows.held_out), load_gpu(rows.gpu)
-    entry = plain_entry(rows, _fit_form(seen.thinned(FORM_ROWS), gpu))
-    entry = _fit_rest(seen, gpu, entry)
-    return judged(entry, [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+    fitted = judged(_fit(seen, gpu), [rows], len(rows), lambda part, e: predicted_s(part, gpu, e))
+    if rows.kernel != "experts" or np.unique(models_of(seen)).size < FEWEST_MODELS:
+        return fitted
+    parts = left_out(seen.drawn(LEFT_OUT_ROWS), models_of)
+    band = band_of_groups([(predicted_s(aside, gpu, e), aside.seconds) for aside, e in parts])
+    return replace(fitted, entry=replace(fitted.entry, band=band))
+
+
+def band_of_groups(groups: Sequence[tuple[Floats, Floats]]) -> Band:
+    """Return the band of a group nobody measured, from predicted and measured seconds of others.
+
+    Rows of a group err alike, so the next group falls outside the range of `n` more often than one
+    row in ten: it is stretched by `1 + 1 / n`.
+    """
+    predicted, measured_s = (np.concatenate(column) for column in zip(*groups, strict=True))
+    return stretched(band_of(predicted, measured_s), 1.0 + 1.0 / len(groups))
+
+
+def left_out(rows: Rows, group: Callable[[Rows], Groups]) -> Iterator[tuple[Rows, Entry]]:
+    """Yield the rows of each group, and the entry of a fit to all others."""
+    groups, gpu = group(rows), load_gpu(rows.gpu)
+    for one in np.unique(groups):
+        aside = groups == one
+        yield rows.where(aside), _fit(rows.where(~aside), gpu)
+
+
+def _fit(seen: Rows, gpu: Gpu) -> Entry:
+    """Return the entry of one kernel, fitted to all of these rows."""
+    plain = plain_entry(seen, _fit_form(seen, gpu))
+    return _fit_rest(seen, gpu, plain)
 
 
 def _fit_rest(seen: Rows, gpu: Gpu, plain: Entry) -> Entry:
-    """Return the entry with trees and, where they foretell rows set aside better, with knots."""
+    """Return the entry with trees, if there are rows enough."""
     if len(seen) < FEWEST_TREE_ROWS:
         return plain
-    trees = EXPERT_TREES.get(seen.name, NARROW_TREES if seen.dtype in NARROW else TREES)
-    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
-    if not seen.kernel.endswith("decode"):
-        return bent
-    aside = seen.bucket >= SET_ASIDE
-    first, rest = seen.where(~aside), seen.where(aside)
-    choices = [replace(plain, correction=_fit_trees(first, gpu, plain, TREES))]
-    choices += [_with_knots(first, gpu, choices[0], alone=alone) for alone in (False, True)]
-    errors = [mape(predicted_s(rest, gpu, choice), rest.seconds) for choice in choices]
-    best = choices[int(np.argmin(errors))].grid
-    if best is None:
-        return bent
-    worse = _better_by_formula(best, rest, gpu, choices[0])
-    knots = _with_knots(seen, gpu, bent, alone=best.alone).grid
-    assert knots is not None
-    kept = {where: grid for where, grid in knots.grids.items() if where.packing not in worse}
-    trees = TREES if worse else KNOTTED_TREES
-    bent = replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
-    return replace(bent, grid=replace(knots, grids=kept))
-
-
-def _better_by_formula(knots: GridTable, rest: Rows, gpu: Gpu, bent: Entry) -> set[int]:
-    """Return the packings whose rows, set aside, a formula foretells better than knots."""
-    errors = [
-        np.abs(np.log(predicted_s(rest, gpu, entry) / rest.seconds))
-        for entry in (bent, replace(bent, grid=knots))
-    ]
-    rows: dict[int, list[Bools]] = {}
-    for where, mine, _, _ in sliced(rest.operator, alone=knots.alone):
-        rows.setdefault(where.packing, []).append(mine)
-    both = {packing: np.any(parts, axis=0) for packing, parts in rows.items()}
-    return {p for p, mine in both.items() if errors[0][mine].mean() < errors[1][mine].mean()}
-
-
-def _with_knots(rows: Rows, gpu: Gpu, bent: Entry, *, alone: bool) -> Entry:
-    """Return an entry that reads times off the knots of these rows."""
-    knots = fit_knots(
-        rows.operator, rows.seconds, lambda op: formula_seconds(op, gpu, bent), alone=alone
-    )
-    return replace(bent, grid=knots)
+    trees = TUNED_TREES.get(seen.name, EXPERT_TREES if seen.kernel == "experts" else TREES)
+    return replace(plain, correction=_fit_trees(seen, gpu, plain, trees))
 
 
 def _fit_trees(rows: Rows, gpu: Gpu, plain: Entry, trees: int) -> Correction:
-    thinned = rows.thinned(TREE_ROWS)
-    features, seconds, target = _stacked(thinned, gpu, plain)
-    weights = np.resize(_weights(thinned), seconds.size)  # of both products of experts
-    return fit_bend(
-        features, seconds, target, alpha=ALPHA, trees=trees, depth=DEPTH, weights=weights
-    )
-
-
-def _weights(rows: Rows) -> Floats:
-    """Return what rows count: SGLang's experts less, the more GPUs they are dealt over.
-
-    Its kernel walks over the rows of others' experts too, which the form has no word for, and its
-    table holds as many rows of 128 GPUs as of one.
-    """
-    if rows.framework != "sglang" or rows.kernel != "experts":
-        return np.ones(len(rows))
-    weights = rows.sizes["moe_ep_size"] ** -0.5
-    return np.asarray(weights / weights.mean(), np.float64)
+    features, seconds, target = _stacked(rows.thinned(TREE_ROWS), gpu, plain)
+    alpha = EXPERT_ALPHA if rows.kernel == "experts" else ALPHA
+    return fit_bend(features, seconds, target, alpha=alpha, trees=trees, depth=DEPTH)
 
 
 def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
@@ -225,43 +232,62 @@ def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:
 
 
 def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
-    return [
-        fitted_expert_seconds(p.sizes, p.experts, p.top_k, rows.dtype, gpu, entry)
-        for p in products_of(rows)
-    ]
+    return [fitted_expert_seconds(sizes, rows.dtype, gpu, entry) for sizes in products_of(rows)]
 
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone: the first form's, unless another errs much less."""
-    fitted = [_fit_numbers(rows, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
-    seconds = _form_of(rows, gpu)
-    errors = [float(np.mean(np.abs(np.log(seconds(one) / rows.seconds)))) for one in fitted]
+    some = rows.thinned(FORM_ROWS)
+    fitted = [_fit_numbers(some, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
+    seconds = _form_of(some, gpu)
+    errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
-    return fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    found = fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    if rows.name not in TUNED_TILES:
+        return found
+    s = rows.sizes
+    tuned = _tuned(
+        rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
+    )
+    return _fit_numbers(some, gpu, EXPERTS, tuned) | tuned
 
 
-def _fit_numbers(rows: Rows, gpu: Gpu, form: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers of one form."""
+def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
+    """Return how much faster than the form the layers run that have tiles of their own."""
+    up, _ = products_of(rows)
+    faster, found = _form_of(rows, gpu)(numbers) / rows.seconds, {}
+    for experts, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
+        mine = (up.experts == experts) & (up.width == width)
+        speedup = float(np.median(faster[mine]))
+        if speedup > TUNED_LEAST:
+            found[tuned_name(experts, width)] = speedup
+    return found
+
+
+def _fit_numbers(
+    rows: Rows, gpu: Gpu, form: Mapping[str, float], fixed: Mapping[str, float] = NOTHING
+) -> dict[str, float]:
+    """Return the numbers of one form, others being given."""
     start = np.log(list(form.values()))
     ends = [0.0 if n in PARTS else x + REACH for n, x in zip(form, start, strict=True)]
     most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in form]
     high = np.minimum(ends, most)
+    seconds = _form_of(rows, gpu)
     return fit_named(
-        _form_of(rows, gpu),
+        lambda numbers: seconds({**numbers, **fixed}),
         list(form),
         np.minimum(start, high),
         rows.seconds,
         low=start - REACH,
         high=high,
         ridge=RIDGE,
-        weights=_weights(rows),
     )
 
 
 def _form_of(rows: Rows, gpu: Gpu) -> Callable[[dict[str, float]], Floats]:
     """Return the uncorrected seconds as a function of the form's numbers."""
     if rows.kernel == "experts":
-        products = [product.sizes for product in products_of(rows)]
+        products = products_of(rows)
         return lambda numbers: np.asarray(
             sum(expert_seconds(sizes, rows.dtype, gpu, numbers) for sizes in products)
         )
@@ -277,7 +303,5 @@ def _stacked(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floats
         return looked_at(rows.operator, seconds.shape), seconds, rows.seconds
     each = _products_s(rows, gpu, plain)
     miss = rows.seconds / (each[0] + each[1])
-    features = np.concatenate(
-        [expert_features(p.sizes, p.experts, p.top_k) for p in products_of(rows)], axis=1
-    )
+    features = np.concatenate([expert_features(sizes) for sizes in products_of(rows)], axis=1)
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])

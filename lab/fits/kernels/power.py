@@ -17,8 +17,7 @@ from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import bend_lines, fit_bend
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
 from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power_rows
-from lab.tables.kernels.tensor_cores import HOST_BOUND
-from lab.tables.rows import Floats, Rows
+from lab.tables.rows import Floats, Rows, is_host_timed
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.lookup import CALIBRATIONS
@@ -70,7 +69,7 @@ def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
     settled = [
         part.where(part.seconds >= SETTLED_S).drawn(DRAW_ROWS)
         for part in parts
-        if (part.framework, part.dtype) not in HOST_BOUND
+        if not is_host_timed(part)
     ]
     settled = [part for part in settled if len(part)]
     formats = {format_of(part.operator) for part in settled}

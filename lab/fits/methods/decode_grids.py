@@ -1,67 +1,166 @@
-"""Grids of decode times from a measured table: medians, laid so that they never fall.
+"""Grids of decode steps: what a form leaves of their times, smoothed over octaves.
 
-Each knot is the median of the fitted rows on it. A knot nobody measured stands as far from the
-formula as its nearest measured neighbour does. Alternating isotonic regressions along both sides
-(Dykstra's projections; Dykstra and Robertson, 1982) then find the rising grid nearest to these.
+The form's numbers are fitted anew to the rows of each packing, held near those of all rows. What
+is left is a Gaussian process (Rasmussen and Williams, 2006): two steps are as alike as they are
+near in octaves of pairs and of tokens, and, less, as their products are, which are the bytes read.
+What head sizes and windows of one packing share is found first, then what each departs from it.
+Scales are choices, made for all GPUs and libraries together by leaving octaves out.
+
+A grid is laid so that time falls along neither side: alternating isotonic regressions (Dykstra's
+projections; Dykstra and Robertson, 1982) find the rising grid nearest to the smoothed one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.kernels.interpolation_grid import GridTable, nominal, rising, sliced
+from lab.tables.rows import Rows, Sizes
+from simulators.kernels.interpolation_grid import (
+    LATENT_NOMINAL,
+    NOMINAL,
+    Form,
+    GridTable,
+    Numbers,
+    Slice,
+    nominal,
+    places,
+    rising,
+    sliced,
+)
 from simulators.workload.operators import Attention
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
-ON_KNOT = 0.1
-"""Rows within a tenth of an octave of a knot speak for it."""
+LEAST_PACKED, LEAST_ROWS = 30, 10
+"""A packing with fewer rows takes its neighbour's place, a slice with fewer its packing's."""
 
-LEAST_ROWS = 40
-"""A slice with fewer measured rows is left to the formula."""
+PARTS = 4
+"""Rows within an eighth of an octave of each other stand at one place."""
 
-GUESSED = 0.02
+GUESSED = 0.1
 """Weight of a knot nobody measured, in rows."""
 
-ROUNDS = 40
+ROUNDS, SETTLED = 40, 1e-3
+"""Projections end when no knot moves by more than this any more."""
 
 
-def fit_knots(
-    attention: Attention,
-    measured_s: Floats,
-    formula: Callable[[Attention], Floats],
-    *,
-    alone: bool,
+@dataclass(frozen=True)
+class Scales:
+    """How large residuals are and how far they reach, in octaves."""
+
+    size: float
+    reach: float
+    bytes_size: float  # of what follows bytes
+    bytes_reach: float
+    along: float  # how far that reaches among steps of equal bytes
+    noise: float
+
+
+SHARED = Scales(size=0.3, reach=4.0, bytes_size=0.15, bytes_reach=2.0, along=6.0, noise=0.12)
+OWN = Scales(size=0.15, reach=4.0, bytes_size=0.08, bytes_reach=2.0, along=6.0, noise=0.03)
+
+
+def fit_grids(
+    rows: Rows, form: Form, numbers: Numbers, refit: Callable[[Rows, Numbers], Numbers]
 ) -> GridTable:
-    """Return the grids of all slices that rows enough were measured on.
+    """Return the numbers of every packing and the grids of every slice of decode steps.
 
     Args:
-        attention: of the measured rows.
-        measured_s: their seconds.
-        formula: seconds of any operator, for knots without rows.
-        alone: whether heads beyond the widest packing each walk the keys by themselves.
+        rows: measured.
+        form: seconds of steps on their GPU, given its numbers.
+        numbers: of the form, fitted to all of them.
+        refit: returns numbers fitted to some rows, held near others.
     """
-    grids = {}
-    for where, rows, pairs, keys in sliced(attention, alone=alone):
-        x, y = np.log2(pairs[rows]), np.log2(keys[rows])
-        i, j = np.rint(x).astype(np.int64), np.rint(y).astype(np.int64)
-        on = (np.abs(x - i) < ON_KNOT) & (np.abs(y - j) < ON_KNOT)
-        if on.sum() < LEAST_ROWS:
+    slices = list(sliced(rows.operator))
+    packed: dict[int, list[Bools]] = {}
+    for where, mine, _, _ in slices:
+        packed.setdefault(where.packing, []).append(mine)
+    by_packing: dict[int, Numbers] = {}
+    grids: dict[Slice, Floats] = {}
+    for packing, parts in sorted(packed.items()):
+        mine = np.any(parts, axis=0)
+        if np.count_nonzero(mine) >= LEAST_PACKED or len(packed) == 1:
+            blocks = partial(_blocks_of, rows.operator_of, packing)
+            some = replace(rows.where(mine), operator_of=blocks)
+            by_packing[packing] = refit(some, numbers)
+            kinds = [where for where, *_ in slices if where.packing == packing]
+            grids |= _grids_of(some, partial(form, numbers=by_packing[packing]), kinds)
+    return GridTable(by_packing, grids)
+
+
+def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: Sizes) -> Attention:
+    """Return decode steps as blocks of one key head each, with the query heads of their packing."""
+    attention = operator_of(sizes)
+    each = np.maximum(attention.kv_heads, 1.0)
+    sums = ("requests", "query_tokens", "pairs", "kv_tokens", "context_tokens")
+    more = {name: np.asarray(getattr(attention, name)) * each for name in sums}
+    heads = (LATENT_NOMINAL if attention.latent else NOMINAL)[packing]
+    kv_heads = attention.kv_heads if attention.latent else 1.0
+    return replace(attention, heads=heads, kv_heads=kv_heads, **more)
+
+
+def _grids_of(
+    rows: Rows, form: Callable[[Attention], Floats], kinds: list[Slice]
+) -> dict[Slice, Floats]:
+    """Return the residuals of a packing and of its slices; latents of all widths are one."""
+    steps = rows.operator
+    at, residual = places(steps), np.log(rows.seconds / form(steps))
+    shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
+    sides = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    knots = np.stack(sides, axis=2).astype(np.float64)
+    flat = knots.reshape(-1, 2)
+    found = smoothed(at, residual, np.concatenate([flat, at]), SHARED)
+    shared, left = found[: -len(at)].reshape(shape), residual - found[-len(at) :]
+    pairs, tokens = np.exp2(knots).transpose(2, 0, 1)
+    dims, windows = (np.broadcast_to(x, residual.shape) for x in (steps.head_dim, steps.window))
+    grids = {kinds[0].shared: shared}
+    for where in kinds:
+        mine = (dims == where.head_dim) & (windows == where.window)
+        if np.count_nonzero(mine) < LEAST_ROWS:
             continue
-        shape = (int(i[on].max()) + 1, int(j[on].max()) + 1)
-        guess = np.log(formula(nominal(where, shape, attention, alone=alone)))
-        count = np.zeros(shape)
-        np.add.at(count, (i[on], j[on]), 1.0)
-        known = np.zeros(shape)
-        logs = np.log(measured_s[rows][on])
-        for a, b in np.argwhere(count > 0).tolist():
-            known[a, b] = np.median(logs[(i[on] == a) & (j[on] == b)]) - guess[a, b]
-        filled = guess + _from_nearest(known, count > 0)
-        grids[where] = nearest_rising(filled, np.maximum(count, GUESSED))
-    return GridTable(grids, alone)
+        own = smoothed(at[mine], left[mine], flat, OWN).reshape(shape)
+        plain = np.log(form(nominal(where, pairs, tokens, steps))) + shared
+        count = np.full(shape, GUESSED)
+        np.add.at(count, tuple(np.rint(at[mine]).astype(np.int64).T), 1.0)
+        grids[where] = nearest_rising(plain + own, count) - plain
+    if steps.latent and kinds[0] in grids:
+        return {kinds[0].shared: shared + grids[kinds[0]]}
+    return grids
+
+
+def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -> Floats:
+    """Return the process's mean at wanted places, given values at others; a row per place."""
+    known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    count = np.bincount(which)
+    ordered, first = values[np.lexsort((values, which))], np.cumsum(count) - count
+    middle = 0.5 * (ordered[first + (count - 1) // 2] + ordered[first + count // 2])  # the median
+    # Rows of one place share what the place departs by: more of them say little more of it.
+    noise = scales.noise**2 * (0.3 + 0.7 / count)
+    weights = np.linalg.solve(_covariance(known, known, scales) + np.diag(noise), middle)
+    found: Floats = _covariance(wanted, known, scales) @ weights
+    return found
+
+
+def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
+    """Return how values at some places go with those at others."""
+    x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
+    near = _near(x / scales.reach) * _near(y / scales.reach)
+    alike = _near((x + y) / scales.bytes_reach) * _near(0.5 * (x - y) / scales.along)
+    return scales.size**2 * near + scales.bytes_size**2 * alike
+
+
+def _near(apart: Floats) -> Floats:
+    """Return Matérn's kernel of order 3/2, which bends but does not break."""
+    far = np.sqrt(3.0) * np.abs(apart)
+    likeness: Floats = (1.0 + far) * np.exp(-far)
+    return likeness
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
@@ -69,17 +168,22 @@ def nearest_rising(grid: Floats, weights: Floats) -> Floats:
     fitted = grid.copy()
     owed = [np.zeros_like(grid), np.zeros_like(grid)]
     for _ in range(ROUNDS):
+        before = fitted
         for axis in (0, 1):
             wanted = fitted + owed[axis]
             lines = (wanted.T, weights.T) if axis == 0 else (wanted, weights)
             found = np.stack([_isotonic(v, w) for v, w in zip(*lines, strict=True)])
             fitted = found.T if axis == 0 else found
             owed[axis] = wanted - fitted
+        if np.abs(fitted - before).max() < SETTLED:
+            break
     return rising(fitted)
 
 
 def _isotonic(values: Floats, weights: Floats) -> Floats:
     """Return the nearest rising line: neighbours that fall are pooled to their mean."""
+    if not np.any(values[1:] < values[:-1]):
+        return values
     means: list[float] = []
     sums: list[float] = []
     sizes: list[int] = []
@@ -93,13 +197,3 @@ def _isotonic(values: Floats, weights: Floats) -> Floats:
         sums.append(total)
         sizes.append(size)
     return np.repeat(means, sizes)
-
-
-def _from_nearest(values: Floats, known: NDArray[np.bool_]) -> Floats:
-    """Return values with each unknown one taken from the nearest known one."""
-    there = np.argwhere(known)
-    every = np.argwhere(np.ones_like(known))
-    apart = ((every[:, None, :] - there[None, :, :]) ** 2).sum(axis=2)
-    nearest = there[apart.argmin(axis=1)]
-    taken: Floats = values[nearest[:, 0], nearest[:, 1]]
-    return taken.reshape(values.shape)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
+
 Name = TypeVar("Name", bound=Hashable)
 
 WIDTH = 0.01
@@ -68,6 +68,19 @@ def fit_log(
         if before - best < 1e-5 * before:
             break
     return p
+
+
+def best_share(shares: Floats, errors: Sequence[Callable[[float], Floats]]) -> float:
+    """Return the share at which the mean of the rows' errors is least.
+
+    >>> best_share(np.array([0.2, 0.4, 0.6]), [lambda share: np.array([abs(share - 0.5)])])
+    0.4
+    """
+
+    def mean(share: float) -> float:
+        return float(np.mean(np.concatenate([error(share) for error in errors])))
+
+    return float(min(shares.tolist(), key=mean))
 
 
 def fit_named(

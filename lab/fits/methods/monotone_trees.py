@@ -12,12 +12,9 @@ slope is one again, and the trees hold their last value.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
 from simulators.kernels.monotone_correction import LEAF_STEP, Correction
-
-Columns = NDArray[np.float64]
 
 DEEPEST = 4
 """A walker tabulates the ways down a tree by the outcomes of all its splits: 31 are too many."""
@@ -66,15 +63,15 @@ def split_lines(bend: Correction, digits: int) -> list[str]:
 
 
 def fit_bend(
-    features: Columns,
-    seconds: Columns,
-    measured_s: Columns,
+    features: Floats,
+    seconds: Floats,
+    measured_s: Floats,
     *,
     alpha: float,
     trees: int,
     depth: int,
     lean: float = 0.0,
-    weights: Columns | None = None,
+    weights: Floats | None = None,
 ) -> Correction:
     """Return trees that carry `seconds ** alpha` to what was measured.
 
@@ -113,14 +110,14 @@ def fit_bend(
 
 
 def boosted(
-    features: Columns,
-    target: Columns,
-    weights: Columns,
+    features: Floats,
+    target: Floats,
+    weights: Floats,
     *,
     trees: int,
     depth: int,
     lean: float = 0.0,
-) -> tuple[NDArray[np.int64], Columns, Columns]:
+) -> tuple[Ints, Floats, Floats]:
     """Return feature and threshold of every split and the value of every leaf, tree by tree.
 
     Args:
@@ -163,12 +160,12 @@ def boosted(
     return chosen.reshape(-1), thresholds.reshape(-1), values.reshape(-1)
 
 
-def _edges(column: Columns) -> Columns:
+def _edges(column: Floats) -> Floats:
     """Return thresholds between distinct values, at quantiles where there are many."""
     distinct = np.unique(column)
     if distinct.size > BINS:
         distinct = np.unique(np.quantile(column, np.linspace(0.0, 1.0, BINS)))
-    between: Columns = 0.5 * (distinct[1:] + distinct[:-1])
+    between: Floats = 0.5 * (distinct[1:] + distinct[:-1])
     return between
 
 

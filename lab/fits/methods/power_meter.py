@@ -12,15 +12,13 @@ with such readings need this: bills follow settled watts.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
+from simulators.core.jit import Floats
 from simulators.kernels.energy import measured_power
 from simulators.kernels.monotone_correction import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
-
-Floats = NDArray[np.float64]
 
 SETTLED_S = 1e-4
 """Kernels at least this long were repeated for about a second, and the meter settles."""

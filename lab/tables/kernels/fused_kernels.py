@@ -9,7 +9,7 @@ whatever framework or GPU it was timed on.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,20 @@ import pyarrow as pa
 
 from lab.tables.rows import (
     Floats,
+    Groups,
     Rows,
     Sizes,
     by_labels,
     first,
     group_of,
+    is_host_timed,
     metered,
     numbers,
     read_table,
     tidy,
 )
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
+from simulators.kernels.families.fused import ExpertSizes
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.workload.operators import Attention
 
@@ -40,11 +43,13 @@ TABLES = {
     "prefill": "context_attention", "decode": "generation_attention",
     "mla_prefill": "context_mla", "mla_decode": "generation_mla", "experts": "moe",
 }  # fmt: skip
+MORE = {"experts": ("moe_sglang",)}
+"""Tables of the same columns and other frameworks."""
 DTYPES = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4",
-    "w4a8_mxfp4_mxfp8": "w4a8", "w4a16_mxfp4": "w4a16",
+    "w4a8_mxfp4_mxfp8": "w4a8", "w4a16_mxfp4": "mxfp4", "int4_wo": "w4a16",
 }  # fmt: skip
-NARROW = ("fp8_block", "fp4", "w4a8", "w4a16")
+NARROW = ("fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
 """Formats in which experts alone were timed: numbers that share scales."""
 
 LATENT = ("batch_size", "isl", "step", "num_heads")
@@ -55,7 +60,7 @@ SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
 """Columns that say what was run, where they are not those of attention."""
 
 LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "moe_dtype",
-          "distribution")  # fmt: skip
+          "distribution", "version")  # fmt: skip
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
@@ -63,12 +68,20 @@ LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 
 
 def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
-    """Return the rows of one GPU, by framework and precisions, each of its most used kernel."""
-    path = reference / FOLDER / f"{TABLES.get(kernel, kernel)}.parquet"
-    if not path.is_file():
-        return []
-    table = read_table(path, gpu=NAMED.get(gpu, gpu))
-    return measured_in(table, gpu, kernel, LEAST_EXPERT_ROWS if kernel == "experts" else LEAST_ROWS)
+    """Return the rows of one GPU, by framework and precisions, each of its most used kernel.
+
+    Left out are tables of attention that timed the host; experts are layers of several kernels.
+    """
+    names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
+    is_layer = kernel == "experts"
+    least_rows = LEAST_EXPERT_ROWS if is_layer else LEAST_ROWS
+    return [
+        rows
+        for name in names
+        if (path := reference / FOLDER / f"{name}.parquet").is_file()
+        for rows in measured_in(read_table(path, gpu=NAMED.get(gpu, gpu)), gpu, kernel, least_rows)
+        if is_layer or not is_host_timed(rows)
+    ]
 
 
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:
@@ -148,6 +161,7 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
         dtype=dtype,
         kv_dtype=kv_dtype,
         window=window,
+        context_tokens=requests * (s["isl"] + s["step"]) if decode else nothing,
         latent=latent,
         decodes=decodes,
         decode_kv_tokens=decode_kv_tokens,
@@ -155,16 +169,19 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
     )
 
 
-@dataclass(frozen=True)
-class Product:
-    """One of the two products of a gated layer of experts, as columns."""
-
-    sizes: tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n and k
-    experts: Floats  # of this GPU
-    top_k: Floats  # of them, per token
+def models_of(rows: Rows) -> Groups:
+    """Return a number of the model whose layer of experts each row is, however it was cut."""
+    return group_of(
+        rows.sizes[name] for name in ("hidden_size", "inter_size", "topk", "num_experts")
+    )
 
 
-def products_of(rows: Rows) -> tuple[Product, Product]:
+def octaves_of(rows: Rows) -> Groups:
+    """Return the octave of each row's tokens."""
+    return np.floor(np.log2(rows.sizes["num_tokens"])).astype(np.uint64)
+
+
+def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     """Return the two products of a gated layer.
 
     Balanced tables spread tokens evenly: as many experts wake as there are routed rows. Others are
@@ -173,14 +190,15 @@ def products_of(rows: Rows) -> tuple[Product, Product]:
     s = rows.sizes
     experts = np.maximum(s["num_experts"] / s["moe_ep_size"], 1.0)
     top_k = s["topk"] / s["moe_ep_size"]
-    routed = np.maximum(s["num_tokens"] * top_k, 1.0)
-    awake = np.minimum(experts, routed)
+    mine = np.maximum(s["num_tokens"] * top_k, 1.0)
+    awake = np.minimum(experts, mine)
     if rows.variant:
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
-    routed, awake = s.get("routed", routed), s.get("awake", awake)
     width, hidden = s["inter_size"] / s["moe_tp_size"], s["hidden_size"]
-    return (
-        Product((routed, awake, 2.0 * width, hidden), experts, top_k),
-        Product((routed, awake, hidden, width), experts, top_k),
-    )
+    up = ExpertSizes(
+        tokens=s["num_tokens"], routed=s["num_tokens"] * s["topk"], rows=s.get("routed", mine),
+        awake=s.get("awake", awake), experts=experts, chosen=top_k, width=width, n=2.0 * width,
+        k=hidden,
+    )  # fmt: skip
+    return up, replace(up, n=hidden, k=width)

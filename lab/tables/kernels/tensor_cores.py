@@ -25,6 +25,7 @@ from lab.tables.rows import (
     by_labels,
     first,
     group_of,
+    is_host_timed,
     metered,
     numbers,
     read_table,
@@ -58,9 +59,6 @@ LATENT_SHAPES = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """Where a table mixes kernels, the one that is meant."""
 
-HOST_BOUND = {("vllm", "fp8_block")}
-"""Tables whose shortest rows take longer than 50 us: the host was timed, not the kernel."""
-
 BOARDS = {
     "a100_sxm": "a100_sxm", "h100_sxm": "h100_sxm", "h200_sxm": "h200_sxm",
     "b200_sxm": "b200_sxm", "gb200": "gb200", "rtx_pro_6000_server": "rtx_pro_6000",
@@ -93,8 +91,11 @@ def plain_rows(
         whose = key[1:]
         if kernel := KERNELS.get(whose):
             rows = rows.filter(pc.equal(rows["kernel"], kernel))
-        if rows.num_rows and whose not in HOST_BOUND:
-            yield product_rows(rows, *key)
+        if not rows.num_rows:
+            continue
+        found = product_rows(rows, *key)
+        if not is_host_timed(found):
+            yield found
 
 
 def own_products(table: pa.Table, gpu: str) -> list[Rows]:

@@ -6,15 +6,8 @@ follow each other; the reference simulator then charges a reduction on every sec
 
 from __future__ import annotations
 
-from simulators.collectives.algorithms import (
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    PHASE_NS,
-    REDUCE_SCATTER,
-    SEND_RECV,
-    Phase,
-)
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import PHASE_NS, Phase
 from simulators.collectives.topologies.blocks import (
     RING_BLOCK,
     WIRE,
@@ -51,21 +44,21 @@ def _around_a_ring_ns(wire: Wire, message: int, endpoint_ns: int, reduce_ns: int
 def phase_ns(wire: Wire, phase: Phase) -> int:
     """Return the time of a phase. Windows above one share the steps evenly."""
     op, window, endpoint_ns = phase.op, phase.window, phase.endpoint_ns
-    is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
+    is_divided = op in (codes.ALL_REDUCE, codes.REDUCE_SCATTER, codes.ALL_TO_ALL)
     message = phase.payload // wire.ranks if is_divided else phase.payload
-    reduce_ns = reduction_ns(message, phase.memory_bytes_per_s) if op != ALL_TO_ALL else 0
+    reduce_ns = reduction_ns(message, phase.memory_bytes_per_s) if op != codes.ALL_TO_ALL else 0
     exchange_ns, charged = 0, 1
-    if op in (SEND_RECV, BROADCAST) or window == 0 or window >= wire.ranks - 1:
-        if op == ALL_REDUCE and wire.block == RING_BLOCK:
+    if op in (codes.SEND_RECV, codes.BROADCAST) or window == 0 or window >= wire.ranks - 1:
+        if op == codes.ALL_REDUCE and wire.block == RING_BLOCK:
             return _around_a_ring_ns(wire, message, endpoint_ns, reduce_ns)
-        far = 1 if op == SEND_RECV else max(wire.ranks // 2, 1)
+        far = 1 if op == codes.SEND_RECV else max(wire.ranks // 2, 1)
         exchange_ns = endpoint_ns + delay_ns(wire, far, message)
     else:
         charged = (-(-(wire.ranks - 1) // window) + 1) // 2
         for offset in range(1, wire.ranks, window):
             exchange_ns += endpoint_ns + delay_ns(wire, offset, message)
-    if op == ALL_REDUCE:
+    if op == codes.ALL_REDUCE:
         return endpoint_ns + 2 * exchange_ns + charged * reduce_ns
-    if op == REDUCE_SCATTER:
+    if op == codes.REDUCE_SCATTER:
         return endpoint_ns + exchange_ns + charged * reduce_ns
     return endpoint_ns + exchange_ns

@@ -7,14 +7,8 @@ all-reduce moves half of what a ring does; an all-gather is a multicast.
 
 from __future__ import annotations
 
-from simulators.collectives.algorithms import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    IMPOSSIBLE,
-    PHASE_NS,
-    REDUCE_SCATTER,
-    Phase,
-)
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import PHASE_NS, Phase
 from simulators.collectives.topologies.blocks import FAT_TREE_BLOCK, SWITCH_BLOCK, Wire, delay_ns
 from simulators.core.jit import kernel
 
@@ -26,11 +20,11 @@ def phase_ns(wire: Wire, phase: Phase) -> int:
     A leaf switch of a fat tree adds up what its ports send, so its uplinks carry no more than one.
     """
     is_switched = wire.block == SWITCH_BLOCK or wire.block == FAT_TREE_BLOCK
-    if not is_switched or phase.op == ALL_TO_ALL:
-        return IMPOSSIBLE
+    if not is_switched or phase.op == codes.ALL_TO_ALL:
+        return codes.IMPOSSIBLE
     moved = phase.payload
-    if phase.op == ALL_GATHER:
+    if phase.op == codes.ALL_GATHER:
         moved = phase.payload * (wire.ranks - 1)
-    if phase.op == REDUCE_SCATTER:
+    if phase.op == codes.REDUCE_SCATTER:
         moved = phase.payload - phase.payload // wire.ranks
     return 2 * phase.endpoint_ns + delay_ns(wire, 1, moved)

@@ -8,14 +8,8 @@ another: n(n-1)/2 steps, which no library does, but the reference simulator.
 
 from __future__ import annotations
 
-from simulators.collectives.algorithms import (
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    PHASE_NS,
-    REDUCE_SCATTER,
-    SEND_RECV,
-    Phase,
-)
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import PHASE_NS, Phase
 from simulators.collectives.topologies.blocks import Wire, delay_ns, reduction_ns
 from simulators.core.jit import kernel
 
@@ -24,16 +18,16 @@ from simulators.core.jit import kernel
 def phase_ns(wire: Wire, phase: Phase) -> int:
     """Return the time of a phase: all steps follow one another."""
     op, n, endpoint_ns = phase.op, wire.ranks, phase.endpoint_ns
-    is_divided = op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
+    is_divided = op in (codes.ALL_REDUCE, codes.REDUCE_SCATTER, codes.ALL_TO_ALL)
     message = phase.payload // n if is_divided else phase.payload
     step_ns = delay_ns(wire, 1, message) + endpoint_ns
     reduce_ns = reduction_ns(message, phase.memory_bytes_per_s)
-    if op == REDUCE_SCATTER:
+    if op == codes.REDUCE_SCATTER:
         return endpoint_ns + (n - 1) * (step_ns + reduce_ns)
-    if op == ALL_REDUCE:
+    if op == codes.ALL_REDUCE:
         return endpoint_ns + (n - 1) * (2 * step_ns + reduce_ns)
-    if op == ALL_TO_ALL:
+    if op == codes.ALL_TO_ALL:
         return endpoint_ns + n * (n - 1) // 2 * step_ns
-    if op == SEND_RECV:
+    if op == codes.SEND_RECV:
         return endpoint_ns + step_ns
     return endpoint_ns + (n - 1) * step_ns  # all_gather and broadcast

@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulators.collectives.algorithms import (
-    DIRECT,
-    DOUBLE_BINARY_TREE,
-    HALVING_DOUBLING,
-    IMPOSSIBLE,
-    RING,
-    Phase,
-)
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import Phase
 from simulators.collectives.algorithms.direct import phase_ns as direct_ns
 from simulators.collectives.algorithms.double_binary_tree import phase_ns as tree_ns
 from simulators.collectives.algorithms.halving_doubling import phase_ns as halving_ns
@@ -37,13 +31,13 @@ def phase_ns(
     wire = wire_of(whole, rates)
     phase = Phase(op, whole[blocks.WINDOW], payload, endpoint_ns, memory_bytes_per_s)
     algorithm = whole[blocks.ALGORITHM]
-    if algorithm == RING:
+    if algorithm == codes.RING:
         return ring_ns(wire, phase)
-    if algorithm == DIRECT:
+    if algorithm == codes.DIRECT:
         return direct_ns(wire, phase)
-    if algorithm == HALVING_DOUBLING:
+    if algorithm == codes.HALVING_DOUBLING:
         return halving_ns(wire, phase)
-    if algorithm == DOUBLE_BINARY_TREE:
+    if algorithm == codes.DOUBLE_BINARY_TREE:
         return tree_ns(wire, phase)
     return in_network_ns(wire, phase)
 
@@ -140,8 +134,8 @@ def collectives_ns(
                 phases[p, at.PHASE_OP], phases[p, at.PAYLOAD], network[d], rate[d],
                 row[at.ENDPOINT_NS], memory_bytes_per_s[i],
             )  # fmt: skip
-            if duration[p] == IMPOSSIBLE:
-                out[i] = IMPOSSIBLE
-        if count > 0 and out[i] != IMPOSSIBLE:
+            if duration[p] == codes.IMPOSSIBLE:
+                out[i] = codes.IMPOSSIBLE
+        if count > 0 and out[i] != codes.IMPOSSIBLE:
             chunks = chunks_of(row, everyone)
             out[i] = flow_shop_ns(chunks, phases[:count], duration, row[at.ACTIVE], row[at.QUEUES])

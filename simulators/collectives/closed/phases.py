@@ -12,15 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from simulators.collectives.algorithms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    BROADCAST,
-    COLLECTIVES,
-    DOUBLE_BINARY_TREE,
-    REDUCE_SCATTER,
-    SEND_RECV,
-)
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.topologies.blocks import ALGORITHM, MAX_DIMENSIONS, RANKS
 from simulators.core.jit import Ints, array, i8, kernel, matrix
 
@@ -62,31 +55,31 @@ def lay_out(op: int, is_baseline: int, network: Ints, chunk: int, phases: Ints) 
     Trees know no halves: in their dimensions both halves of a bandwidth-aware all-reduce are
     all-reduces of the whole chunk, as in the reference simulator.
     """
-    ranks, is_tree = network[:, RANKS], network[:, ALGORITHM] == DOUBLE_BINARY_TREE
+    ranks, is_tree = network[:, RANKS], network[:, ALGORITHM] == codes.DOUBLE_BINARY_TREE
     count, last, size = 0, -1, chunk
     for d in range(ranks.size):
         if ranks[d] > 1:
             last = d
-    is_aware = op == ALL_REDUCE and is_baseline == 0
+    is_aware = op == codes.ALL_REDUCE and is_baseline == 0
     phases[:, HALF] = FIRST_HALF if is_aware else ANY_QUEUE
-    is_inwards = op in (ALL_GATHER, BROADCAST)
+    is_inwards = op in (codes.ALL_GATHER, codes.BROADCAST)
     for place in range(last + 1):
         d = last - place if is_inwards else place
-        if ranks[d] == 1 or (op == SEND_RECV and count > 0):
+        if ranks[d] == 1 or (op == codes.SEND_RECV and count > 0):
             continue
         phases[count, DIMENSION], phases[count, PHASE_OP], phases[count, PAYLOAD] = d, op, size
         if is_aware and d < last and not is_tree[d]:
-            phases[count, PHASE_OP] = REDUCE_SCATTER
-        if phases[count, PHASE_OP] == REDUCE_SCATTER:
+            phases[count, PHASE_OP] = codes.REDUCE_SCATTER
+        if phases[count, PHASE_OP] == codes.REDUCE_SCATTER:
             size = size // ranks[d]
-        elif op == ALL_GATHER:
+        elif op == codes.ALL_GATHER:
             size = size * ranks[d]
         count += 1
     if is_aware:
         for d in range(last - 1, -1, -1):
             if ranks[d] > 1:
                 phases[count, DIMENSION], phases[count, PAYLOAD] = d, size
-                phases[count, PHASE_OP] = ALL_REDUCE if is_tree[d] else ALL_GATHER
+                phases[count, PHASE_OP] = codes.ALL_REDUCE if is_tree[d] else codes.ALL_GATHER
                 phases[count, HALF] = SECOND_HALF
                 size = size if is_tree[d] else size * ranks[d]
                 count += 1
@@ -106,7 +99,7 @@ def queue_of(half: int, queues: int, turn: int) -> int:
 @kernel(i8(array(i8), i8))
 def chunk_bytes(asked: Ints, ranks: int) -> int:
     """Return the bytes of a chunk; but of all-gathers no chunk is smaller than the ranks are."""
-    least = 1 if asked[OP] == ALL_GATHER else ranks
+    least = 1 if asked[OP] == codes.ALL_GATHER else ranks
     return max(int(asked[SIZE] // asked[SPLITS]), least)
 
 
@@ -117,6 +110,6 @@ def chunks_of(asked: Ints, ranks: int) -> int:
     >>> chunks_of(request("all_reduce", 1000), 8), chunks_of(request("all_reduce", 1002), 8)
     (4, 5)
     """
-    if asked[OP] != ALL_GATHER and asked[SIZE] // asked[SPLITS] < ranks:
+    if asked[OP] != codes.ALL_GATHER and asked[SIZE] // asked[SPLITS] < ranks:
         return int(asked[SPLITS])
     return -(-int(asked[SIZE]) // chunk_bytes(asked, ranks))

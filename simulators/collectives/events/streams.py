@@ -7,12 +7,7 @@ waits for all below it, adds one after the other, reports, and passes on what co
 
 from __future__ import annotations
 
-from simulators.collectives.algorithms import (
-    ALL_REDUCE,
-    DIRECT,
-    HALVING_DOUBLING,
-    REDUCE_SCATTER,
-)
+from simulators.collectives import algorithms as codes
 from simulators.collectives.algorithms.trees import NO_TREE, child, children, parent
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import push
@@ -40,7 +35,7 @@ def insert(world: World, who: int, now: int) -> None:
     else:
         charged -= 1
         op = phases.op[p]
-        if op == REDUCE_SCATTER or (op == ALL_REDUCE and state[at.TOGGLE] == 1):
+        if op == codes.REDUCE_SCATTER or (op == codes.ALL_REDUCE and state[at.TOGGLE] == 1):
             step = 0 if phases.is_uniform[p] else state[at.INSERTED]
             delay_ns += reduction_ns(phases.bytes_of[p, step], settings.memory_bytes_per_s)
     state[at.PLAIN], state[at.CHARGED] = plain, charged
@@ -122,7 +117,11 @@ def send(world: World, who: int, now: int) -> bool:
     state[at.FREE] += 1
     algorithm, n, d = phases.algorithm[p], phases.ranks[p], phases.axis[p]
     tries = 1
-    if algorithm == DIRECT and phases.op[p] == ALL_REDUCE and state[at.TO_SEND] <= n - 1:
+    if (
+        algorithm == codes.DIRECT
+        and phases.op[p] == codes.ALL_REDUCE
+        and state[at.TO_SEND] <= n - 1
+    ):
         if state[at.HEARD] < n - 1:
             return False  # the second half waits for the whole first
         tries = phases.flight[p]
@@ -138,9 +137,9 @@ def send(world: World, who: int, now: int) -> bool:
         offset, slot = phases.offset_of[p, column], world.first_slot[d]
         size = phases.bytes_of[p, column]
         ahead = n - offset if is_backwards else offset
-        if algorithm == DIRECT:
+        if algorithm == codes.DIRECT:
             slot += offset
-        elif algorithm == HALVING_DOUBLING:
+        elif algorithm == codes.HALVING_DOUBLING:
             slot += log2(offset)
             ahead = offset
             if not world.is_alike[d]:
@@ -190,7 +189,7 @@ def _start_in_tree(world: World, who: int, now: int) -> None:
     position = _tree_position(world, who)
     slot = tree_slot(world, p)
     below = children(phases.shape[p], phases.ranks[p], position)
-    reduces = phases.op[p] == ALL_REDUCE
+    reduces = phases.op[p] == codes.ALL_REDUCE
     begins = below == 0 if reduces else position == 0
     heard = BELOW if reduces and world.matched[who, slot + BELOW] == below else ABOVE
     if begins:
@@ -213,7 +212,7 @@ def hear_in_tree(world: World, who: int, slot: int, now: int) -> None:
     if is_from_below and world.matched[who, slot] < below:
         return
     ready_ns = now + world.settings.endpoint_ns
-    if phases.op[p] == ALL_REDUCE and below > 0:
+    if phases.op[p] == codes.ALL_REDUCE and below > 0:
         ready_ns += reduction_ns(phases.bytes_of[p, 0], world.settings.memory_bytes_per_s)
     push(world.queue, world.clock, ready_ns, at.READY + at.KINDS * who)
 
@@ -224,7 +223,7 @@ def send_in_tree(world: World, who: int, now: int) -> bool:
     p, phases = world.state[who, at.STAGE], world.phases
     shape, n, slot = phases.shape[p], phases.ranks[p], tree_slot(world, p)
     position, is_mirrored = _tree_position(world, who), _is_mirrored(world, who)
-    if phases.op[p] == ALL_REDUCE and world.state[who, at.SENT] == 0:
+    if phases.op[p] == codes.ALL_REDUCE and world.state[who, at.SENT] == 0:
         world.state[who, at.SENT] = 1
         if position != 0:
             _along(world, who, parent(n, position) - position, slot + BELOW, now)

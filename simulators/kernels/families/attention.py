@@ -9,12 +9,12 @@ group are padded to the height of a matrix instruction.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.families.family import Family
@@ -85,18 +85,10 @@ def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: E
 
 
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one launch: off the knots of a table, else by a form and its trees."""
+    """Return the seconds of one launch: off the nodes of a table, else by a form and its trees."""
     if entry.grid is None:
         return formula_seconds(attention, gpu, entry)
-    here, there = (
-        functools.partial(form_seconds, gpu=board, numbers=entry.numbers)
-        for board in (gpu, load_gpu(entry.board))
-    )
-    measured_here = gpu.name == entry.board and not gpu.is_what_if
-    seconds = interpolated_s(entry.grid, attention, here, here if measured_here else there)
-    if np.isnan(seconds).any():
-        return np.where(np.isnan(seconds), formula_seconds(attention, gpu, entry), seconds)
-    return seconds
+    return interpolated_s(entry.grid, attention, partial(form_seconds, gpu=gpu))
 
 
 def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
@@ -182,8 +174,16 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
         return None
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
-    dtypes = tuple(dict.fromkeys((f"{dtype}_{kv}", f"bf16_{kv}", "bf16_bf16")))
-    return entry_of(gpu, profile, kernel_of(attention), dtypes)
+    return entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+
+
+def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:
+    """Return the formats of arithmetic and cache, and those whose numbers stand in for them.
+
+    >>> stand_in_formats("fp8", "fp8")
+    ('fp8_fp8', 'bf16_fp8', 'bf16_bf16')
+    """
+    return tuple(dict.fromkeys((f"{dtype}_{kv_dtype}", f"bf16_{kv_dtype}", "bf16_bf16")))
 
 
 FAMILY = Family(

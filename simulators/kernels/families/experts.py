@@ -21,19 +21,16 @@ from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import GroupedGemm
 from simulators.workload.precision import BYTES
 
-MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16")
-"""Formats of experts that tables hold, by their names as precisions."""
+MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
+"""Formats of experts that tables hold, by their names as precisions; `mxfp4` are four bits that
+share exponents, multiplied in 16, which other kernels unpack than those of `w4a16`."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one grouped product over the experts of this GPU."""
-    tokens, n, k = (np.asarray(x, np.float64) for x in (grouped.tokens, grouped.n, grouped.k))
-    routed, awake = tokens * grouped.top_k, active_experts(grouped)
     rates = _rates(grouped, gpu, profile)
     if (entry := entry_for(grouped, gpu, profile)) is not None:
-        sizes = (routed, awake, n, k)
-        experts = float(grouped.experts)
-        seconds = fitted_expert_seconds(sizes, experts, grouped.top_k, _format(grouped), gpu, entry)
+        seconds = fitted_expert_seconds(expert_sizes(grouped), _format(grouped), gpu, entry)
         seconds = seconds - profile.kernel_s  # measurements hold the launch that `price` adds
     elif _is_narrow(grouped):
         seconds = four_norm(
@@ -41,34 +38,28 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
             grouped_gemm_bytes(grouped) / (rates.bandwidth * gpu.hbm_bytes_per_s),
         )
     else:
-        tiled = machine(gpu, rates, grouped.dtype)
-        seconds = tile_seconds(routed, n, k, awake, rates.tiles, tiled)
+        s, tiled = expert_sizes(grouped), machine(gpu, rates, grouped.dtype)
+        seconds = tile_seconds(s.rows, s.n, s.k, s.awake, rates.tiles, tiled)
     return np.maximum(seconds, FAMILY.roofline_s(grouped, gpu))
 
 
-def fitted_expert_seconds(
-    sizes: ExpertSizes,
-    experts: float | Floats,
-    top_k: float | Floats,
-    dtype: str,
-    gpu: Gpu,
-    entry: Entry,
-) -> Floats:
-    """Return the seconds of one product by a fitted form and the trees that correct it.
+def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
+    """Return the sizes of a grouped product, tokens choosing at random."""
+    columns = (grouped.tokens, grouped.experts, grouped.top_k, grouped.n, grouped.k)
+    tokens, experts, chosen, n, k = (np.asarray(column, np.float64) for column in columns)
+    rows = tokens * chosen
+    return ExpertSizes(
+        tokens=tokens, routed=rows * grouped.ranks, rows=rows, awake=active_experts(grouped),
+        experts=experts, chosen=chosen, width=np.asarray(grouped.width, np.float64), n=n, k=k,
+    )  # fmt: skip
 
-    Args:
-        sizes: routed rows, awake experts, n and k.
-        experts: all experts of this GPU, awake or not.
-        top_k: how many of them a token goes to.
-        dtype: of the products.
-        gpu: where they run.
-        entry: the fitted numbers.
-    """
+
+def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry) -> Floats:
+    """Return the seconds of one product by a fitted form and the trees that correct it."""
     seconds = np.asarray(expert_seconds(sizes, dtype, gpu, entry.numbers), np.float64)
     if entry.correction is None:
         return seconds
-    features = expert_features(sizes, experts, top_k)
-    return corrected(entry.correction, features, seconds)
+    return corrected(entry.correction, expert_features(sizes), seconds)
 
 
 def active_experts(grouped: GroupedGemm) -> Floats:
@@ -104,8 +95,15 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     name = _format(grouped).replace("fp16", "bf16")
     if name not in MEASURED:
         return None
-    wide = {"fp8": ("bf16",), "fp8_block": ("fp8", "bf16")}.get(name, ())
-    return entry_of(gpu, profile, "experts", (name, *wide))
+    return entry_of(gpu, profile, "experts", stand_in_formats(name))
+
+
+def stand_in_formats(name: str) -> tuple[str, ...]:
+    """Return a format of experts and those whose numbers stand in for it."""
+    others = {
+        "fp8": ("bf16",), "fp8_block": ("fp8", "bf16"), "w4a16": ("mxfp4",), "mxfp4": ("w4a16",),
+    }  # fmt: skip
+    return (name, *others.get(name, ()))
 
 
 def _format(grouped: GroupedGemm) -> str:
@@ -113,8 +111,11 @@ def _format(grouped: GroupedGemm) -> str:
     if not _is_narrow(grouped):
         blocks = grouped.weight_dtype == "fp8_block"
         return grouped.weight_dtype if blocks else grouped.dtype
-    bits = {"bf16": "16", "fp16": "16", "fp8": "8"}.get(grouped.dtype, "")
-    return f"w4a{bits}" if BYTES[grouped.weight_dtype] == BYTES["int4"] else ""
+    if BYTES[grouped.weight_dtype] != BYTES["int4"]:
+        return ""
+    if grouped.dtype == "fp8":
+        return "w4a8"
+    return "mxfp4" if grouped.weight_dtype == "fp4" else "w4a16"
 
 
 def _is_narrow(grouped: GroupedGemm) -> bool:

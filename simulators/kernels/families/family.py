@@ -51,13 +51,6 @@ class Family(Generic[O]):
         return np.maximum(self.flops(operator) / self.saving(operator) / peak, memory_s)
 
 
-def lost_of_l2(filled: Floats) -> Floats:
-    """Return the share of rows that L2 has lost when they are read again."""
-    square = filled * filled
-    sharp = square * square * square  # the sixth power: how suddenly, read off A100 and V100 alike
-    return sharp / (1.0 + sharp)
-
-
 def outside(sizes: Sequence[Floats], seen: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
     """Say which sizes lie beyond those of a fit; none if it does not say what it has seen."""
     beyond = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)

@@ -11,11 +11,14 @@ or, where the longest blocks run beside all others and not after them,
 
     t       = start + (compute^4 + (beside block)^4 + memory^4)^(1/4)
 
-Decode; every query head of a group scores all keys, and a block has a fixed cost:
+Decode; keys that L2 holds from one call to the next are read faster, every query head of a group
+scores all keys, a block has a fixed cost, and the keys of one are walked in order, by as many
+blocks as a few pairs of request and key head leave room for (`blocks = R kv_heads`):
 
+    memory  = bytes (lost + (1 - lost) / l2_speed) / (bandwidth b)     lost: of keys in l2_share L2
     compute = heads (KV + lead R) (4 d) / (compute peak)
-    blocks  = R kv_heads block_clocks / (SMs clock)
-    t       = start + (memory^4 + compute^4)^(1/4) + blocks
+    chain   = KV / R key_clocks / ((1 + split SMs / blocks) clock)
+    t       = start + (memory^4 + compute^4 + chain^4)^(1/4) + blocks block_clocks / (SMs clock)
 
 A mixed launch (chunks and decodes in one kernel, which then splits no keys) is a prefill whose
 decodes fill a whole tile with one row (`KVd` keys, `Rd` requests), and whose longest block may be
@@ -24,27 +27,45 @@ either's:
     padded  = as above + tile KVd + tile step Rd
     t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
 
-Experts, for one grouped product of `rows` over `awake` experts:
+Experts, for one grouped product of `rows` over `awake` of a GPU's `experts`; `routed` are the rows
+of all GPUs the experts are dealt over, which kernels sort, skip and add up:
 
     compute = 2 n k (rows + pad awake) / (compute peak)
     weights = awake n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
-    t       = start + (compute^4 + weights^4)^(1/4) + moved
+    shared  = 2 routed n / (passing b) + awake awake_clocks / clock + experts expert_clocks / clock
+    t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES, precision
 
 Numbers = Mapping[str, float]
-ExpertSizes = tuple[Floats, Floats, Floats, Floats]  # routed rows, awake experts, n, k
+
+
+@dataclass(frozen=True)
+class ExpertSizes:
+    """One product over the experts of a GPU, as columns."""
+
+    tokens: Floats  # that choose among the experts of all GPUs
+    routed: Floats  # rows of all GPUs: so many experts were chosen in all
+    rows: Floats  # of this GPU's experts
+    awake: Floats  # experts with a row at least
+    experts: Floats  # of this GPU, awake or not
+    chosen: Floats  # of them, by a token
+    width: Floats  # of one, as cut
+    n: Floats
+    k: Floats
+
 
 PREFILL = {
     "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.7, "tile": 64.0, "step": 32.0,
@@ -55,12 +76,15 @@ PREFILL = {
 BESIDE = {**{name: value for name, value in PREFILL.items() if name != "tail"}, "beside": 0.9}
 """The same with blocks that all start at once: a few rows of queries are no faster than many."""
 
-DECODE = {"start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0}
+DECODE = {
+    "start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0,
+    "l2_speed": 2.0, "l2_share": 0.8, "key_clocks": 30.0, "split": 0.5,
+}  # fmt: skip
 """Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
 
 EXPERTS = {
-    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3,
-    "pad": 32.0, "awake_clocks": 50.0,
+    "start_s": 1e-5, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3, "passing": 0.3,
+    "pad": 32.0, "step_s": 2e-9, "awake_clocks": 50.0, "expert_clocks": 20.0,
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
@@ -68,6 +92,12 @@ FORMS = {
     "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,), "experts": (EXPERTS,),
 }  # fmt: skip
 """The forms a kernel may have; the one that fits better is kept."""
+
+STORED_AS = {"mxfp4": "w4a16"}
+"""Formats of experts that are precisions by another name: what a number takes is the same."""
+
+TUNED = "tuned_"
+"""How numbers begin that say how much faster tuned tiles are."""
 
 PARTS = ("compute", "bandwidth", "traffic")
 """Numbers that are parts of a data sheet's rate: at most one."""
@@ -111,25 +141,53 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
 def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
     """Return the uncorrected seconds of single new tokens."""
     _, _, keys, requests = sums(a)
-    memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    kept = 2.0 * keys * a.kv_heads * a.head_dim * BYTES[a.kv_dtype]
+    lost = lost_of_l2(kept / (numbers["l2_share"] * gpu.l2_bytes))
+    slowed = lost + (1.0 - lost) / numbers["l2_speed"]
+    memory_s = moved_bytes * slowed / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     scored = a.heads * (keys + numbers["lead"] * requests)
     compute_s = 4.0 * a.head_dim * scored / (numbers["compute"] * gpu.peak(a.dtype))
     blocks = requests * np.maximum(a.kv_heads, 1.0)
+    splits = 1.0 + numbers["split"] * gpu.sm_count / blocks
+    chain_s = keys / requests * numbers["key_clocks"] / (splits * gpu.clock_hz)
     blocks_s = blocks * numbers["block_clocks"] / (gpu.sm_count * gpu.clock_hz)
-    return np.asarray(numbers["start_s"] + four_norm(memory_s, compute_s) + blocks_s, np.float64)
+    busy_s = four_norm(memory_s, compute_s, chain_s)
+    return np.asarray(numbers["start_s"] + busy_s + blocks_s, np.float64)
 
 
 def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -> Floats:
-    """Return the uncorrected seconds of one grouped product: rows, awake experts, n, k."""
-    rows, awake, n, k = sizes
-    how = precision(dtype)
+    """Return the uncorrected seconds of one grouped product."""
+    rows, awake, n, k = sizes.rows, sizes.awake, sizes.n, sizes.k
+    how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
-    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / peak
+    rate = peak * tuned_speedup(sizes, numbers)
+    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / rate
     weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
-    awake_s = awake * numbers["awake_clocks"] / gpu.clock_hz
-    return numbers["start_s"] + four_norm(compute_s, weights_s) + moved_s + awake_s
+    passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
+    clocks = awake * numbers["awake_clocks"] + sizes.experts * numbers["expert_clocks"]
+    busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
+    return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
+
+
+def tuned_speedup(sizes: ExpertSizes, numbers: Numbers) -> Floats:
+    """Return how much faster products run whose tiles a library has tuned, by experts and width.
+
+    >>> tuned_name(8, 7168)
+    'tuned_8_7168'
+    """
+    found = np.ones(np.broadcast_shapes(np.shape(sizes.experts), np.shape(sizes.width)))
+    for name, speedup in numbers.items():
+        if name.startswith(TUNED):
+            experts, width = map(float, name.removeprefix(TUNED).split("_"))
+            found = np.where((sizes.experts == experts) & (sizes.width == width), speedup, found)
+    return found
+
+
+def tuned_name(experts: float, width: float) -> str:
+    """Return what a fit calls the speed-up of a shape of layers."""
+    return f"{TUNED}{experts:.0f}_{width:.0f}"
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
@@ -192,15 +250,17 @@ def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:
     return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
 
 
-def expert_features(sizes: ExpertSizes, experts: float | Floats, top_k: float | Floats) -> Floats:
+def expert_features(sizes: ExpertSizes) -> Floats:
     """Return what trees look at, one row per feature; none falls when there are more tokens.
 
     Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
-    ways.
+    ways. They take small tiles where there are fewer tokens than experts.
     """
-    rows, awake, n, k, all_experts, chosen = np.broadcast_arrays(*sizes, experts, top_k)
+    tokens, routed, rows, awake, experts, chosen, _, n, k = np.broadcast_arrays(
+        *vars(sizes).values()
+    )
     columns = (
-        rows, awake, n, k, n * k, rows * n, rows * k, all_experts, rows / awake, chosen,
-        -n, -k, -all_experts, -chosen,
+        rows, awake, n, k, n * k, rows * n, rows * k, experts, rows / awake, chosen,
+        tokens / experts, routed, routed * n, -n, -k, -experts, -chosen,
     )  # fmt: skip
     return np.stack([column.reshape(-1) for column in columns])

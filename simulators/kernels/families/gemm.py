@@ -10,6 +10,8 @@ batch is never faster than one of its products alone, but for 8-bit ones on tens
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, ou
 from simulators.kernels.families.tensor_cores import (
     PLAIN,
     PLAIN_BATCH,
+    WEIGHT_ONLY,
     band_name,
     batched_kind_of,
     is_measured_format,
@@ -44,7 +47,19 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
 
     A batch takes at least what one of its products alone takes; but not in 8 bits, where the call
     of a single product quantises its activations, which can take longer than a few heads' products.
+
+    Weights narrower than the arithmetic never cost time by another framework's kernel: how long
+    that one takes to start on small matrices is its own habit.
     """
+    seconds = _seconds(gemm, gpu, profile)
+    (_, rates), _ = rates_of(gemm, gpu, profile)
+    is_borrowed = isinstance(rates, TensorRates) and rates.framework != profile.framework
+    if is_borrowed and kind_of(gemm.dtype, gemm.weight_dtype) in WEIGHT_ONLY:
+        seconds = np.minimum(seconds, _seconds(replace(gemm, weight_dtype=""), gpu, profile))
+    return np.maximum(seconds, FAMILY.roofline_s(gemm, gpu))
+
+
+def _seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     m, n, k, batch = sizes = sizes_of(gemm)
     formats = gemm.dtype, gemm.weight_dtype
     (name, single), (batch_name, batched) = rates_of(gemm, gpu, profile)
@@ -57,7 +72,7 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
             if isinstance(batched, GemmRates) or batched.kind == PLAIN_BATCH:
                 many = np.maximum(seconds, many)
             seconds = np.where(batch > 1.0, many, seconds)
-    return np.maximum(seconds, FAMILY.roofline_s(gemm, gpu))
+    return seconds
 
 
 def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
@@ -70,11 +85,12 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
     kind = kind_of(gemm.dtype, gemm.weight_dtype)
     if (rates := profile.tensor.get(kind)) is None:
         return (("tensor", profile.gemm["tensor"]),) * 2
-    single = band_name(rates.kind), rates
-    batched = profile.tensor.get(batched_kind_of(kind))
+    single = band_name(kind), rates
+    batched_kind = batched_kind_of(kind)
+    batched = profile.tensor.get(batched_kind)
     if batched is None or not batched.kind.startswith(PLAIN_BATCH):
         return single, single
-    return single, (band_name(batched.kind), batched)
+    return single, (band_name(batched_kind), batched)
 
 
 def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:

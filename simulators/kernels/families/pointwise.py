@@ -22,8 +22,9 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
+from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import Profile, VectorRates
+from simulators.kernels.tiling import lost_of_l2
 from simulators.workload.operators import Elementwise
 from simulators.workload.precision import BYTES
 

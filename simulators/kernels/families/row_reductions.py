@@ -15,9 +15,9 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, lost_of_l2
+from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
 from simulators.kernels.profile import Profile, ReductionRates
-from simulators.kernels.tiling import four_norm
+from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Norm
 from simulators.workload.precision import BYTES
 

@@ -18,12 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulators.catalog.gpu import Gpu
+import numpy as np
+
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.evidence.intervals import WIDEST, band_from
 from simulators.evidence.lookup import Stamp, calibration_file, find, stamp
 from simulators.kernels.monotone_correction import correction_from
-from simulators.kernels.profile import ProductRates, TensorRates
+from simulators.kernels.profile import ProductRates, TensorRates, product_seconds
 from simulators.kernels.tiling import Tile
 from simulators.workload.precision import BYTES
 
@@ -50,6 +52,13 @@ MEASURED = {
     "w4a16": ("fp16", "int4"), "bmm": ("bf16", "bf16"), "bmm_fp8": ("fp8", "fp8"),
 }  # fmt: skip
 """Formats of the multiplication and of the weights in the tables of each kind."""
+
+
+WEIGHT_ONLY = ("w8a16", "w4a16")
+"""Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
+
+SIDE = 8192.0
+"""One row by a square matrix of this side is nothing but reading it, on every board."""
 
 
 def kind_of(dtype: str, weight_dtype: str = "") -> str:
@@ -100,20 +109,53 @@ def tensor_rates(
     """
     rates = {}
     for kind in MEASURED:
-        wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
         found = find(
             "tensor",
             gpu,
             architecture,
-            lambda board, whose, kind: measured_rates(board).get((whose, kind)),
+            functools.partial(_offered, (gpu, framework)),
+            family=kind,
             framework=framework,
-            precisions=tuple(dict.fromkeys((kind, wider, PLAIN))),
+            precisions=stand_in_kinds(kind),
             own=own,
         )
         if found is not None:
             band = found.widened(found.numbers.band or WIDEST)
-            rates[kind] = replace(found.numbers, band=band, calibrated=found.is_own)
+            rates[kind] = replace(
+                found.numbers,
+                band=band,
+                calibrated=found.is_of_this_board,
+                framework=found.framework,
+            )
     return rates
+
+
+def stand_in_kinds(kind: str) -> tuple[str, ...]:
+    """Return a kind and those whose numbers stand in for it.
+
+    >>> stand_in_kinds("bmm_fp8")
+    ('bmm_fp8', 'fp8', 'bf16')
+    """
+    wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    return tuple(dict.fromkeys((kind, wider, PLAIN)))
+
+
+def _offered(asked: tuple[str, str], board: str, whose: str, kind: str) -> TensorRates | None:
+    """Return what was measured on a board, if it says anything of the board and framework asked.
+
+    A weight-only kernel that reads no faster than its own library's plain one says nothing of any
+    other's: engines have kernels of that kind to read faster.
+    """
+    measured = measured_rates(board)
+    rates, plain = measured.get((whose, kind)), measured.get((whose, PLAIN))
+    if rates is None or plain is None or kind not in WEIGHT_ONLY or (board, whose) == asked:
+        return rates
+    one, side, gpu = np.ones(1), np.full(1, SIDE), load_gpu(board)
+    narrow_s, plain_s = (
+        float(product_seconds(of, (one, side, side, one), gpu, *MEASURED[of.kind])[0])
+        for of in (rates, plain)
+    )
+    return rates if narrow_s < plain_s else None
 
 
 def measured_rates(board: str) -> Mapping[tuple[str, str], TensorRates]:

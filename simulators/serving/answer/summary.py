@@ -153,7 +153,7 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
-    replicas, blocks = pool.shape[0], int(pool[0, at.TOTAL])
+    queues, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
     summed: list[float] = np.ascontiguousarray(state.gauge.T).sum(axis=1).tolist()
     iterations, stages = counted[at.ITERATIONS], built.gpus // built.hardware.replica.cut.width
@@ -165,7 +165,7 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
     seen = int(state.request[answered, at.PROMPT].sum() + state.request[answered, at.OUTPUT].sum())
     return {
         "energy_j_per_token": joules,
-        "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * replicas),
+        "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * queues),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
         "inside_mean": summed[at.INSIDE_SECONDS] * per_s,
         "mean_batch": counted[at.BATCHED] / iterations,
@@ -176,7 +176,7 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
-        "kv_blocks": blocks,
+        "kv_blocks": blocks * int(state.limits[at.RANKS]),
         "iterations": iterations,
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }

@@ -56,9 +56,9 @@ def load_frontend(runtime: str) -> Frontend:
     return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
 
 
-def is_measured(framework: str) -> bool:
-    """Say whether a framework's server was measured."""
-    return framework in _measured(CALIBRATION.stat().st_mtime_ns)
+def measured_frameworks() -> list[str]:
+    """Return the frameworks whose servers were measured."""
+    return list(_measured(CALIBRATION.stat().st_mtime_ns))
 
 
 def band_of(framework: str, metric: str) -> tuple[float, float]:

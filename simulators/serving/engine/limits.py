@@ -13,7 +13,7 @@ from simulators.core.jit import Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import CACHED, SWAP, ServingPoint
+from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GB = 1e9
@@ -36,6 +36,7 @@ class Limits:
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
     keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
+    ranks: int = 1  # with queues of their own that step together; the limits are those of one
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
     def vector(self) -> Ints:
@@ -55,6 +56,7 @@ class Limits:
         limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
         limits[at.PARITY], limits[at.KEEPS] = self.parity, self.keeps
+        limits[at.RANKS] = self.ranks
         return limits
 
     @property
@@ -98,12 +100,14 @@ def limits_of(
         host_blocks, move_s = swap_space(
             hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
         )
-    groups = point.attention_dp  # each has seats and a budget of its own
+    ranks = ranks_of(point, scheduler)
+    groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
+    blocks = kv_blocks(
+        hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
+        tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest,
+    )  # fmt: skip
     return Limits(
-        blocks=kv_blocks(
-            hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
-            tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest,
-        ),
+        blocks=max(1, blocks // ranks),
         block_size=point.block_size,
         watermark=point.watermark,
         seats=point.max_batch * groups,
@@ -111,12 +115,23 @@ def limits_of(
         chunk=point.chunk_size * groups,
         most_tokens=context,
         stages=point.pp,
+        ranks=ranks,
         reserves=scheduler.reserves,
         keeps=point.preemption == CACHED,
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),
     )  # fmt: skip
+
+
+def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
+    """Return how many queues of a replica step together: one, but for data-parallel attention.
+
+    Under a pipeline they share one.
+    """
+    usual = SHARED if scheduler.deals_out else OWN
+    queues = usual if point.rank_queues == AUTO else point.rank_queues
+    return point.attention_dp if queues == OWN and point.pp == 1 else 1
 
 
 @functools.lru_cache(maxsize=1024)

@@ -133,58 +133,147 @@ def form(schedule: Any, price: Any, state: State, replica: int, now: float) -> i
 
     Requests that are left over, waiting or idle, may change what becomes of the next batch to end.
     """
+    if state.limits[at.RANKS] > 1:
+        return form_together(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
     if pool[at.FLIGHT] < stages:
-        tick(pool, state.gauge[replica], now)
-        if now >= state.gauge[replica, at.NEXT_LEAVE]:
-            dismiss(state, replica, now)
+        look_up(state, replica, now)
     while pool[at.FLIGHT] < stages:
         place = state.in_flight[replica, (pool[at.OLDEST] + pool[at.FLIGHT]) % stages]
         slot = replica * stages + place
-        pool[at.BATCH] = 0
-        view = View(
-            state.limits, pool, state.request, state.times, state.waiting[replica],
-            state.idle[replica], state.batch[slot], state.tokens[slot],
-        )  # fmt: skip
-        if pool[at.SWAPPED] > 0:
-            swap_in(view)
-            sort_by_arrival(state.request, view.idle, pool[at.IDLE])
-        holds = schedule(now, view)
-        pool[at.ELAPSED] = 0
+        holds = decide(schedule, state, replica, slot, now)
         if pool[at.BATCH] == 0:
             break
-        pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
-        pool[at.FLIGHT] += 1
-        state.sizes[slot] = pool[at.BATCH]
-        state.ends[replica, place] = launch(price, state, replica, slot, now)
-        state.rounds[slot, at.MADE] = 0
-        if may_return(state.limits, pool, state.request):  # at the next batch, from the host
-            holds = 1
-        state.rounds[slot, at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0
+        rounds = state.rounds[slot]
+        rounds[at.GROWTH], rounds[at.LEADS] = state.sizes[slot], 1
+        ready = now + moving_s(state, replica)
+        state.ends[replica, place] = launch(price, state, replica, slot, now, ready)
+        rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0
     if stages > 1 and pool[at.WAITING] + pool[at.IDLE] + pool[at.SWAPPED] > 0:
         stop_repeating(state, replica)
     return pool[at.FLIGHT]  # type: ignore[no-any-return]
 
 
-@kernel(f8(pointer(PRICE), STATE, i8, i8, f8))
-def launch(price: Any, state: State, replica: int, slot: int, now: float) -> float:
-    """Send a new batch through the stages and return when it ends.
+@kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))
+def form_together(schedule: Any, price: Any, state: State, replica: int, now: float) -> int:
+    """Form the batches of all ranks of a replica, unless one is at work; return how many did.
 
-    It waits until blocks have been moved to the host and back.
+    Layers of experts exchange tokens between all ranks, so that iterations begin and end together:
+    each waits for the busiest, and for the last to have moved its blocks.
     """
-    members, size, times = state.batch[slot], state.sizes[slot], state.times
+    ranks, formed, moved_s = state.limits[at.RANKS], 0, 0.0
+    first = replica - replica % ranks
+    for rank in range(first, first + ranks):
+        if state.pool[rank, at.FLIGHT] > 0:
+            return 0
+    repeats = at.FOREVER
+    for rank in range(first, first + ranks):
+        look_up(state, rank, now)
+        holds = decide(schedule, state, rank, rank, now)
+        if state.pool[rank, at.BATCH] == 0:
+            state.sizes[rank] = 0
+            continue
+        formed += 1
+        moved_s = max(moved_s, moving_s(state, rank))
+        mine = possible_repeats(state, rank, holds) if holds > 1 else 0
+        if state.gauge[rank, at.NEXT_LEAVE] < inf:
+            mine = 0
+        rounds_of_blocks = max(0, state.pool[rank, at.FREE] - 1) // state.sizes[rank]
+        repeats = min(repeats, mine, rounds_of_blocks * state.limits[at.BLOCK])
+    if formed == 0:
+        return 0
+    growth = join(state, first)
+    leads = 1
+    for rank in range(first, first + ranks):
+        if state.sizes[rank] > 0:
+            rounds = state.rounds[rank]
+            rounds[at.GROWTH], rounds[at.LEADS], rounds[at.REPEATS] = growth, leads, repeats
+            state.ends[rank, 0] = launch(price, state, rank, rank, now, now + moved_s)
+            leads = 0
+    return formed
+
+
+@kernel(i8(STATE, i8))
+def join(state: State, first: int) -> int:
+    """Write the sums that batches of ranks which step together are priced by; return their growth.
+
+    Attention of all ranks takes as long as if each had what the busiest has, which is the one with
+    the most tokens, of equal ones with the most keys. What is returned are the keys by which the
+    decodes' grow in one iteration.
+    """
+    ranks, busiest, together = state.limits[at.RANKS], first, 0.0
+    for rank in range(first, first + ranks):
+        if state.sizes[rank] > 0:
+            step, most = state.step[rank], state.step[busiest]
+            together += step[at.TOKENS]
+            if state.sizes[busiest] == 0 or (step[at.TOKENS], step[at.DECODE_KV]) > (
+                most[at.TOKENS],
+                most[at.DECODE_KV],
+            ):
+                busiest = rank
+    for rank in range(first, first + ranks):
+        if state.sizes[rank] > 0:
+            for column in range(at.STEP_COLUMNS):
+                state.priced[rank, column] = state.step[busiest, column] * ranks
+            state.priced[rank, at.EVERYWHERE] = together
+    return int(state.priced[busiest, at.DECODES])
+
+
+@kernel(i8(STATE, i8, f8))
+def look_up(state: State, replica: int, now: float) -> int:
+    """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
+    tick(state.pool[replica], state.gauge[replica], now)
+    if now < state.gauge[replica, at.NEXT_LEAVE]:
+        return 0
+    return dismiss(state, replica, now)
+
+
+@kernel(f8(STATE, i8))
+def moving_s(state: State, replica: int) -> float:
+    """Return how long the next batch waits for blocks moved to the host and back, once."""
+    moved = state.pool[replica, at.MOVED]
+    state.pool[replica, at.MOVED] = 0
+    return 1e-9 * (moved * state.limits[at.MOVE_NS])  # type: ignore[no-any-return]
+
+
+@kernel(i8(pointer(SCHEDULE), STATE, i8, i8, f8))
+def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> int:
+    """Ask the scheduler for a batch and measure it; return how many iterations that holds."""
     pool = state.pool[replica]
-    ready = now + 1e-9 * (pool[at.MOVED] * state.limits[at.MOVE_NS])
-    pool[at.MOVED] = 0
-    measure(state.request, members, state.tokens[slot], size, state.step[slot])
-    price(state.step[slot], state.shape, state.table, state.price[slot])
+    pool[at.BATCH] = 0
+    view = View(
+        state.limits, pool, state.request, state.times, state.waiting[replica],
+        state.idle[replica], state.batch[slot], state.tokens[slot],
+    )  # fmt: skip
+    if pool[at.SWAPPED] > 0:
+        swap_in(view)
+        sort_by_arrival(state.request, view.idle, pool[at.IDLE])
+    holds = schedule(now, view)
+    pool[at.ELAPSED] = 0
+    if pool[at.BATCH] == 0:
+        return 0
+    pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
+    pool[at.FLIGHT] += 1
+    state.sizes[slot] = pool[at.BATCH]
+    state.rounds[slot, at.MADE] = 0
+    measure(state.request, state.batch[slot], state.tokens[slot], pool[at.BATCH], state.step[slot])
+    if may_return(state.limits, pool, state.request):  # at the next batch, from the host
+        return 1
+    return holds  # type: ignore[no-any-return]
+
+
+@kernel(f8(pointer(PRICE), STATE, i8, i8, f8, f8))
+def launch(price: Any, state: State, replica: int, slot: int, now: float, ready: float) -> float:
+    """Send a new batch through the stages, when it is ready; return when it ends."""
+    members, size, times = state.batch[slot], state.sizes[slot], state.times
+    pool, leads = state.pool[replica], state.rounds[slot, at.LEADS]
+    priced, cost = state.priced[slot], state.price[slot]
+    price(priced, state.shape, state.table, cost)
     start = max(ready, state.stages[replica, 0])
-    timing = state.timing[slot]
+    timing, gauge = state.timing[slot], state.gauge[replica]
     timing[at.STALL_S] = 0.0
-    step, priced = state.step[slot], state.price[slot]
-    end = run_stages(
-        priced, step[at.DECODE_KV], state.stages[replica], timing, state.gauge[replica], ready
-    )
+    keys = priced[at.DECODE_KV]
+    end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, leads)
     bubbles = timing[at.STALL_S] - (start - ready)
     for i in range(size):
         who = members[i]
@@ -194,7 +283,7 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float) -> flo
             times[who, at.STALLED] += start - times[who, at.LAST_END]
         times[who, at.STALLED] += bubbles
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
-    count(pool, size, int(step[at.TOKENS]))
+    count(pool, leads, size, int(state.step[slot, at.TOKENS]))
     if state.clock[at.LOGGED] < state.log.shape[0]:
         log_batch(state, replica, slot, now, end)
     return end
@@ -221,6 +310,7 @@ def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -
         if done + granted == prompt:
             step[at.LOGITS_ROWS] += 1.0
     step[at.TOKENS] = step[at.PREFILL_TOKENS] + step[at.DECODES]
+    step[at.EVERYWHERE] = step[at.TOKENS]
     return step[at.TOKENS]  # type: ignore[no-any-return]
 
 

@@ -5,7 +5,8 @@ is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts pro
 (`CHUNKED`) or processes them whole before any decode (`WHOLE_FIRST`), that it sets memory aside for
 a request's longest possible life (`RESERVES`), that its memory fraction is one of what weights
 leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
-otherwise (`POLL_INTERVAL`).
+otherwise (`POLL_INTERVAL`), and that it deals requests out to the ranks of data-parallel attention
+in every iteration (`DEALS_OUT`), where those of others have queues of their own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Scheduler:
     reserves: bool = False
     of_rest: bool = False
     keeps: bool = False  # it may find again what a preempted request had computed
+    deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
@@ -63,6 +65,7 @@ def _scheduler(module: ModuleType) -> Scheduler:
         reserves=bool(getattr(module, "RESERVES", False)),
         of_rest=bool(getattr(module, "OF_REST", False)),
         keeps=bool(getattr(module, "KEEPS_PREFIX", False)),
+        deals_out=bool(getattr(module, "DEALS_OUT", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )

@@ -1,8 +1,9 @@
 """The state of a replica as schedulers and routers see it: the columns of its arrays, its queue.
 
-A replica is a queue, the requests that run and a pool of KV blocks. The names of the columns are
-the language between the event loop and the policies: a scheduler or a router is a kernel of the
-signature given here, in a file of its own.
+A replica is a queue, the requests that run and a pool of KV blocks; where ranks of data-parallel
+attention have queues of their own, each rank is one, and those of a replica step together. The
+names of the columns are the language between the event loop and the policies: a scheduler or a
+router is a kernel of the signature given here, in a file of its own.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ the engine let the request go."""
     HOST,  # blocks the host holds for preempted requests; 0: these are restarted
     MOVE_NS,  # nanoseconds to move a block to or from the host
     KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
-) = range(13)
-LIMITS = 13
+    RANKS,  # queues whose batches begin and end together, of one replica
+) = range(14)
+LIMITS = 14
 
 # One row of `pool`: a replica's counters.
 (
@@ -110,8 +112,9 @@ POOL_COLUMNS = 22
     DECODE_KV,  # their keys read
     PREFILL_SQUARES,  # sum of c * c
     PREFILL_PAST,  # sum of past, each rounded up to PAST_STEP
-) = range(10)
-STEP_COLUMNS = 10
+    EVERYWHERE,  # new tokens of all ranks, which experts and messages see
+) = range(11)
+STEP_COLUMNS = 11
 
 PAST_STEP = 64
 """The granularity of VIDUR's attention tables, in tokens of KV cache."""
@@ -141,8 +144,11 @@ numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each whi
 ) = range(7)
 GAUGE_COLUMNS = 7
 
-REPEATS, MADE = range(2)
-"""One row of `rounds`: how often a batch in flight may still be repeated, and how often it was."""
+REPEATS, MADE, GROWTH, LEADS = range(4)
+"""One row of `rounds`: how often a batch in flight may still be repeated, and how often it was; by
+how many keys what it is priced by grows each time; and 1 if the iteration counts as this one's: of
+batches that begin and end together one leads."""
+ROUND_COLUMNS = 4
 
 FIRST_END, LONGEST_S, STALL_S, BIN_LOW_S, BIN_HIGH_S, BIN = range(6)
 """One row of `timing`: when a batch's first round ended; of its later rounds the longest, the waits

@@ -39,7 +39,8 @@ def serve(
 ) -> State:
     """Return the state after the last request has left; each could run alone on a replica.
 
-    `shape` and `table` are what the price kernel reads, `log_rows` the batches to log.
+    `shape` and `table` are what the price kernel reads, `log_rows` the batches to log. Where ranks
+    have queues of their own, each is a replica of the state.
 
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
@@ -58,6 +59,7 @@ def _before(
 ) -> State:
     """Return the state before the first arrival."""
     limits, count = allowed.vector(), asked.arrival_s.size
+    replicas *= allowed.ranks
     stages, seats = allowed.stages, allowed.seats + 1
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     follower, unborn = _followers(asked)
@@ -75,6 +77,7 @@ def _before(
     clock[at.UNRELEASED] = unborn.argmax() if unborn.any() else count
     released = int(np.count_nonzero(unborn))
     slots = replicas * stages
+    step = np.zeros((slots, at.STEP_COLUMNS))
     return State(
         limits=limits,
         request=request,
@@ -87,9 +90,10 @@ def _before(
         batch=np.empty((slots, seats), np.int64),
         tokens=np.empty((slots, seats), np.int64),
         sizes=np.zeros(slots, np.int64),
-        rounds=np.zeros((slots, 2), np.int64),
+        rounds=np.zeros((slots, at.ROUND_COLUMNS), np.int64),
         timing=np.zeros((slots, at.TIMING_COLUMNS)),
-        step=np.zeros((slots, at.STEP_COLUMNS)),
+        step=step,
+        priced=step if allowed.ranks == 1 else np.zeros_like(step),
         price=np.zeros((slots, at.PRICE_COLUMNS)),
         crossings=np.zeros((slots, allowed.block_size), np.int64),
         in_flight=np.tile(np.arange(stages), (replicas, 1)),
@@ -121,7 +125,7 @@ def _why(state: State, engine: Engine) -> str:
     unpriced = np.flatnonzero(np.isnan(state.ends).ravel())
     if unpriced.size == 0:
         return f"scheduler '{engine.scheduler.schedule.__module__}' forms no batch while they wait"
-    step = state.step[unpriced[0]]
+    step = state.priced[unpriced[0]]
     mean = step[at.DECODE_KV] / max(step[at.DECODES], 1.0)
     return (
         f"no time is known for a batch of {step[at.TOKENS]:.0f} tokens with "

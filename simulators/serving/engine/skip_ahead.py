@@ -42,9 +42,14 @@ def possible_repeats(state: State, slot: int, holds: int) -> int:
 
 @kernel(i8(STATE, i8))
 def stop_repeating(state: State, replica: int) -> int:
-    """Have the scheduler asked at the end of every batch in flight; return the pipeline's slots."""
+    """Have the scheduler asked at the end of every batch in flight; return the pipeline's slots.
+
+    Ranks that step together stop together.
+    """
     stages = state.limits[at.STAGES]
-    for slot in range(replica * stages, (replica + 1) * stages):
+    ranks = state.limits[at.RANKS]
+    first = replica - replica % ranks
+    for slot in range(first * stages, (first + ranks) * stages):
         state.rounds[slot, at.REPEATS] = 0
     return stages  # type: ignore[no-any-return]
 
@@ -74,11 +79,12 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         pool[at.FREE] -= new_blocks
         pool[at.TAKEN] += new_blocks
         pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
-        step, priced, size = state.step[slot], state.price[slot], state.sizes[slot]
-        step[at.DECODE_KV] += size
+        step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
+        step[at.DECODE_KV] += rounds[at.GROWTH]
         if step[at.DECODE_KV] >= priced[at.UNTIL_KV]:
             price(step, state.shape, state.table, priced)
-        end = run_stages(priced, step[at.DECODE_KV], stages, timing, gauge, now)
+        leads = rounds[at.LEADS]
+        end = run_stages(priced, step[at.DECODE_KV], stages, timing, gauge, now, leads)
         gap = end - now
         if not timing[at.BIN_LOW_S] <= gap < timing[at.BIN_HIGH_S]:
             timing[at.BIN] = place_of = gap_bin(gap)
@@ -89,7 +95,7 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         state.gaps[int(timing[at.BIN])] += size
         gauge[at.GAPS_S] += size * gap
         timing[at.LONGEST_S] = max(timing[at.LONGEST_S], gap)
-        count(pool, size, size)
+        count(pool, leads, size, size)
         if state.clock[at.LOGGED] < state.log.shape[0]:
             log_batch(state, replica, slot, now, end)
         ends[place] = end
@@ -99,14 +105,20 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
             pool[at.OLDEST] = (pool[at.OLDEST] + 1) % stages.size
 
 
-@kernel(f8(*arrays(f8, 1), f8, *arrays(f8, 3), f8))
+@kernel(f8(*arrays(f8, 1), f8, *arrays(f8, 3), f8, i8))
 def run_stages(
-    priced: Floats, keys: float, stages: Floats, timing: Floats, gauge: Floats, now: float
+    priced: Floats,
+    keys: float,
+    stages: Floats,
+    timing: Floats,
+    gauge: Floats,
+    now: float,
+    leads: int,
 ) -> float:
     """Pass a priced batch from stage to stage, each of which takes batches in order.
 
-    A price that is not a number stays none: `max` returns its first argument unless another is
-    larger.
+    Work and joules are those of all ranks: they count where the batch leads. A price that is not a
+    number stays none: `max` returns its first argument unless another is larger.
     """
     last_busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
     last = max(last_busy, priced[at.FLOOR_S]) + priced[at.ADDED_S]
@@ -122,6 +134,8 @@ def run_stages(
         worked += spent
     waits = last - last_busy + (stages.size - 1) * (each - busy)
     timing[at.STALL_S] += waited
-    gauge[at.BUSY_S] += worked
-    gauge[at.JOULES] += priced[at.BASE_J] + priced[at.SLOPE_J] * keys + priced[at.WAITING_W] * waits
+    if leads:
+        drawn = priced[at.BASE_J] + priced[at.SLOPE_J] * keys + priced[at.WAITING_W] * waits
+        gauge[at.BUSY_S] += worked
+        gauge[at.JOULES] += drawn
     return end

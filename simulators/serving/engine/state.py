@@ -43,6 +43,7 @@ class State(NamedTuple):
     rounds: Ints
     timing: Floats
     step: Floats  # its sums,
+    priced: Floats  # the sums it is priced by: its own, or those of all ranks that step with it,
     price: Floats  # what they cost,
     crossings: Ints  # and requests that need a block, by iteration modulo the block size
     in_flight: Ints  # per replica a ring of its slots: from OLDEST on those in flight, as they end,
@@ -62,8 +63,8 @@ _I, _F = array(i8), array(f8)
 _II, _FF = matrix(i8), matrix(f8)
 STATE: Any = named_tuple(
     (
-        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _II, _II, _FF,
-        _FF, _FF, _F, _I, _I, _I, _FF, _I, _F,
+        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF, _II, _II,
+        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _I, _F,
     ),
     State,
 )  # fmt: skip
@@ -104,10 +105,10 @@ def tick(pool: Ints, gauge: Floats, now: float) -> float:
     return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1), i8, i8))
-def count(pool: Ints, size: int, tokens: int) -> int:
-    """Count an iteration of a replica and return how many there were."""
-    pool[at.ITERATIONS] += 1
+@kernel(i8(*arrays(i8, 1), i8, i8, i8))
+def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
+    """Count a batch, and the iteration if it leads it; return how many there were."""
+    pool[at.ITERATIONS] += leads
     pool[at.BATCHED] += size
     pool[at.TOKENS_SEEN] += tokens
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]

@@ -21,6 +21,6 @@ def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, 
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
         measured = shares_of(MEASURED).reshape(-1)
-        table = IterationTable(known.shape, known.table, waiting_w=None, shares=measured)
+        table = IterationTable(known.shape, known.table, None, shares=measured, reach={})
         return table, op_price
     return iteration_table(hardware, additive=point.mixed_step == ADDITIVE), table_price

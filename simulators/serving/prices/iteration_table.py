@@ -15,12 +15,18 @@ pairs: three tables, of fewer, as many and more keys, tell what that costs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulators.composition.price import Iteration, launch_s, stage_iteration, time_shares
+from simulators.composition.price import (
+    Iteration,
+    launch_s,
+    pass_interval,
+    stage_iteration,
+    time_shares,
+)
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import Shares
@@ -39,8 +45,15 @@ LONG_S = 60.0
 PROBE = decode_step(64.0, 1024.0)
 """An everyday batch: what stages are compared by."""
 
+OF_RANKS, OF_ALL = ("tokens", "send_recv"), ("experts", "collective")
+"""What depends on the tokens of a rank, and on those of all ranks of data-parallel attention."""
+
 EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
 """A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
+
+
+Ends = tuple[float, float]
+"""Of an interval, as shares of the value."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,13 @@ class IterationTable:
     table: Floats
     waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
     shares: Shares  # of the time of an everyday request, by what it rests on
+    reach: Mapping[str, Ends]  # intervals of everyday passes, by the latency they make
+
+
+def everyday_reach(replica: Replica) -> dict[str, Ends]:
+    """Return the 90 % intervals of passes, as shares of their time, by the latency they make."""
+    steps = zip(("ttft", "tpot"), EVERYDAY, strict=True)
+    return {metric: pass_interval(replica, step) for metric, (_, step) in steps}
 
 
 def octaves(steps: int, most: int) -> Floats:
@@ -93,21 +113,27 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     batches = octaves(1, MOST_PREFILLS)[1:]
     stages = _Stages(replica)
     everyday = stages.last(PROBE)
+    apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.waiting_w),
-        _token_columns(stages, tokens),
+        _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_ALL),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
         _prefill_columns(stages, batches, chunks, pasts),
     ]
     *starts, end = np.cumsum([part.size for part in parts])
     mixed = _mixed_shares(stages)
+    of_all = _token_columns(stages, tokens, OF_ALL) if apart else np.zeros(0)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
     return IterationTable(
-        shape=np.array([*starts, *sides, end if mixed.size else 0, *steps], np.int64),
-        table=np.concatenate([part.ravel() for part in [*parts, mixed]]),
+        shape=np.array(
+            [*starts, *sides, end if mixed.size else 0, end + mixed.size if apart else 0, *steps],
+            np.int64,
+        ),
+        table=np.concatenate([part.ravel() for part in [*parts, mixed, of_all]]),
         waiting_w=everyday.waiting_w,
         shares=time_shares(replica, EVERYDAY).reshape(-1),
+        reach=everyday_reach(replica),
     )
 
 
@@ -180,10 +206,10 @@ def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
     return seconds, joules
 
 
-def _token_columns(stages: _Stages, tokens: Floats) -> Floats:
-    """Return linear layers and messages at the first and the last number of tokens of each step."""
+def _token_columns(stages: _Stages, tokens: Floats, parts: Sequence[str]) -> Floats:
+    """Return what depends on tokens, at the first and the last number of each step."""
     ends = np.stack([tokens[:-1] + 1.0, tokens[1:]], axis=-1)
-    return _columns(stages, Step(prefill_tokens=ends), ("tokens", "collective", "send_recv"))
+    return _columns(stages, Step(prefill_tokens=ends), parts)
 
 
 def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Floats:

@@ -42,13 +42,14 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
     CHUNK_NODES,
     PAST_NODES,
     MIXED_TABLE,  # 0: chunks and decodes have a kernel each
+    EXPERT_TABLE,  # of the tokens of all ranks; 0: those of the token table are of all
     TOKEN_STEPS,
     ROW_STEPS,
     DECODE_STEPS,
     CONTEXT_STEPS,
     CHUNK_STEPS,
     PAST_STEPS,
-) = range(18)
+) = range(19)
 
 # The first entries of `table`: what is added to each iteration of a stage.
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
@@ -83,14 +84,14 @@ def grid_value(index: int, steps: int) -> float:
     return ldexp(float(steps + index % steps), index // steps - 1)
 
 
-@kernel(f8(f8, *arrays(i8, 1), *arrays(f8, 2)))
-def add_steps(tokens: float, shape: Ints, table: Floats, price: Floats) -> float:
-    """Add what the table over tokens says to a price; return the seconds of the last stage."""
+@kernel(f8(f8, i8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_steps(tokens: float, start: int, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add what a table over tokens says to a price; return the seconds of the last stage."""
     x = place(tokens, shape[TOKEN_STEPS])
     i = min(ceil(x) - 1, shape[TOKEN_NODES] - 2)
     width = float(1 << max(i // shape[TOKEN_STEPS] - 1, 0))
     along = ((x - i) * width - 1.0) / (width - 1.0) if width > 1.0 else 0.0
-    row = shape[TOKEN_TABLE] + 2 * COLUMNS * i
+    row = start + 2 * COLUMNS * i
     for column in range(COLUMNS):
         first, last = table[row + column], table[row + COLUMNS + column]
         price[column] += first + along * (last - first)
@@ -136,10 +137,14 @@ def add_plane(
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
-@kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
-def add_rows(tokens: float, rows: float, shape: Ints, table: Floats, price: Floats) -> float:
+@kernel(f8(f8, f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_rows(
+    tokens: float, everywhere: float, rows: float, shape: Ints, table: Floats, price: Floats
+) -> float:
     """Add linear layers, messages and the LM head; return the seconds of the last stage."""
-    add_steps(tokens, shape, table, price)
+    add_steps(tokens, shape[TOKEN_TABLE], shape, table, price)
+    if shape[EXPERT_TABLE] > 0:
+        add_steps(everywhere, shape[EXPERT_TABLE], shape, table, price)
     if rows > 0.0:
         add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
@@ -206,12 +211,14 @@ def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
-    tokens, rows = step[at.TOKENS], step[at.LOGITS_ROWS]
+    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
-        add_rows(step[at.DECODES], step[at.DECODES], shape, table, price)
+        decodes = everywhere * step[at.DECODES] / tokens
+        add_rows(step[at.DECODES], decodes, step[at.DECODES], shape, table, price)
         tokens, rows = step[at.PREFILL_TOKENS], rows - step[at.DECODES]
-    add_rows(tokens, rows, shape, table, price)
+        everywhere -= decodes
+    add_rows(tokens, everywhere, rows, shape, table, price)
     for column in range(COLUMNS):
         price[at.STAGE_BASE_S + column] = price[column]
     if step[at.PREFILLS] > 0.0:

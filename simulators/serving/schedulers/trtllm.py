@@ -4,6 +4,7 @@ TensorRT-LLM's in-flight batching under its default capacity policy, GUARANTEED_
 enters when the blocks of its prompt and of its longest output are free, and keeps them.
 `chunk_size` is `max_num_tokens`: decodes take one each, whole prompts what is left; a prompt that
 could never fit whole is cut. The memory fraction is one of what weights and activations leave.
+Under attention data parallelism one queue is dealt out to the ranks by their load, each iteration.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from simulators.serving.engine.admission import admit, continue_idle, finds_seat
 from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import SCHEDULE, View, kernel
 
-CHUNKED = OF_REST = True
+CHUNKED = OF_REST = DEALS_OUT = True
 
 
 @kernel(SCHEDULE)

@@ -81,6 +81,7 @@ def _together(chunks: Attention, decodes: Attention) -> Attention:
         kv_tokens=chunks.kv_tokens + decodes.kv_tokens,
         decodes=decodes.requests,
         decode_kv_tokens=decodes.kv_tokens,
+        context_tokens=decodes.context_tokens,
     )
 
 
@@ -173,8 +174,10 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
     if model.has_states:
         return (whole, *_states(phase, shard, rest, step))
     local = _attention(phase, shard, rest, _seen_through(step, float(model.window)))
+    hidden = step.decode_kv_tokens if phase == "decode" else 0.0
     name = f"{phase}_window_attention"
-    return (whole, replace(local, name=name, window=float(model.window)))
+    local = replace(local, name=name, window=float(model.window), context_tokens=hidden)
+    return (whole, local)
 
 
 def _seen_through(step: Step, window: float) -> Step:

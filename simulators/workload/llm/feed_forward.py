@@ -12,9 +12,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simulators.catalog.model import LanguageModel
+from simulators.catalog.model import MXFP4, LanguageModel
 from simulators.workload.llm.shard import Shard
 from simulators.workload.operators import Column, Compute, Elementwise, Gemm, GroupedGemm
+
+SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "experts_down")
+"""Operators that see the tokens of all groups of ranks."""
 
 
 def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
@@ -72,6 +75,9 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> GroupedGemm:
     model, how, ep = shard.model, shard.how, shard.cut.ep
+    stored = how.expert_weights or how.weights
+    if stored == "int4" and model.published_experts == MXFP4:
+        stored = "fp4"  # as many bits, but the kernels of a format whose numbers share exponents
     return GroupedGemm(
         name=name,
         tokens=tokens,
@@ -80,7 +86,9 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
         experts=model.experts // ep,
         top_k=model.top_k / ep,
         dtype=how.expert_compute or how.compute,
-        weight_dtype=how.expert_weights or how.weights,
+        weight_dtype=stored,
+        width=model.expert_ffn / shard.cut.expert_tp,
+        ranks=float(ep),
         repeat=shard.part.expert_layers,
     )
 

@@ -126,23 +126,24 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
 def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
     """Return the messages that take tokens to their experts, and sums back.
 
-    A rank's share of its group's tokens goes to each part of the ranks that holds one of their
-    experts, in the precision of the experts' products; what comes back is as wide as activations.
+    As engines do on one node by default, every rank gathers the tokens of all groups, in the
+    precision of the experts' products, and the ranks' sums are scattered, as wide as activations.
     """
     cut, how = shard.cut, shard.how
-    parts = max(cut.ep, 1)
-    visited = cut.expert_tp * parts * (1.0 - (1.0 - 1.0 / parts) ** shard.model.top_k)
-    numbers = tokens / cut.tp * shard.model.hidden * visited
+    numbers = tokens * cut.attention_dp * shard.model.hidden
     narrow = BYTES[how.expert_compute or how.compute]
     return [
         Collective(
             name=f"experts_{name}",
-            kind="all_to_all",
+            kind=kind,
             size_bytes=numbers * width,
             ranks=cut.width,
             repeat=shard.part.expert_layers,
         )
-        for name, width in (("dispatch", narrow), ("combine", how.activation_bytes))
+        for name, kind, width in (
+            ("dispatch", "all_gather", narrow),
+            ("combine", "reduce_scatter", how.activation_bytes),
+        )
     ]
 
 

@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.claims.lines import answered
 from lab.fits.engines import least_s
 from lab.fits.left_out import shelf_without
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import PublicDeployment, silicon
+from lab.tables.rows import Bools
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.simulator import simulate
-
-Flags = NDArray[np.bool_]
 
 METRICS = TPOT, TTFT = "TPOT", "TTFT"
 FEWEST = 4
@@ -68,16 +66,16 @@ class Predicted:
     bound: dict[str, Floats]
     lines: Sequence[Check]  # about rows without ours
 
-    def where(self, choose: Callable[[PublicDeployment], bool]) -> Flags:
+    def where(self, choose: Callable[[PublicDeployment], bool]) -> Bools:
         """Return which rows are chosen."""
         return np.array([choose(row) for row in self.rows], bool)
 
     @functools.cached_property
-    def kept(self) -> Flags:
+    def kept(self) -> Bools:
         """Which rows are held to limits."""
         return self.where(lambda row: not row.excluded)
 
-    def errors(self, metric: str, which: Flags) -> tuple[Errors, str]:
+    def errors(self, metric: str, which: Bools) -> tuple[Errors, str]:
         """Return our errors on some rows, and in words ours, the peer's and the data sheet's."""
         measured, peer = self.measured[metric][which], self.peer[metric][which]
         answers = ~np.isnan(peer)

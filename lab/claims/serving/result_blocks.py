@@ -1,0 +1,107 @@
+"""Results printed in documentation of engines, by what their launch commands say.
+
+Nothing was fitted to them; of groups that runtimes were fitted to, the numbers without it are used.
+Results of one page that differ in one kind of option also tell what the option changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import answered, at_most, skipped_lines
+from lab.fits.left_out import shelf_without
+from lab.tables.result_blocks import BLOCKS, Block, blocks
+from simulators.core.contract import Check
+from simulators.core.jit import Floats
+from simulators.serving.measured_deployments import FRAMEWORKS
+from simulators.serving.simulator import simulate
+
+NEEDS = (BLOCKS,)
+TPOT, THROUGHPUT = METRICS = "TPOT", "throughput"
+LIMITS = {TPOT: 15.0, THROUGHPUT: 12.0}
+"""Of median errors in percent."""
+
+WRONG, RATIO = 10.0, 20.0
+"""Pairs whose direction is wrong, and the median error of their ratio, in percent."""
+
+PLAIN = 0.02
+"""Change of a throughput from which on it has a direction."""
+
+ALIKE = 0.06
+"""By which mean lengths of one load may differ: answers end where they end."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield median errors of each engine, then what becomes of pairs that differ in one option."""
+    told, untold = blocks(reference)
+    yield from skipped_lines("result blocks", Counter(untold))
+    shelf = functools.cache(shelf_without)
+
+    def ratios(block: Block) -> tuple[float, float]:
+        metrics = simulate(block.point, shelf(block.point.runtime, block.group))
+        assert metrics.tpot_mean_s is not None
+        return metrics.tpot_mean_s / block.tpot_s, metrics.tokens_per_s / block.tokens_per_s
+
+    found = answered("result blocks", told, ratios)
+    yield from found.lines
+    ratio = np.array(found.answers, np.float64).reshape(-1, len(METRICS))
+    names = np.array([block.point.runtime for block in found.rows])
+    every = np.ones(names.size, bool)
+    for framework in ("all engines", *FRAMEWORKS):
+        which = every if framework == "all engines" else names == framework
+        for metric, column in zip(METRICS, ratio.T, strict=True):
+            limit = LIMITS[metric] if which is every else None
+            yield _median(f"result blocks {metric}, {framework}", column[which], limit)
+    yield from _pairs(found.rows, ratio[:, METRICS.index(THROUGHPUT)])
+
+
+def _median(name: str, ratio: Floats, limit: float | None) -> Check:
+    error = 100.0 * np.abs(ratio - 1.0)
+    if not error.size:
+        return at_most(name, float("nan"), limit)
+    note = f"median; mean {error.mean():.1f}, bias {100.0 * (np.median(ratio) - 1.0):+.1f} %"
+    return at_most(name, float(np.median(error)), limit, error.size, note)
+
+
+def _pairs(rows: list[Block], ratio: Floats) -> Iterator[Check]:
+    """Yield how often a change of one option is told to help or harm, and how well by how much.
+
+    Args:
+        rows: results.
+        ratio: our throughput over theirs, of each.
+    """
+    wrong, errors, kinds = [], [], Counter[str]()
+    for a, b in itertools.combinations(range(len(rows)), 2):
+        kind = changed(rows[a], rows[b])
+        if not kind:
+            continue
+        theirs = rows[b].tokens_per_s / rows[a].tokens_per_s
+        off = float(ratio[b] / ratio[a])
+        errors.append(100.0 * abs(off - 1.0))
+        if abs(theirs - 1.0) > PLAIN:
+            kinds[kind] += 1
+            wrong.append((theirs * off - 1.0) * (theirs - 1.0) <= 0.0)
+    note = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
+    share = 100.0 * float(np.mean(wrong)) if wrong else float("nan")
+    yield at_most("result blocks, pairs: direction wrong", share, WRONG, len(wrong), note)
+    middle = float(np.median(errors)) if errors else float("nan")
+    yield at_most("result blocks, pairs: throughput ratio", middle, RATIO, len(errors), "median")
+
+
+def changed(one: Block, other: Block) -> str:
+    """Return the one kind of option in which two results of a page under one load differ, if so."""
+    a, b = one.point, other.point
+    loads = [(p.model, p.gpu, p.arrivals, p.qps, p.clients, p.requests) for p in (a, b)]
+    if one.path != other.path or loads[0] != loads[1]:
+        return ""
+    for name in ("prompt_tokens", "output_tokens"):
+        if abs(getattr(a, name) / getattr(b, name) - 1.0) > ALIKE:
+            return ""
+    kinds = [kind for kind, values in one.options.items() if values != other.options[kind]]
+    return kinds[0] if len(kinds) == 1 and a != b else ""

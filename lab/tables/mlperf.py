@@ -1,0 +1,169 @@
+"""Submissions to MLPerf Inference v4.1, v5.1 and v6.0, closed division, as points to simulate.
+
+Quote as "MLPerf, result ID"; nothing derived here is an official result. What a submission does not
+say is assumed: the narrowest format its GPU multiplies (fp4 on Blackwell: NVIDIA's technical blog
+on v4.1, August 2024), a replica of as few GPUs as hold the model, lengths drawn evenly up to twice
+the benchmark's mean, the engine of the GPU's vendor where its software names none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
+from lab.tables.published_runs import ENGINE, EVENLY, MOST_TOKENS, PublishedRun
+from lab.tables.rows import Record, read_records
+from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.serving.point import CLOSED, ServingPoint
+from simulators.workload.precision import precision
+
+OFFLINE, SERVER = SCENARIOS = "Offline", "Server"
+TRTLLM, VLLM = "trtllm", "vllm"
+TABLES = {
+    "v4.1": "serving_measured/mlperf_inference_v4_1_llm.parquet",
+    "v5.1": "mlperf/inference_v5_1.parquet",
+    "v6.0": "mlperf/inference_v6_0.parquet",
+}
+EARLIER = {
+    "framework": "software", "gpu": "accelerator", "num_gpus": "n_accelerators",
+    "submitter": "vendor",
+}  # fmt: skip
+"""Columns of the first table, by their names in the others."""
+
+
+class Task(NamedTuple):
+    """A benchmark: mean lengths in tokens, and what 99 % of requests to a server must keep to."""
+
+    prompt: int
+    output: int
+    ttft_s: float
+    tpot_s: float
+
+
+TASKS = {
+    "llama2_70b": Task(294, 294, 2.0, 0.2),
+    "llama3_1_405b": Task(9400, 680, 6.0, 0.175),
+    "llama3_1_8b": Task(778, 128, 2.0, 0.1),
+    "deepseek_v3": Task(800, 3880, 2.0, 0.08),
+}
+"""MLCommons on its benchmarks: Llama 2 70B (2024, OpenOrca), Llama 3.1 405B, DeepSeek-R1 and Llama
+3.1 8B (2025; of the last the answers' limit). Of others we know no length of prompts."""
+
+FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4": "w4a16"}
+"""Precisions by what a submission calls them."""
+
+RUN_S = 600.0
+"""The shortest valid run: so long has a system enough to do."""
+
+ROOM = 1.25
+"""Memory over weights from which on a replica needs no further GPU."""
+
+
+@dataclass(frozen=True)
+class Submission(PublishedRun):
+    """One measured system; its point is one replica with everything queued."""
+
+    name: str
+    scenario: str
+    gpus: int
+    task: Task
+
+    @property
+    def tokens_per_gpu_s(self) -> float:
+        """What was measured."""
+        return self.tokens_per_s / self.gpus
+
+
+def mlperf(reference: Path) -> list[Submission]:
+    """Return the submission of each round, benchmark, GPU and scenario with most tokens per GPU."""
+    best: dict[tuple[str, ...], Submission] = {}
+    for version, row in _rows(reference):
+        one = _submission(version, row)
+        key = (version, one.group, one.scenario)
+        best[key] = max(best.get(key, one), one, key=lambda one: one.tokens_per_gpu_s)
+    return list(best.values())
+
+
+def _rows(reference: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield rounds and submissions whose model, GPU and number of GPUs are known."""
+    for version, table in TABLES.items():
+        for row in read_records(reference / table, scenario=list(SCENARIOS), division="closed"):
+            one = Record({EARLIER.get(name, name): value for name, value in row.items()})
+            gpu, model = one["accelerator"] or "", one["model"]
+            is_told = one["tokens_per_s"] and one["n_accelerators"]
+            if is_told and is_gpu(gpu) and is_model(model) and model_name(model) in TASKS:
+                yield version, one
+
+
+def _submission(version: str, row: Mapping[str, Any]) -> Submission:
+    model, gpu = model_name(row["model"]), gpu_name(row["accelerator"])
+    task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
+    gpus, scenario = int(row["n_accelerators"]), row["scenario"]
+    point = _replica(row, model, gpu, task)
+    share = point.tp * point.pp * point.attention_dp / gpus
+    requests = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
+    return Submission(
+        point=replace(point, clients=requests, requests=requests),
+        tokens_per_s=row["tokens_per_s"],
+        name=f"{version} {row['vendor']} {gpus} x {gpu}",
+        scenario=scenario,
+        gpus=gpus,
+        task=task,
+    )
+
+
+def _mean_output(row: Mapping[str, Any], usual: int) -> int:
+    """Return the mean length of answers: as stated, else tokens over samples, else the usual."""
+    of_server = row["scenario"] == SERVER
+    tokens = row.get("completed_tokens_per_s") if of_server else row["tokens_per_s"]
+    samples = row.get("completed_samples_per_s" if of_server else "samples_per_s")
+    stated = row.get("mean_output_tokens")
+    return round(stated or (tokens / samples if tokens and samples else usual))
+
+
+def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> ServingPoint:
+    """Return the engine and its cut, as configured where that is known, with everything queued."""
+    board, has_experts = load_gpu(gpu), load_model(model).experts > 0
+    narrowest = "fp4" if "fp4" in board.peak_flops else "fp8"
+    stored = FORMATS.get(row.get("weight_data_types") or "", narrowest)
+    tp, pp, dp = int(row.get("cfg_tp") or 0), int(row.get("cfg_pp") or 1), 1
+    tp = tp or _fewest(model, gpu, stored)
+    if row.get("cfg_attention_dp"):
+        tp, dp = 1, tp
+    framework = VLLM if board.vendor == "amd" or "vLLM" in str(row["software"]) else TRTLLM
+    if "TensorRT" in str(row["software"]):
+        framework = TRTLLM
+    settings = ENGINE | {
+        "scheduler": load_engine(framework).schedulers[0],
+        "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
+    }
+    return ServingPoint(
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        pp=pp,
+        attention_dp=dp,
+        ep=int(row.get("cfg_ep") or 1),
+        runtime=framework,
+        chunk_size=int(row.get("cfg_max_num_tokens") or MOST_TOKENS),
+        dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
+        kv_dtype="fp8",
+        arrivals=CLOSED,
+        prompt_tokens=2 * task.prompt,
+        output_tokens=2 * task.output,
+        length_spread=EVENLY,
+        **settings,
+    )
+
+
+def _fewest(model: str, gpu: str, stored: str) -> int:
+    """Return the least power of two of GPUs that hold a model."""
+    weights, tp = load_model(model).parameters * precision(stored).weight_bytes, 1
+    while tp * load_gpu(gpu).hbm_bytes < ROOM * weights:
+        tp *= 2
+    return tp

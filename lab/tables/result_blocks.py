@@ -1,0 +1,211 @@
+"""Results of `vllm bench serve` and `sglang.bench_serving` printed in documentation, as points.
+
+Options are those of the launch command beside a result; of what it does not say, the documented
+default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's
+server by its manual. A precision is that of the checkpoint. Lengths are means of what was sent and
+answered: prompts of a conversation set, and SGLang's random ones, are drawn evenly up to twice
+that; others have one length. Results that cannot be told (`untold`) are counted by the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
+from lab.tables.published_runs import EVENLY
+from lab.tables.rows import read_records
+from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import MXFP4, load_model
+from simulators.serving.measured_deployments import FRAMEWORKS
+from simulators.serving.point import CLOSED, POISSON, ServingPoint
+
+BLOCKS = "serving_measured/serving_result_blocks.parquet"
+
+GENERIC = "bench command is the generic one of the page: isl/osl/dataset arguments set to null, "
+GENERIC += "use mean_*_tokens"
+"""A remark that takes nothing from what was measured; any other does."""
+
+FP8 = ("deepseek_v3", "deepseek_v3_2", "kimi_k2_5", "minimax_m2_5")
+"""Models whose checkpoints are scaled in blocks of 8 bits (`quantization_config`)."""
+
+FOUR_BITS = ("moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5")
+"""Repositories whose experts have four."""
+
+IMAGES = ("VL", "4.5V")
+"""In names of models that were asked about images, whose encoder is no part of ours."""
+
+LARGE = 70 * 2**30
+"""Memory from which on vLLM takes bigger batches, on an A100 apart."""
+
+HUGE = 160 * 2**30
+"""The same of SGLang."""
+
+AT_ONCE = 1000.0
+"""Requests a second that are all requests at once."""
+
+KEEPS_BUSY = 0.7
+"""Share of its clients that a closed loop keeps in flight, by Little's law; with fewer something
+else set the load."""
+
+STEPS, NEAR = (128, 1000), 0.005
+"""Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One printed result; times in seconds."""
+
+    point: ServingPoint
+    path: str
+    line: int
+    tpot_s: float
+    ttft_s: float
+    tokens_per_s: float
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    options: Mapping[str, tuple[Any, ...]]  # what the launch command says, by kind
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.point.model}.{self.point.gpu}"
+
+
+OPTIONS = {
+    "engine": ("framework", "framework_version", "attention_backend", "moe_backend"),
+    "parallelism": ("tp", "dp", "ep", "pp", "expert_parallel_flag", "dp_attention_flag"),
+    "quantisation": ("model", "kv_dtype"),
+    "batches": ("chunk_tokens", "max_running", "mem_fraction"),
+    "prefix cache": ("prefix_cache_off_flag",),
+}
+"""Columns that a launch command fills, by kind."""
+
+
+def blocks(reference: Path) -> tuple[list[Block], list[str]]:
+    """Return the results that can be told, and why each of the others cannot."""
+    told: list[Block] = []
+    reasons: list[str] = []
+    for row in read_records(reference / BLOCKS):
+        if reason := untold(row):
+            reasons.append(reason)
+        else:
+            told.append(_block(row))
+    return told, reasons
+
+
+def untold(row: Mapping[str, Any]) -> str:
+    """Return why a result cannot be told; empty where it can."""
+    needed = ("mean_input_tokens", "mean_output_tokens", "duration_s", "tpot_mean_s", "ttft_mean_s")
+    rules = {
+        "unknown engine": row["framework"] not in FRAMEWORKS,
+        "unknown model": not is_model(row["model"]),
+        "unknown GPU": not is_gpu(row["gpu"] or ""),
+        "images": any(word in row["model"] for word in IMAGES),
+        "speculation": bool(row["speculative"]),
+        "prompts apart from answers": bool(row["disagg"]),
+        "no launch command": not row["launch_command"],
+        "numbers are missing": not all(row[name] for name in needed),
+        "a remark on the numbers": (row["flags"] or "") not in ("", GENERIC),
+    }
+    reason = next((why for why, holds in rules.items() if holds), "")
+    return reason or ("" if _load(row) else "the load is not told")
+
+
+def _load(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return who asks; empty where what was in flight belies it."""
+    requests = int(row["successful_requests"])
+    rate = row["request_rate_arg"] or row["request_rate_printed"]
+    clients = row["max_concurrency_arg"] or row["max_concurrency_printed"]
+    if rate and 0 < (rate := float(rate)) < AT_ONCE and not clients:
+        return {"arrivals": POISSON, "qps": rate, "requests": requests}
+    spent_s = row["ttft_mean_s"] + row["tpot_mean_s"] * (row["mean_output_tokens"] - 1.0)
+    in_flight = spent_s * requests / row["duration_s"]
+    if clients and in_flight < KEEPS_BUSY * clients:
+        return {}
+    seats = int(clients or requests)
+    return {"arrivals": CLOSED, "clients": seats, "requests": max(requests, seats)}
+
+
+def _block(row: Mapping[str, Any]) -> Block:
+    model, gpu = model_name(row["model"]), load_gpu(gpu_name(row["gpu"]))
+    framework = row["framework"]
+    engine = load_engine(framework)
+    chunk, seats = _batch(framework, gpu)
+    drawn = not _is_asked_for(row["mean_input_tokens"]) or framework == "sglang"
+    longest = 2.0 if drawn else 1.0
+    point = ServingPoint(
+        model=model,
+        gpu=gpu.name,
+        scheduler=engine.schedulers[0],
+        runtime=framework,
+        chunk_size=int(row["chunk_tokens"] or chunk),
+        max_batch=int(row["max_running"] or seats or engine.max_sequences),
+        memory_fraction=float(row["mem_fraction"] or 0.9),
+        watermark=0.0,
+        dtype=_dtype(row, model, gpu),
+        kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
+        prompt_tokens=max(1, round(longest * row["mean_input_tokens"])),
+        output_tokens=max(1, round(longest * row["mean_output_tokens"])),
+        length_spread=EVENLY if drawn else 0.0,
+        **_cut(row, model),
+        **_load(row),
+    )
+    return Block(
+        point=point,
+        path=row["path"],
+        line=int(row["line"]),
+        tpot_s=row["tpot_mean_s"],
+        ttft_s=row["ttft_mean_s"],
+        tokens_per_s=row["output_tokens_per_s"],
+        ttft_p99_s=row["ttft_p99_s"],
+        tpot_p99_s=row["tpot_p99_s"],
+        options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
+    )
+
+
+def _is_asked_for(tokens: float) -> bool:
+    """Say whether a mean length is one that somebody writes."""
+    return any(
+        tokens >= step * (1.0 - NEAR)
+        and abs(tokens / step - round(tokens / step)) * step <= NEAR * tokens
+        for step in STEPS
+    )
+
+
+def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:
+    """Return an engine's default tokens of an iteration and seats; 0: as its sheet says."""
+    if framework == "sglang":
+        return 16_384 if gpu.hbm_bytes > HUGE else 8192, 0
+    if framework == "vllm" and (gpu.hbm_bytes < LARGE or gpu.name.startswith("a100")):
+        return 2048, 256
+    return 8192, 0
+
+
+def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
+    """Return the precision of a checkpoint on a GPU; one without 8 bits widens them as it reads."""
+    sheet = load_model(model)
+    if sheet.published_experts == MXFP4:
+        return four_bit_experts(model, gpu.name)
+    if row["model"] in FOUR_BITS:
+        return "bf16+w4a16"
+    if row["model_name_precision_hint"] == "fp8" or model in FP8:
+        if "fp8" not in gpu.peak_flops:
+            return "w8a16"
+        return "fp8_block" if sheet.experts else "fp8"
+    return "bf16"
+
+
+def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the cut of a launch command; one GPU where it names none."""
+    tp, dp, pp, ep = (int(row[name] or 1) for name in ("tp", "dp", "pp", "ep"))
+    has_experts = load_model(model).experts > 0
+    if row["dp_attention_flag"]:  # of the tp GPUs, so many groups attend apart
+        tp = max(1, tp // dp)
+    elif not has_experts:
+        return {"tp": tp, "pp": pp, "replicas": dp}
+    spread = row["expert_parallel_flag"] or ep > 1
+    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": tp * dp if spread else 1}

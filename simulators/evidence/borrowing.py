@@ -1,0 +1,172 @@
+"""How far off the kernels of another board, framework or precision are, by the kind of borrowing.
+
+Whoever lends is as near as its error was where the answer is known: every measured kernel was
+priced by everybody who could have lent to it (`python -m lab.fits borrowed_kernels`), and for each
+family of kernels and each kind of borrowing the file holds the mean absolute error, the 90 %
+interval of what was measured over what was said, and whether trees and grids are worth taking.
+`lines.toml` says which architectures follow which.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simulators.core.calibration import read_calibration
+from simulators.core.folder import read_toml
+from simulators.evidence.intervals import REGIMES_S, Band
+
+COSTS = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
+LINES = Path(__file__).with_name("lines.toml")
+
+OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER = "own", "architecture", "generation", "vendor", "any"
+RELATIONS = (OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER)
+"""How a board that lends is related to a GPU: itself, of its architecture, of the one before or
+after it, of its vendor, or any other."""
+
+SHEET = "sheet"
+"""The kind of borrowing that takes nothing from anybody: form and data sheet alone."""
+
+ALL = "all"
+"""The family of all together, for those that were never priced by others."""
+
+Place = tuple[str, str, int]  # vendor, line and position in it
+
+
+@dataclass(frozen=True)
+class Loan:
+    """One kind of borrowing."""
+
+    relation: str
+    same_framework: bool = True
+    same_precision: bool = True
+
+    @property
+    def name(self) -> str:
+        """What the calibration calls it.
+
+        >>> Loan("generation", same_framework=False).name
+        'generation_framework'
+        """
+        words = (self.relation, "framework" * (not self.same_framework),
+                 "precision" * (not self.same_precision))  # fmt: skip
+        return "_".join(word for word in words if word)
+
+    def is_within(self, other: Loan) -> bool:
+        """Say whether another kind of borrowing goes at least as far in every way.
+
+        Beyond one generation a framework runs other kernels, whatever it is called.
+        """
+        same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+        return (
+            RELATIONS.index(self.relation) <= RELATIONS.index(other.relation)
+            and self.same_precision >= other.same_precision
+            and (self.same_framework >= same_framework)
+        )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What borrowing of one kind costs."""
+
+    error: float  # typical |log(measured / predicted)|
+    lo: float  # ends of the 90 % interval of measured / predicted
+    hi: float
+    whole: bool = True  # numbers with what corrects them: trees, grids
+
+    def widened(self, band: Band) -> Band:
+        """Return the band of what is borrowed: at least as wide as the lender's own."""
+        regimes = range(len(REGIMES_S) + 1)
+        return Band(
+            tuple(min(self.lo, band.lo[i]) for i in regimes),
+            tuple(max(self.hi, band.hi[i]) for i in regimes),
+        )
+
+
+Costs = Mapping[str, Mapping[str, Cost]]
+"""By family of kernels, then by the name of a loan."""
+
+NOTHING = Cost(error=0.0, lo=1.0, hi=1.0)
+"""What a board's own numbers cost."""
+
+
+def family_of(kernel: str, dtype: str) -> str:
+    """Return the family of a kernel that has a fit of its own in each format.
+
+    >>> family_of("experts", "fp8_block")
+    'experts.fp8_block'
+    """
+    return f"{kernel}.{dtype}"
+
+
+def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
+    """Return what a kind of borrowing costs in a family.
+
+    A format that was never priced by others is like its kernel's others, such a kernel like all
+    together. A kind that was never seen
+    anywhere has the interval of the worst that was, and comes after all others.
+    """
+    if loan == OWN:
+        return NOTHING
+    table = shipped_costs() if costs is None else costs
+    kernel, _, _ = family.partition(".")
+    known = table.get(family) or table.get(kernel) or table[ALL]
+    return known.get(loan) or replace(max(known.values(), key=_error), error=math.inf)
+
+
+def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
+    """Return what doing without any lender costs; nothing is known of most families."""
+    table = shipped_costs() if costs is None else costs
+    return table.get(family, {}).get(SHEET)
+
+
+def _error(cost: Cost) -> float:
+    return cost.error
+
+
+@functools.cache
+def shipped_costs() -> Costs:
+    """Return what each kind of borrowing costs in each family."""
+    families = read_calibration(COSTS)["family"]
+    return {
+        family: {loan: Cost(**cost) for loan, cost in loans.items()}
+        for family, loans in families.items()
+    }
+
+
+@functools.cache
+def stand_ins() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return by family and framework whose kernels on the same board are nearest, in order."""
+    table: Mapping[str, Mapping[str, Sequence[str]]] = read_calibration(COSTS)["stands_in"]
+    return table
+
+
+def relation_of(architecture: str, lender: str) -> tuple[str, int]:
+    """Return how a lender's architecture is related to one, and how many generations newer it is.
+
+    >>> relation_of("hopper", "blackwell"), relation_of("ada", "hopper")
+    (('generation', 1), ('vendor', 0))
+    """
+    if architecture == lender:
+        return ARCHITECTURE, 0
+    here, there = succession().get(architecture), succession().get(lender)
+    if here is None or there is None or here[0] != there[0]:
+        return OTHER, 0
+    if here[1] != there[1]:
+        return VENDOR, 0
+    newer = there[2] - here[2]
+    return (GENERATION if abs(newer) == 1 else VENDOR), newer
+
+
+@functools.cache
+def succession() -> Mapping[str, Place]:
+    """Return vendor, line and position of each architecture in it."""
+    return {
+        architecture: (vendor, line, position)
+        for vendor, lines in read_toml(LINES).items()
+        for line, architectures in lines.items()
+        for position, architecture in enumerate(architectures)
+    }

@@ -1,0 +1,45 @@
+"""What a design's time rests on, in words: shares by level, and the operator known worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulators.core.contract import NamesWeakest, Simulator
+from simulators.core.levels import LEVELS, SHARES
+from sweeper.report.answers import point_of
+
+LEAST = 0.005
+"""Smaller shares of the time are not told."""
+
+
+def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of each level in a design's time; nothing where its simulator is silent."""
+    found = {level: row.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
+    return {level: share for level, share in found.items() if share is not None}
+
+
+def by_measurements(row: Mapping[str, Any]) -> float:
+    """Return the share of the time by figures that were measured, or fitted to measurements."""
+    shares = shares_of_row(row)
+    return shares.get("measured", 0.0) + shares.get("fitted", 0.0)
+
+
+def in_words(shares: Mapping[str, float]) -> str:
+    """Return the shares that count.
+
+    >>> in_words({"measured": 0.25, "fitted": 0.748, "unmodelled": 0.002})
+    '25% measured, 75% fitted'
+    """
+    return ", ".join(f"{share:.0%} {level}" for level, share in shares.items() if share >= LEAST)
+
+
+def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
+    """Return which operator of a design is known worst, and on which device; or nothing."""
+    if not isinstance(simulator, NamesWeakest):
+        return ""
+    weakest = simulator.weakest(point_of(simulator, row))
+    if weakest is None:
+        return ""
+    where = f" on {weakest.on}" if weakest.on else ""
+    return f"; the weakest is {weakest.name}{where}, {weakest.level}"

@@ -1,0 +1,97 @@
+"""Layers of experts: what their form counts, and what never makes them faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import load_model
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.experts import active_experts, entry_for, expert_sizes
+from simulators.kernels.families.fused import expert_seconds
+from simulators.kernels.levels import profile_of
+from simulators.kernels.price import price
+from simulators.kernels.profile import Profile
+from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.step import decode_step
+from simulators.workload.llm.transformer import forward
+from simulators.workload.operators import GroupedGemm
+
+SLACK = 1.0 + 1e-9
+
+EIGHTH = GroupedGemm(
+    name="up", tokens=64.0, n=1536, k=2048, experts=16, top_k=1.0, dtype="bf16", width=768.0,
+    ranks=8.0,
+)  # fmt: skip
+"""One of eight GPUs over which 128 experts are dealt, of which a token chooses eight."""
+
+
+def test_a_gpu_has_its_share_of_the_rows_and_passes_those_of_all() -> None:
+    sizes = expert_sizes(EIGHTH)
+    assert (float(sizes.rows), float(sizes.routed)) == (64.0, 512.0)
+    assert float(sizes.awake) == pytest.approx(16.0 * (1.0 - (15.0 / 16.0) ** 64))
+    assert float(sizes.awake) == float(active_experts(EIGHTH))
+
+
+def test_the_form_adds_what_each_part_takes() -> None:
+    board = load_gpu("h100_sxm")
+    nothing = dict.fromkeys(("pad", "step_s", "awake_clocks", "expert_clocks"), 0.0)
+    nothing |= dict.fromkeys(("compute", "bandwidth", "traffic", "passing"), np.inf)
+    nothing |= {"start_s": 0.0}
+
+    def seconds(**numbers: float) -> float:
+        return float(expert_seconds(expert_sizes(EIGHTH), "bf16", board, nothing | numbers))
+
+    n, k, awake = 1536.0, 2048.0, float(active_experts(EIGHTH))
+    assert seconds(start_s=3e-6) == 3e-6
+    assert seconds(step_s=1e-9) == pytest.approx(k * 1e-9)
+    assert seconds(bandwidth=0.5) == pytest.approx(awake * n * k * 2.0 / (0.5 * 3.35e12))
+    assert seconds(passing=1.0) == pytest.approx(512.0 * n * 2.0 / 3.35e12)
+    assert seconds(expert_clocks=100.0) == pytest.approx(16.0 * 100.0 / board.clock_hz)
+    rows = 64.0 + 8.0 * awake
+    full_s = 2.0 * n * k * rows / board.peak("bf16")
+    assert seconds(compute=1.0, pad=8.0) == pytest.approx(full_s)
+    assert seconds(compute=1.0, pad=8.0, tuned_16_768=2.0) == pytest.approx(full_s / 2.0)
+    assert seconds(compute=1.0, pad=8.0, tuned_8_768=2.0) == pytest.approx(full_s)
+
+
+@settings(deadline=None)
+@given(
+    gpu=st.sampled_from(["a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm"]),
+    framework=st.sampled_from(["trtllm", "vllm", "sglang"]),
+    weights=st.sampled_from(["", "int4", "fp4"]),
+    tokens=st.integers(1, 20_000),
+    more=st.integers(1, 5000),
+)
+def test_neither_more_tokens_nor_others_rows_pass_faster(
+    gpu: str, framework: str, weights: str, tokens: int, more: int
+) -> None:
+    def seconds(grouped: GroupedGemm) -> float:
+        return float(price(grouped, load_gpu(gpu), framework=framework).latency_s)
+
+    few = replace(EIGHTH, tokens=float(tokens), weight_dtype=weights)
+    assert seconds(few) <= seconds(replace(few, tokens=float(tokens + more))) * SLACK
+    assert seconds(replace(few, ranks=1.0)) <= seconds(few) * SLACK
+
+
+@pytest.mark.parametrize(("model", "stored"), [("gpt_oss_120b", "fp4"), ("qwen3_30b", "int4")])
+def test_four_bits_are_unpacked_by_the_kernels_of_their_format(model: str, stored: str) -> None:
+    step = decode_step(4.0, 400.0)
+    operators = forward(load_model(model), Parallelism(), step, "bf16+w4a16", "bf16")
+    grouped = [one for one in operators if isinstance(one, GroupedGemm)]
+    assert {one.weight_dtype for one in grouped} == {stored}
+    board, name = load_gpu("h100_sxm"), {"fp4": "mxfp4", "int4": "w4a16"}[stored]
+    profile = replace(profile_of(board, "best"), framework="sglang")
+    used, meant = entry_for(grouped[0], board, profile), measured_entry(board, profile, name)
+    assert used is not None
+    assert meant is not None
+    assert used.numbers == meant.numbers
+
+
+def measured_entry(board: Gpu, profile: Profile, name: str) -> Entry | None:
+    return entry_of(board, profile, "experts", (name,))

@@ -1,0 +1,68 @@
+"""Submissions as points: what they state is taken, the rest assumed by rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lab.tables.mlperf import TABLES, Submission, mlperf
+
+EARLIER = {
+    "division": "closed", "submitter": "a", "model": "llama2-70b-99", "scenario": "Offline",
+    "gpu": "NVIDIA H100-SXM-80GB", "num_gpus": 8, "framework": "TensorRT 10.2", "tokens_per_s": 8e3,
+    "samples_per_s": 25.0,
+}  # fmt: skip
+ROW = {
+    "division": "closed", "vendor": "b", "model": "llama2-70b-99", "scenario": "Offline",
+    "accelerator": "NVIDIA GB200", "n_accelerators": 4, "software": "TensorRT 10.11",
+    "tokens_per_s": 4e4, "samples_per_s": None, "mean_output_tokens": 275.0,
+    "weight_data_types": "fp4", "cfg_tp": 2.0, "cfg_batch": 512.0, "cfg_max_num_tokens": 3584.0,
+}  # fmt: skip
+
+
+def submissions(folder: Path, *later: dict[str, Any]) -> list[Submission]:
+    rows = {"v4.1": [EARLIER], "v5.1": [ROW | one for one in later or ({},)], "v6.0": [ROW]}
+    for version, table in TABLES.items():
+        (folder / table).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows[version]), folder / table)
+    return mlperf(folder)
+
+
+def test_a_submission_is_run_as_configured(tmp_path: Path) -> None:
+    _, one, _ = submissions(tmp_path)
+    assert (one.point.tp, one.point.max_batch, one.point.chunk_size) == (2, 512, 3584)
+    assert (one.point.dtype, one.task.output, one.tokens_per_gpu_s) == ("fp4", 275, 1e4)
+
+
+def test_what_is_not_stated_is_the_least_that_holds_the_model(tmp_path: Path) -> None:
+    one, *_ = submissions(tmp_path)
+    assert (one.point.gpu, one.point.tp, one.point.dtype) == ("h100_sxm", 2, "fp8")
+    assert one.task.output == 320  # tokens over samples
+
+
+def test_ten_minutes_of_what_was_measured_are_asked(tmp_path: Path) -> None:
+    one, *_ = submissions(tmp_path)
+    assert one.point.requests == 600 * 25 * 2 // 8
+
+
+def test_the_best_of_alike_stands_for_them(tmp_path: Path) -> None:
+    found = submissions(tmp_path, {"tokens_per_s": 2e4}, {"tokens_per_s": 5e4}, {})
+    assert [one.tokens_per_s for one in found] == [8e3, 5e4, 4e4]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"accelerator": None}, {"n_accelerators": 0}, {"model": "resnet"}, {"model": "mixtral-8x7b"}],
+)
+def test_what_cannot_be_told_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert len(submissions(tmp_path, change)) == 2
+
+
+def test_boards_of_amd_run_under_vllm(tmp_path: Path) -> None:
+    names = {"accelerator": "AMD Instinct MI355X 288GB HBM3e", "software": "ROCm"}
+    _, one, _ = submissions(tmp_path, names)
+    assert (one.point.runtime, one.point.scheduler) == ("vllm", "vllm_v1")

@@ -1,0 +1,92 @@
+"""Printed results as points: what the launch command says, else documented defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lab.claims.serving.result_blocks import changed
+from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
+
+ROW: dict[str, Any] = {
+    "path": "page.md", "line": 7, "launch_command": "vllm serve", "framework": "vllm",
+    "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B", "gpu": "H100", "tp": 2, "dp": None,
+    "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
+    "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
+    "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
+    "speculative": False, "disagg": False, "flags": None, "model_name_precision_hint": None,
+    "max_concurrency_arg": None, "max_concurrency_printed": None, "request_rate_arg": None,
+    "request_rate_printed": None, "successful_requests": 100, "duration_s": 10.0,
+    "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0, "tpot_mean_s": 0.05,
+    "ttft_mean_s": 5.0, "output_tokens_per_s": 1010.0,
+}  # fmt: skip
+
+
+def block_of(folder: Path, **changes: Any) -> Block:
+    (folder / BLOCKS).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([ROW | changes]), folder / BLOCKS)
+    told, untold_ = blocks(folder)
+    assert not untold_
+    return told[0]
+
+
+def test_without_clients_or_rate_all_is_asked_at_once(tmp_path: Path) -> None:
+    point = block_of(tmp_path).point
+    assert (point.arrivals, point.clients, point.requests) == ("closed", 100, 100)
+    timed = block_of(tmp_path, request_rate_arg="10").point
+    assert (timed.arrivals, timed.qps) == ("poisson", 10.0)
+
+
+def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path) -> None:
+    fixed = block_of(tmp_path).point
+    assert (fixed.prompt_tokens, fixed.length_spread) == (1000, 0.0)
+    drawn = block_of(tmp_path, mean_input_tokens=219.0).point
+    assert (drawn.prompt_tokens, drawn.length_spread) == (438, 0.99)
+
+
+def test_defaults_are_those_of_the_engine_on_the_gpu(tmp_path: Path) -> None:
+    batches = {
+        (gpu, framework): (point.chunk_size, point.max_batch)
+        for gpu in ("A100", "H100")
+        for framework in ("vllm", "sglang")
+        for point in [block_of(tmp_path, gpu=gpu, framework=framework).point]
+    }
+    assert batches["A100", "vllm"] == (2048, 256)
+    assert batches["H100", "vllm"] == (8192, 1024)
+    assert batches["H100", "sglang"] == (8192, 2048)
+
+
+def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
+    names = {"model": "deepseek-ai/DeepSeek-V3.2", "framework": "sglang", "tp": 8, "dp": 8}
+    point = block_of(tmp_path, **names, dp_attention_flag=True).point
+    assert (point.tp, point.attention_dp, point.ep, point.dtype) == (1, 8, 1, "fp8_block")
+    copies = block_of(tmp_path, dp=4).point
+    assert (copies.tp, copies.replicas) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"framework": "sglang-jax"}, "unknown engine"),
+        ({"gpu": None}, "unknown GPU"),
+        ({"speculative": True}, "speculation"),
+        ({"model": "Qwen/Qwen2.5-VL-7B-Instruct"}, "images"),
+        ({"max_concurrency_arg": 1000.0}, "the load is not told"),
+        ({"flags": "no TTFT"}, "a remark on the numbers"),
+    ],
+)
+def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:
+    assert untold(ROW | change) == why
+
+
+def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
+    one, wider = block_of(tmp_path), block_of(tmp_path, tp=4)
+    assert changed(one, wider) == "parallelism"
+    assert changed(one, block_of(tmp_path, tp=4, chunk_tokens=4096)) == ""
+    assert changed(one, dataclasses.replace(wider, path="another.md")) == ""
+    assert changed(one, block_of(tmp_path, tp=4, mean_output_tokens=150.0)) == ""

@@ -1,0 +1,56 @@
+"""Ranks of data-parallel attention with queues of their own, whose iterations begin together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from simulators.serving.engine.replica import ARRIVAL, BUSY_S, COMPLETED, FIRST_TOKEN, ITERATIONS
+from simulators.serving.point import OWN, SHARED, ServingPoint
+from simulators.serving.simulator import simulate
+from tests.serving.cases import asked, limits, run
+
+MIXTURE = ServingPoint(
+    model="deepseek_v3", gpu="h200_sxm", tp=1, ep=8, attention_dp=8, dtype="fp8", kv_dtype="fp8",
+    scheduler="vllm_v1", arrivals="closed", clients=64, requests=256, prompt_tokens=512,
+    output_tokens=64,
+)  # fmt: skip
+
+
+def test_equal_ranks_take_what_each_would_with_all_tokens() -> None:
+    """Two ranks with a request each: a batch of both, so tokens and keys count twice."""
+    one = run(asked(np.zeros(1), [40], [5]), prices=(0.01, 2e-5, 2e-7))
+    two = run(asked(np.zeros(2), [40, 40], [5, 5]), allowed=limits(ranks=2))
+    assert two.times[:, COMPLETED].tolist() == pytest.approx([one.times[0, COMPLETED]] * 2)
+    assert two.pool[:, ITERATIONS].sum() == one.pool[0, ITERATIONS]
+    assert two.gauge[:, BUSY_S].sum() == pytest.approx(one.gauge[0, BUSY_S])
+
+
+def test_every_rank_waits_for_the_busiest() -> None:
+    """A decode beside the prompt of another rank takes as long as that prompt."""
+    together = run(
+        asked(np.array([0.0, 0.001]), [10, 1000], [9, 1]), allowed=limits(ranks=2, chunk=2048)
+    )
+    first, second = together.times[:, FIRST_TOKEN]
+    assert second - first == pytest.approx(0.01 + 2 * 1000 * 1e-5)  # the busiest rank's, twice
+    assert together.times[0, COMPLETED] > second
+
+
+def test_a_request_waits_for_the_iteration_of_the_other_rank_to_end() -> None:
+    state = run(asked(np.array([0.0, 0.001]), [500, 10], [1, 1]), allowed=limits(ranks=2))
+    assert state.times[1, FIRST_TOKEN] > state.times[0, FIRST_TOKEN] > state.times[1, ARRIVAL]
+
+
+def test_evenly_loaded_ranks_answer_as_one_queue_would() -> None:
+    own, shared = (simulate(dataclasses.replace(MIXTURE, rank_queues=q)) for q in (OWN, SHARED))
+    assert own.tpot_mean_s == pytest.approx(shared.tpot_mean_s, rel=0.1)
+    assert own.kv_blocks == pytest.approx(shared.kv_blocks, rel=1e-3)
+    assert own.mean_batch == pytest.approx(shared.mean_batch, rel=0.1)
+
+
+def test_without_data_parallel_attention_the_choice_means_nothing() -> None:
+    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50, qps=2.0)
+    own, shared = (simulate(dataclasses.replace(point, rank_queues=q)) for q in (OWN, SHARED))
+    assert own == shared
