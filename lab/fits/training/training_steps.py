@@ -3,8 +3,9 @@
     loss = mean over sources of mean |log(predicted / measured)|
            + prior x sum of |log(constant / where it starts)|
 
-Paces start at 1, and constants are moved one by one by factors as long as that helps. Groups of a source, a model and a GPU fall to either half by a
-hash; each half is fitted and tests the other, three times over, and all are fitted for use.
+Paces start at 1, and constants are moved one by one by factors as long as that helps. Groups of a
+source, a model and a GPU are dealt to two halves; each half is fitted and tests the other, three
+times over, and all are fitted for use.
 """
 
 from __future__ import annotations
