@@ -56,6 +56,7 @@ def question_of(flags: Flags) -> Question:
         ),
         details=("dtype", "micro_batch", "recompute", "zero"),
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
+        device="gpu",
         described=_described,
         costs=lambda row: {} if row[COST] is None else {"for the run": row[COST]},
         too_large=f"no cut uses exactly {flags.gpus} GPUs; take a power of two times 8",
