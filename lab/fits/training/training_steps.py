@@ -38,7 +38,7 @@ FOLDER = CALIBRATION.parent
 SPLITS = 3
 SPLIT = "groups of source, model and GPU: half fitted, half held out, three splits both ways"
 FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
-PRIOR = 0.01
+PRIOR = 0.0015
 
 START = {
     "products.ampere": 1.0, "products.hopper": 1.0, "products.blackwell": 1.0, "formats.fp8": 1.0,
