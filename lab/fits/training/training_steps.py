@@ -42,7 +42,7 @@ PRIOR = 0.0015
 
 START = {
     "products.ampere": 1.0, "products.hopper": 1.0, "products.blackwell": 1.0, "formats.fp8": 1.0,
-    "formats.fp4": 1.0, "boards.b200_sxm": 1.0, "boards.gb300": 1.0,
+    "formats.fp4": 1.0, "boards.gb300": 1.0,
     "attention.unfused_ampere": 1.0, "attention.flash2_ampere": 1.0,
     "attention.flash2_hopper": 1.0, "attention.flash_hopper": 1.0, "attention.flash_blackwell": 1.0,
     "streams.fused": 1.0, "streams.eager": 1.0, "experts.bf16": 1.0, "experts.fp8": 1.0,
