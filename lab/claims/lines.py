@@ -17,7 +17,7 @@ import numpy as np
 
 from lab.tables.rows import Bools, Floats
 from simulators.core.calibration import fitted_tables, sha256_of
-from simulators.core.contract import Check
+from simulators.core.contract import COVERAGE, Check
 from simulators.core.errors import Infeasible, UserError
 
 
@@ -98,8 +98,8 @@ def within(
 ) -> list[Check]:
     """Return the share of rows inside their intervals beside its allowed range, in percent.
 
-    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].ok
-    False
+    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].verdict
+    'too wide'
     """
     held = np.concatenate([np.zeros(0, bool), *inside])
     if not held.size:
@@ -107,7 +107,8 @@ def within(
     low, high = allowed
     value = 100.0 * float(np.mean(held))
     asked = f"{note}; asked for {low:g} to {high:g} %".removeprefix("; ")
-    return [Check(name, value, "%", low, bool(low <= value <= high), held.size, asked)]
+    ok = bool(low <= value <= high)
+    return [Check(name, value, "%", low, ok, held.size, asked, COVERAGE)]
 
 
 def error_line(

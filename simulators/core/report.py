@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from simulators.core.contract import Check
 
-_VERDICT = {None: "", True: "ok", False: "MISSED"}
-
 
 def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
     """Print what was measured beside what was asked.
@@ -27,7 +25,7 @@ def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
         value = "-" if check.value is None else f"{check.value:.4g}"
         limit = "" if check.limit is None else f"{check.limit:g}"
         rows = f"{check.rows:,}" if check.rows else ""
-        lines.append((check.name, value, check.unit, limit, _VERDICT[check.ok], rows, check.note))
+        lines.append((check.name, value, check.unit, limit, check.verdict, rows, check.note))
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     for line in lines:
         print(
@@ -50,6 +48,6 @@ def as_markdown(checks: Sequence[Check]) -> str:
     for check in checks:
         value = "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip()
         limit = "" if check.limit is None else f"{check.limit:g}"
-        cells = (check.name, value, limit, _VERDICT[check.ok], f"{check.rows:,}", check.note)
+        cells = (check.name, value, limit, check.verdict, f"{check.rows:,}", check.note)
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(lines)

@@ -40,6 +40,7 @@ class GroupedGemm:
     top_k: float
     dtype: str = "fp16"
     weight_dtype: str = ""  # of the stored weights, if narrower
+    width: float = 0.0  # of an expert, as cut: what libraries tune tiles by; 0: not told
     ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
     repeat: float = 1
 

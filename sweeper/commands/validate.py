@@ -3,11 +3,13 @@
 A claim is a file: `lab/claims/<room>/<claim>.py` has a function `checks(reference, rows)`, which
 returns its lines for a folder of measured tables and for the rows `test` or `all`; one that tells
 versions apart has `by_version` with the same arguments. Tables it cannot do without are its
-`NEEDS`. A user's own stand in `catalog/claims/<room>/` or `$SWEEPER_HOME/claims/<room>/`.
+`NEEDS`; where all its lines are of another kind than errors against measurements, that is its
+`KIND`. A user's own stand in `catalog/claims/<room>/` or `$SWEEPER_HOME/claims/<room>/`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -114,7 +116,9 @@ def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterato
         yield Check(name, None, note=f"absent: {', '.join(absent)}")
         return
     try:
-        yield from getattr(claim, function)(folder, rows)
+        for check in getattr(claim, function)(folder, rows):
+            kind = getattr(claim, "KIND", check.kind)
+            yield check if check.kind == kind else dataclasses.replace(check, kind=kind)
     except (Infeasible, UserError) as error:
         yield Check(name, None, note=f"skipped: {str(error).partition(chr(10))[0]}")
 

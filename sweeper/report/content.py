@@ -186,9 +186,11 @@ class Content:
         for check in self.evidence.checks:
             value = "-" if check.value is None else f"{check.value:.4g} {_e(check.unit)}"
             verdict = {None: "", True: "ok", False: "missed"}[check.ok]
+            said = f" ({check.verdict})" if check.ok is False else ""
             limit = "" if check.limit is None else f"{check.limit:g}"
             lines.append(
-                f'<tr><td class="wrap">{_e(check.name)}</td><td class="{verdict}">{value}</td>'
+                f'<tr><td class="wrap">{_e(check.name)}</td>'
+                f'<td class="{verdict}">{value}{said}</td>'
                 f'<td>{limit}</td><td>{check.rows:,}</td><td class="text wrap">{_e(check.note)}'
                 "</td></tr>"
             )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from simulators.core.contract import Check, load_simulator
+from simulators.core.contract import COVERAGE, ERROR, Check, load_simulator
 from simulators.core.folder import PACKAGE
 
 FILE = PACKAGE / "accuracy.json"
@@ -27,37 +27,58 @@ class Evidence:
     checks: tuple[Check, ...]
 
     def in_short(self) -> str:
-        """Return one sentence: how many checks on measured data stand, and how many miss."""
-        limited = [c for c in self.checks if c.ok is not None]
-        if not limited:
+        """Return how many errors against measurements stand, and how many intervals hold.
+
+        Counts that equal another program's are not in it, nor what has no limit.
+        """
+        errors = [c for c in self.checks if c.kind == ERROR and c.ok is not None]
+        if not errors:
             return "Its accuracy has not been measured."
-        met = sum(bool(c.ok) for c in limited)
-        return (
-            f"{met} of {len(limited)} accuracy checks of {', '.join(self.rooms)} are within their "
-            "limits, on rows outside every fit."
+        met = sum(bool(c.ok) for c in errors)
+        said = (
+            f"{met} of {len(errors)} errors against measurements of {', '.join(self.rooms)} are "
+            "within their limits, on rows outside every fit"
         )
+        spans = Counter(c.verdict for c in self.checks if c.kind == COVERAGE and c.ok is not None)
+        if spans:
+            wrong = [f"{spans[how]} {how}" for how in ("too wide", "too narrow") if spans[how]]
+            said += f"; {spans['ok']} of {spans.total()} kinds of 90 % intervals hold what they say"
+            said += f" ({', '.join(wrong)})" if wrong else ""
+        return f"{said}."
 
 
 def evidence(simulator: str) -> Evidence:
     """Return the checks of every room that a simulator imports."""
     module = type(load_simulator(simulator)).__module__
     own = module.split(".")[1] if module.startswith("simulators.") else ""
-    stored = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    rooms = [r for r in _below(own) if r in stored]
-    checks = tuple(Check(**c) for room in rooms for c in stored[room])
-    return Evidence(tuple(rooms), checks)
+    known = stored()
+    rooms = [r for r in _below(own) if r in known]
+    return Evidence(tuple(rooms), tuple(check for room in rooms for check in known[room]))
 
 
-def write(by_room: Mapping[str, Sequence[Check]]) -> Path:
-    """Keep the checks of some rooms with the package, and return the file."""
-    stored = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    stored |= {room: [dataclasses.asdict(c) for c in found] for room, found in by_room.items()}
+def stored() -> dict[str, list[Check]]:
+    """Return the checks that travel with the package, by room."""
+    found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    return {room: [Check(**check) for check in checks] for room, checks in found.items()}
+
+
+def write(by_room: Mapping[str, Sequence[Check]]) -> dict[str, list[Check]]:
+    """Keep the checks of some rooms with the package, and return all that it now has."""
+    known = stored() | {room: list(found) for room, found in by_room.items()}
+    known = dict(sorted(known.items()))
     lines = ",\n".join(
-        f'"{room}": [\n' + ",\n".join(json.dumps(c) for c in found) + "\n]"
-        for room, found in sorted(stored.items())
+        f'"{room}": [\n' + ",\n".join(json.dumps(_fields(check)) for check in found) + "\n]"
+        for room, found in known.items()
     )
     FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    return FILE
+    return known
+
+
+def _fields(check: Check) -> dict[str, object]:
+    """Return the fields of a check; of its kind and its peer, what is not usual."""
+    fields = dataclasses.asdict(check)
+    unusual = {name: fields.pop(name) for name in ("kind", "peer")}
+    return fields | {n: v for n, v in unusual.items() if v not in (ERROR, None)}
 
 
 def _below(room: str) -> list[str]:

@@ -44,7 +44,7 @@ def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> 
     assert all(found[f"{family} coverage"].ok for family in families)
     left_out = [c for c in found.values() if "coverage," in c.name and "h100" in c.name]
     assert left_out
-    assert all(check.ok for check in left_out)
+    assert not [c.name for c in left_out if c.verdict == "too narrow"]
 
 
 @pytest.mark.slow

@@ -25,8 +25,9 @@ from simulators.workload.operators import GroupedGemm
 SLACK = 1.0 + 1e-9
 
 EIGHTH = GroupedGemm(
-    name="up", tokens=64.0, n=1536, k=2048, experts=16, top_k=1.0, dtype="bf16", ranks=8.0
-)
+    name="up", tokens=64.0, n=1536, k=2048, experts=16, top_k=1.0, dtype="bf16", width=768.0,
+    ranks=8.0,
+)  # fmt: skip
 """One of eight GPUs over which 128 experts are dealt, of which a token chooses eight."""
 
 
@@ -53,7 +54,10 @@ def test_the_form_adds_what_each_part_takes() -> None:
     assert seconds(passing=1.0) == pytest.approx(512.0 * n * 2.0 / 3.35e12)
     assert seconds(expert_clocks=100.0) == pytest.approx(16.0 * 100.0 / board.clock_hz)
     rows = 64.0 + 8.0 * awake
-    assert seconds(compute=1.0, pad=8.0) == pytest.approx(2.0 * n * k * rows / board.peak("bf16"))
+    full_s = 2.0 * n * k * rows / board.peak("bf16")
+    assert seconds(compute=1.0, pad=8.0) == pytest.approx(full_s)
+    assert seconds(compute=1.0, pad=8.0, tuned_16_768=2.0) == pytest.approx(full_s / 2.0)
+    assert seconds(compute=1.0, pad=8.0, tuned_8_768=2.0) == pytest.approx(full_s)
 
 
 @settings(deadline=None)

@@ -274,7 +274,7 @@ MISTAKES = [
     ("+space=toy outputs=occupied", "occupied"),
     ("list gpuz", "unknown kind 'gpuz'; did you mean 'gpus'?"),
     ("list gpus --jsn", "did you mean '--json'?"),
-    ("list a b", "unrecognized arguments: b"),
+    ("list gpus a b", "unrecognized arguments: b"),
     ("show h100_smx", "did you mean 'h100_sxm'?"),
     ("show nothing_like_it", "unknown name 'nothing_like_it'"),
     ("show", "the following arguments are required: name"),

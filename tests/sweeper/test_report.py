@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from simulators.core.contract import Check
+from simulators.core.contract import COVERAGE, PARITY, Check
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
 from sweeper.commands.report import content_of
@@ -124,7 +124,23 @@ def test_a_report_needs_a_front(swept: Path) -> None:
 def test_evidence_in_one_sentence() -> None:
     checks = (Check("a", 1.0, ok=True), Check("b", 2.0, ok=False), Check("c", 3.0))
     said = Evidence(("kernels",), checks).in_short()
-    assert said.startswith("1 of 2 accuracy checks of kernels are within their limits")
+    assert said.startswith("1 of 2 errors against measurements of kernels are within their limits")
+    assert said.endswith("outside every fit.")
+
+
+def test_coverage_and_parity_are_not_counted_among_errors() -> None:
+    checks = (
+        Check("a", 1.0, ok=True),
+        Check("equal", 100.0, ok=True, kind=PARITY),
+        Check("held", 90.0, limit=85.0, ok=True, kind=COVERAGE),
+        Check("wide", 99.0, limit=85.0, ok=False, kind=COVERAGE),
+        Check("narrow", 70.0, limit=85.0, ok=False, kind=COVERAGE),
+    )
+    said = Evidence(("kernels",), checks).in_short()
+    assert said.startswith("1 of 1 errors")
+    assert said.endswith(
+        "1 of 3 kinds of 90 % intervals hold what they say (1 too wide, 1 too narrow)."
+    )
 
 
 @pytest.mark.slow

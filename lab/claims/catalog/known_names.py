@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.claims.lines import at_most
 from lab.tables.catalog_names import is_gpu, is_model
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 
 MEASURED = "serving_measured"
 TABLES = {
@@ -31,6 +31,7 @@ OF_LANGUAGE = ("deepseek", "gpt", "llama", "mixtral", "qwen")
 """How names of MLPerf's benchmarks of language models begin; the others are not counted."""
 
 NEEDS = tuple(TABLES)
+KIND = PARITY
 LIMIT = 3.0
 NAMED = 6
 """Unknown names that the note spells out."""

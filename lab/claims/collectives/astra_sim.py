@@ -15,8 +15,9 @@ from simulators.collectives.traces.layers import operators_of, read_layers
 from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Operator
 from simulators.collectives.traces.timeline import timeline
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 
+KIND = PARITY
 PUBLISHED_NS = {
     "all_reduce": 57_426, "all_gather": 44_058, "reduce_scatter": 28_950, "all_to_all": 114_000,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, mean_error, was_fitted
+from lab.claims.lines import absent, mean_error, was_fitted, within
 from lab.fits.collectives import (
     COLLECTIVES,
     NVLINK,
@@ -26,6 +26,7 @@ from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
 
 NEEDS = (NCCL,)
+COVERAGE_BAR = (85.0, 95.0)
 KIB, MIB = 2.0**10, 2.0**20
 HANDFUL = 5
 """Sizes per curve that a new interconnect is fitted from."""
@@ -139,13 +140,9 @@ def _coverage(table: Libraries) -> Iterator[Check]:
     sizes = [held_out_coverage(one["nccl"]) for one in table.values() if "nccl" in one]
     ranks = [growth_coverage(table, NVLINK, collective) for collective in COLLECTIVES]
     for name, parts in (("covered_sizes", sizes), ("covered_ranks_8_from_4", ranks)):
-        inside = np.concatenate([np.zeros(0, bool), *parts])
-        if not inside.size:
-            yield absent(f"collectives/{name}", unit="%")
-            continue
-        share = round(100.0 * float(np.mean(inside)), 1)
-        note = "inside 90 % intervals fitted without them, at least"
-        yield at_least(f"collectives/{name}", share, 90.0, inside.size, note)
+        note = "inside 90 % intervals fitted without them"
+        lines = within(f"collectives/{name}", parts, COVERAGE_BAR, note)
+        yield from lines or [absent(f"collectives/{name}", unit="%")]
 
 
 def _handful(table: Libraries) -> Iterator[Floats]:

@@ -22,7 +22,7 @@ from lab.claims.composition._fp32_models import (
     evidence_of,
     peer_errors,
 )
-from lab.claims.lines import at_most, mean_error
+from lab.claims.lines import mean_error, within
 from lab.fits.graphs import ROWS, Fitted
 from lab.tables.graphs import TABLE, Case
 from simulators.catalog.cluster import AUTO, cluster_for
@@ -36,6 +36,7 @@ NEEDS = (TABLE,)
 SEEN = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")
 NEW_LIMITS = {"h100_sxm": 3.0, "a100_pcie_80gb": 7.0}
 SEEN_LIMIT, CAPPED_LIMIT, AMD_LIMIT, FUSED_LIMIT = 4.5, 10.0, 10.0, 6.0
+COVERAGE_BAR = (85.0, 95.0)
 PAID = "fresh allocations paid where the run shows them"
 AMD_ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
 """Training rows of AMD boards that the data set itself names as slowed by their allocator."""
@@ -78,11 +79,10 @@ def _boards(evidence: Evidence) -> Iterator[Check]:
     yield error_line("the same, rows slowed by their allocator", slow)
     yield error_line(f"the same rows, {PAID}", _with_allocations(evidence, slow))
     yield error_line("fused by a compiler", fused, FUSED_LIMIT)
-    inside = [j.is_inside for j in (*seen, *capped, *usual, *fused)]
+    inside = np.array([j.is_inside for j in (*seen, *capped, *usual, *fused)], bool)
     title = "composition/graphs: models within their 90 % interval"
     note = "calibrated boards; kernels of one kind err together"
-    share = 100.0 * float(np.mean(inside)) if inside else np.nan
-    yield at_most(title, share, None, len(inside), note)
+    yield from within(title, [inside], COVERAGE_BAR, note)
 
 
 def is_slow(case: Case) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 
 from lab.claims.lines import absent
 from lab.fits.intervals.pass_intervals import COVERED, configurations, shares
-from simulators.core.contract import Check
+from simulators.core.contract import COVERAGE, Check
 
+KIND = COVERAGE
 UNLIKELY = 0.025
 """On either side: a count of hits rarer than this is not consistent with the coverage."""
 

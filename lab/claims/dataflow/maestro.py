@@ -16,9 +16,10 @@ import numpy as np
 from lab.claims.lines import absent, at_least, at_most
 from lab.parity.maestro import CLUSTER, Window, named_cycles
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 
 NEEDS = (TABLE,) = ("dataflow/maestro_256pe.csv",)
+KIND = PARITY
 ELEMENTS = 256
 KINDS = {"kcp": "kc_p", "ckp": "ck_p", "yxp": "yx_p"}
 WORDS_PER_WINDOW = 6

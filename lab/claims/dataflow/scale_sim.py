@@ -8,9 +8,10 @@ from pathlib import Path
 from lab.claims.lines import at_least
 from lab.parity.scale_sim import systolic_cycles
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 
 NEEDS = (TABLE,) = ("dataflow/scalesim_32x32.csv",)
+KIND = PARITY
 
 
 def checks(reference: Path, _rows: str) -> list[Check]:

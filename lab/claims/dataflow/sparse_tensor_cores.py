@@ -7,9 +7,10 @@ from pathlib import Path
 
 from lab.parity.sparse_tensor_cores import SparseProduct, tensor_core_cycles
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 
 NEEDS = (TABLE,) = ("sparse/sparseloop_ref_outputs.parquet",)
+KIND = PARITY
 FIGURE = "fig15"
 LIMIT = 0.10
 """Of the ratio's error; designs that follow fixed rules are to be equal."""

@@ -13,13 +13,14 @@ from typing import Any
 from lab.claims.lines import at_least, skipped_lines
 from lab.tables.accelerators import DESCRIPTIONS, PJ_PER_UJ, evaluation_of, read_tables
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.dataflow.energy.evaluation import Evaluation
 from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.mapping.loop_nest import read_mapping
 
 TRIPLES, ACCESSES = "dataflow/triples.parquet", "dataflow/accesses.parquet"
 NEEDS = (TRIPLES, ACCESSES, *DESCRIPTIONS)
+KIND = PARITY
 CYCLES_SLACK, ENERGY_SLACK = 2, 1e-5
 IMPERFECT_LIMIT = 90.0
 

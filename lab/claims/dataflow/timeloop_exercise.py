@@ -9,13 +9,14 @@ from typing import Any
 
 from lab.claims.lines import at_most
 from lab.tables.accelerators import DESCRIPTIONS, PJ_PER_UJ, evaluation_of, read_tables
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.dataflow.mapping.files import read_yaml
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.mapper import find
 
 CASE = "dataflow/survey_case.yaml"
 NEEDS = (CASE, *DESCRIPTIONS)
+KIND = PARITY
 ENERGY_SLACK = 2e-3
 EVALUATIONS = 400_000
 

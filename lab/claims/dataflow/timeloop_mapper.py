@@ -9,11 +9,12 @@ from typing import Any
 
 from lab.tables.accelerators import DESCRIPTIONS, PJ_PER_UJ, read_tables
 from lab.tables.rows import read_records
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.dataflow.search.mapper import find
 
 ANCHORS = "dataflow/mapper_anchor.csv"
 NEEDS = (ANCHORS, *DESCRIPTIONS)
+KIND = PARITY
 EVALUATIONS = 400_000
 MOST_CPU_S = 10.0
 

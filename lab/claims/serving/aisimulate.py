@@ -16,7 +16,7 @@ import numpy as np
 
 from lab.claims.lines import at_most
 from lab.tables.rows import numbers, read_table
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests
@@ -28,6 +28,7 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 
 NEEDS = (REQUESTS,) = ("serving_peers/aisimulate_requests.parquet",)
+KIND = PARITY
 EXACT_S, FAR = 1e-5, 0.30
 
 FIXED_RUN = "r08_8b_h100_tp1_fixed_q10"

@@ -10,7 +10,7 @@ import numpy as np
 from lab.claims.lines import at_most
 from simulators.composition.price import stage_iteration
 from simulators.composition.replica import Replica
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine import replica as at
@@ -19,6 +19,7 @@ from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
 from simulators.workload.llm.step import Step
 
+KIND = PARITY
 BATCHES, USUAL = 1000, 0.005
 """Batches that are looked at, and what their error may be on average."""
 

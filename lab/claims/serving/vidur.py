@@ -16,7 +16,7 @@ import pyarrow as pa
 from lab.claims.lines import absent
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables.rows import numbers, read_records, read_table, words
-from simulators.core.contract import Check
+from simulators.core.contract import PARITY, Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
@@ -31,6 +31,7 @@ NEEDS = OUTCOMES, REQUESTS, TABLES = (
     "serving/vidur_requests.parquet",
     "serving/vidur_op_tables.parquet",
 )
+KIND = PARITY
 EXACT_S, CLOSE = 1e-5, 0.01
 """Times of requests agree to so many seconds; means of runs that cannot be exact, to this share."""
 

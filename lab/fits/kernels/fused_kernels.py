@@ -46,12 +46,14 @@ from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
+    EXPERTS,
     FORMS,
     PARTS,
     attention_features,
     expert_features,
     expert_seconds,
     mixed_features,
+    tuned_name,
 )
 from simulators.kernels.monotone_correction import Correction
 
@@ -78,8 +80,14 @@ EXPERT_TREES, EXPERT_ALPHA = 32, 0.9
 """More trees, or leaving them more of the slope, foretell models that were left out no better."""
 
 TUNED_TREES = {"sglang.experts.bf16": 64, "frontier.experts.bf16": 64}
-"""SGLang ships tuned tiles for some layers only, which are two and three times as fast; Frontier's
-layers were launched by a host."""
+"""Layers with habits of their own: SGLang's tuned tiles, Frontier's host."""
+
+TUNED_TILES, TUNED_TOKENS, TUNED_LEAST = ("sglang.experts.bf16",), 1024.0, 1.5
+"""SGLang ships tuned tiles by experts and width, for some of the layers that one group of GPUs has
+whole: two and three times as fast where there are many tokens. What is faster than the form by
+less than half is not told from chance."""
+
+NOTHING: Mapping[str, float] = {}
 
 NARROW_SHIPPED = {
     **dict.fromkeys(
@@ -197,7 +205,7 @@ def left_out(rows: Rows, group: Callable[[Rows], Groups]) -> Iterator[tuple[Rows
 
 def _fit(seen: Rows, gpu: Gpu) -> Entry:
     """Return the entry of one kernel, fitted to all of these rows."""
-    plain = plain_entry(seen, _fit_form(seen.thinned(FORM_ROWS), gpu))
+    plain = plain_entry(seen, _fit_form(seen, gpu))
     return _fit_rest(seen, gpu, plain)
 
 
@@ -229,21 +237,44 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone: the first form's, unless another errs much less."""
-    fitted = [_fit_numbers(rows, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
-    seconds = _form_of(rows, gpu)
-    errors = [float(np.mean(np.abs(np.log(seconds(one) / rows.seconds)))) for one in fitted]
+    some = rows.thinned(FORM_ROWS)
+    fitted = [_fit_numbers(some, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
+    seconds = _form_of(some, gpu)
+    errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
-    return fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    found = fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    if rows.name not in TUNED_TILES:
+        return found
+    s = rows.sizes
+    tuned = _tuned(
+        rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
+    )
+    return _fit_numbers(some, gpu, EXPERTS, tuned) | tuned
 
 
-def _fit_numbers(rows: Rows, gpu: Gpu, form: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers of one form."""
+def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
+    """Return how much faster than the form the layers run that have tiles of their own."""
+    up, _ = products_of(rows)
+    faster, found = _form_of(rows, gpu)(numbers) / rows.seconds, {}
+    for experts, width in sorted(set(zip(up.experts.tolist(), up.width.tolist(), strict=True))):
+        mine = (up.experts == experts) & (up.width == width)
+        speedup = float(np.median(faster[mine]))
+        if speedup > TUNED_LEAST:
+            found[tuned_name(experts, width)] = speedup
+    return found
+
+
+def _fit_numbers(
+    rows: Rows, gpu: Gpu, form: Mapping[str, float], fixed: Mapping[str, float] = NOTHING
+) -> dict[str, float]:
+    """Return the numbers of one form, others being given."""
     start = np.log(list(form.values()))
     ends = [0.0 if n in PARTS else x + REACH for n, x in zip(form, start, strict=True)]
     most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in form]
     high = np.minimum(ends, most)
+    seconds = _form_of(rows, gpu)
     return fit_named(
-        _form_of(rows, gpu),
+        lambda numbers: seconds({**numbers, **fixed}),
         list(form),
         np.minimum(start, high),
         rows.seconds,

@@ -160,6 +160,11 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     return replace(final, seen=seen, band=band_of(seconds[best], measured), calibrated=True)
 
 
+def fit_bent(rows: Rows, gpu: Gpu, alpha: float) -> TensorRates:
+    """Return rates fitted to all of `rows`, with trees that leave the formula this slope."""
+    return _bent(rows, gpu, _fit_formula(rows, gpu), alpha)
+
+
 def _set_aside(rows: Rows) -> list[Bools]:
     """Return what is set aside in turn: one part of many matrices, each of a few."""
     matrices = np.unique(rows.bucket)

@@ -198,6 +198,7 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     width, hidden = s["inter_size"] / s["moe_tp_size"], s["hidden_size"]
     up = ExpertSizes(
         tokens=s["num_tokens"], routed=s["num_tokens"] * s["topk"], rows=s.get("routed", mine),
-        awake=s.get("awake", awake), experts=experts, chosen=top_k, n=2.0 * width, k=hidden,
+        awake=s.get("awake", awake), experts=experts, chosen=top_k, width=width, n=2.0 * width,
+        k=hidden,
     )  # fmt: skip
     return up, replace(up, n=hidden, k=width)

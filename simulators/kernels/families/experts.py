@@ -50,7 +50,7 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
     rows = tokens * chosen
     return ExpertSizes(
         tokens=tokens, routed=rows * grouped.ranks, rows=rows, awake=active_experts(grouped),
-        experts=experts, chosen=chosen, n=n, k=k,
+        experts=experts, chosen=chosen, width=np.asarray(grouped.width, np.float64), n=n, k=k,
     )  # fmt: skip
 
 

@@ -62,6 +62,7 @@ class ExpertSizes:
     awake: Floats  # experts with a row at least
     experts: Floats  # of this GPU, awake or not
     chosen: Floats  # of them, by a token
+    width: Floats  # of one, as cut
     n: Floats
     k: Floats
 
@@ -94,6 +95,9 @@ FORMS = {
 
 STORED_AS = {"mxfp4": "w4a16"}
 """Formats of experts that are precisions by another name: what a number takes is the same."""
+
+TUNED = "tuned_"
+"""How numbers begin that say how much faster tuned tiles are."""
 
 PARTS = ("compute", "bandwidth", "traffic")
 """Numbers that are parts of a data sheet's rate: at most one."""
@@ -156,7 +160,8 @@ def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -
     rows, awake, n, k = sizes.rows, sizes.awake, sizes.n, sizes.k
     how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
-    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / peak
+    rate = peak * tuned_speedup(sizes, numbers)
+    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / rate
     weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
@@ -164,6 +169,25 @@ def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -
     clocks = awake * numbers["awake_clocks"] + sizes.experts * numbers["expert_clocks"]
     busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
     return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
+
+
+def tuned_speedup(sizes: ExpertSizes, numbers: Numbers) -> Floats:
+    """Return how much faster products run whose tiles a library has tuned, by experts and width.
+
+    >>> tuned_name(8, 7168)
+    'tuned_8_7168'
+    """
+    found = np.ones(np.broadcast_shapes(np.shape(sizes.experts), np.shape(sizes.width)))
+    for name, speedup in numbers.items():
+        if name.startswith(TUNED):
+            experts, width = map(float, name.removeprefix(TUNED).split("_"))
+            found = np.where((sizes.experts == experts) & (sizes.width == width), speedup, found)
+    return found
+
+
+def tuned_name(experts: float, width: float) -> str:
+    """Return what a fit calls the speed-up of a shape of layers."""
+    return f"{TUNED}{experts:.0f}_{width:.0f}"
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
@@ -232,7 +256,9 @@ def expert_features(sizes: ExpertSizes) -> Floats:
     Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
     ways. They take small tiles where there are fewer tokens than experts.
     """
-    tokens, routed, rows, awake, experts, chosen, n, k = np.broadcast_arrays(*vars(sizes).values())
+    tokens, routed, rows, awake, experts, chosen, _, n, k = np.broadcast_arrays(
+        *vars(sizes).values()
+    )
     columns = (
         rows, awake, n, k, n * k, rows * n, rows * k, experts, rows / awake, chosen,
         tokens / experts, routed, routed * n, -n, -k, -experts, -chosen,

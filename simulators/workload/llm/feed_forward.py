@@ -87,6 +87,7 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
         top_k=model.top_k / ep,
         dtype=how.expert_compute or how.compute,
         weight_dtype=stored,
+        width=model.expert_ffn / shard.cut.expert_tp,
         ranks=float(ep),
         repeat=shard.part.expert_layers,
     )
