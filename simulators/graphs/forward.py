@@ -204,7 +204,7 @@ def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple
             for i in inside
             for s in graph.nodes[i].inputs
         } - inside
-        reads = sum(graph.nodes[s].numbers for s in sources)
+        reads = sum(graph.nodes[s].numbers for s in sorted(sources))
         writes = sum(
             graph.nodes[i].numbers for i in inside if not users[i] or not users[i] <= inside
         )

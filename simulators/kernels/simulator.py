@@ -283,7 +283,7 @@ class Kernels:
         reasons = np.full(rows, "", object)
         level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
-        sizes = {name: numbers(batch, name).astype(np.float64) for name in used}
+        sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
         for where, named in _groups(batch):
             group = _spelled_out(named)
             op = OPS[group["op"]]

@@ -43,7 +43,7 @@ def rows_of(name: str) -> pl.DataFrame:
     """Evaluate a few points spread over a space: what varies, the verdict and the objectives."""
     written = read_space(shipped_files.spaces()[name])
     space = space_of(written)
-    where, results = _evaluated(space, POINTS)
+    where, results = evaluated(space, POINTS)
     wanted = [n for n in objectives(written, space) if n in results.columns]
     outcome = results.select(pl.col("status").cast(pl.String), *wanted)
     return space.points(where).select(space.varied).hstack(outcome.get_columns())
@@ -55,7 +55,7 @@ def digests_of(name: str) -> dict[str, str]:
     Numbers count by seven digits: other processors round otherwise in the last ones.
     """
     space = space_of(read_space(shipped_files.spaces()[name]))
-    where, results = _evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
+    where, results = evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
     columns = {"key": keys(define(space), space.points(where)), **results.to_dict()}
     return {column: _digest(values) for column, values in sorted(columns.items())}
 
@@ -65,7 +65,7 @@ def _digest(values: pl.Series) -> str:
     return hashlib.blake2b("\n".join(words).encode(), digest_size=6).hexdigest()
 
 
-def _evaluated(space: DesignSpace, points: int) -> tuple[NDArray[np.int64], pl.DataFrame]:
+def evaluated(space: DesignSpace, points: int) -> tuple[NDArray[np.int64], pl.DataFrame]:
     """Return evenly spread points that constraints allow, and what the simulator says of them."""
     simulator = load_simulator(space.simulator)
     if isinstance(simulator, WarmsUp):

@@ -86,7 +86,7 @@ def kept_bytes(graph: Graph, dtype: str) -> float:
         if node.kind in KEPT_RESULTS:
             kept.add(graph.base(position))
         masks += MASK_BYTES.get(node.kind, 0.0) * node.repeat * node.numbers
-    results = (graph.nodes[i] for i in kept if graph.nodes[i].kind != "weight")
+    results = (graph.nodes[i] for i in sorted(kept) if graph.nodes[i].kind != "weight")
     return masks + BYTES[dtype] * sum(node.repeat * node.numbers for node in results)
 
 
