@@ -23,7 +23,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares
 from simulators.kernels.price import flops
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import Collective, Column
@@ -51,6 +51,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
     gpu, model, how = gpu_of(group), load_model(group["model"]), precision(group["dtype"])
     cut = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
     check_cut(model, cut)
+    check_blocks(model, cut, group["dtype"])
     for dtype in (how.compute, how.activations):
         if dtype not in gpu.peak_flops:
             has = ", ".join(gpu.peak_flops)

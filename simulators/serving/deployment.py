@@ -29,7 +29,7 @@ from simulators.core.errors import Infeasible
 from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
@@ -137,6 +137,7 @@ def _hardware(
     how = precision(dtype)
     number_bytes(kv_dtype)
     check_cut(model.value, cut)
+    check_blocks(model.value, cut, dtype)
     for needed in (how.compute, how.activations):
         if needed not in gpu.value.peak_flops:
             raise Infeasible("dtype_not_supported", f"{gpu.value.name} has no {needed} rate")
