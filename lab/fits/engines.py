@@ -3,8 +3,8 @@
 The time per token in the steady state is linear in all constants, so a fit is a least-squares
 problem with a prior: kernels among others are as alone, to about a twentieth; gaps and host times
 are some microseconds. Whole groups (a model on a GPU) are left out in turn, and each model on all
-its GPUs; the constants without each are kept in files of their own. Static batches under an older runtime are fitted along:
-they know paces of other architectures.
+its GPUs; the constants without each are kept in files of their own. Static batches under an older
+runtime are fitted along: they know paces of other architectures.
 
 A user's own rows of one family (a model, GPU, framework and precision) become a runtime of the
 user's own: measured times per token over ours say by what factor everything takes longer there. The

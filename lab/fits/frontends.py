@@ -4,7 +4,8 @@ The rest of a measured time to the first token, when the engine's own is subtrac
 time per request, one per prompt token and some iterations. A framework's three numbers make the
 mean |log(predicted / measured)| least, by least squares with weights that are corrected in rounds;
 groups count as the square root of their rows. Engines run with the numbers of `composition` that
-were fitted without the group they predict, and each group and each model is left out here in turn as well.
+were fitted without the group they predict, and each group and each model is left out here in turn
+as well.
 """
 
 from __future__ import annotations
