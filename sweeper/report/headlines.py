@@ -100,14 +100,14 @@ def table(known: Known) -> str:
 
 
 def missed(known: Known) -> str:
-    """Return in one paragraph which errors miss their limits, and which intervals their range."""
+    """Return in one paragraph which errors against measurements miss their limits."""
     lines = [
         f"{check.name.removeprefix(f'{room}/')} {_figure(check)}"
         for room, checks in known.items()
         for check in checks
-        if check.ok is False and check.kind in (ERROR, COVERAGE)
+        if check.ok is False and check.kind == ERROR
     ]
-    return f"All that misses its limit or range: {'; '.join(lines)}." if lines else ""
+    return f"All errors beyond their limits: {'; '.join(lines)}." if lines else ""
 
 
 def claims(known: Known) -> str:

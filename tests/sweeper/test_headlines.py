@@ -55,10 +55,8 @@ def test_a_peer_stands_beside_the_line_it_answers() -> None:
     assert (peer, rows, said) == ("Peer: l0 5.3 %", "17; 10", "what was known")
 
 
-def test_what_misses_is_listed_and_parity_is_not() -> None:
-    assert missed(KNOWN) == (
-        "All that misses its limit or range: board far 11.6 % (misses 7); held 99.0 % (too wide)."
-    )
+def test_errors_that_miss_are_listed_and_other_kinds_are_not() -> None:
+    assert missed(KNOWN) == "All errors beyond their limits: board far 11.6 % (misses 7)."
 
 
 def test_figures_are_put_between_their_marks_and_again_the_same() -> None:
