@@ -162,6 +162,8 @@ SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because
     ("llama3_2_1b", Parallelism(tp=8), "fp8_block", "kv_heads x head_dim 512 over 8 GPUs is 64"),
     ("llama3_2_1b", Parallelism(tp=8), "w4a16", ""),  # groups run along inputs only
     ("qwen2_5_0_5b", Parallelism(tp=2), "w4a16", "heads .* 896 over 2 GPUs is 448.*tp 1 is"),
+    ("qwen2_5_0_5b", Parallelism(tp=7), "w4a16", "ffn 4864 over 7 GPUs .*tp 1 is"),
+    ("gpt2_xl", Parallelism(tp=5), "w4a16", "heads .* 1600 over 5 GPUs is 320.*tp 1 is"),
     ("gpt2_xl", Parallelism(), "w4a16", ""),  # nothing is cut
 ]  # fmt: skip
 
