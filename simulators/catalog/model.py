@@ -63,6 +63,8 @@ class LanguageModel:
     state_value_heads: int = 0
     state_head_dim: int = 0  # of keys; the state size of Mamba-2
     state_value_dim: int = 0  # of values; 0: that of keys
+    quantised_ffn: int = 0  # that width in public 4-bit checkpoints, where they pad it; 0: the same
+    fp8_channels: bool = False  # its public 8-bit checkpoint scales channels, not blocks
     published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
     source: str
     aliases: tuple[str, ...] = ()

@@ -17,13 +17,19 @@ from simulators.composition.evidence_shares import summed as sum_of
 from simulators.composition.intervals import interval_s, summed, unexplained_share
 from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
-from simulators.composition.replica import NOTHING, Replica, effects_without, load_runtime
+from simulators.composition.replica import (
+    NOTHING,
+    Replica,
+    effects_without,
+    load_runtime,
+    runtime_across,
+)
 from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares
 from simulators.kernels.price import flops
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import Collective, Column
@@ -51,6 +57,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
     gpu, model, how = gpu_of(group), load_model(group["model"]), precision(group["dtype"])
     cut = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
     check_cut(model, cut)
+    check_blocks(model, cut, group["dtype"])
     for dtype in (how.compute, how.activations):
         if dtype not in gpu.peak_flops:
             has = ", ".join(gpu.peak_flops)
@@ -64,7 +71,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         cut=cut,
         dtype=group["dtype"],
         kv_dtype=group["kv_dtype"],
-        runtime=load_runtime(group["runtime"]),
+        runtime=runtime_across(load_runtime(group["runtime"]), cut.width),
         framework="" if group["framework"] == AUTO else group["framework"],
         overlap=group["overlap"],
         effects=effects_without(group["without"]),

@@ -12,7 +12,7 @@ runs the fastest. A framework's numbers are fitted to whole deployments.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Runtime:
     index_layer_s: float = 0.0  # and one whose keys an indexer chooses
     state_layer_s: float = 0.0  # and one that keeps a state
     boards: Sequence[str] = ()  # the GPUs it was fitted on
+    across: str = ""  # the runtime that stands for it where GPUs share layers; empty: itself
+    host: str = ""  # whose host was measured, where it is not that of an engine as deployed
     is_fused: bool = True  # what stands between products runs as one kernel
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
@@ -109,6 +111,11 @@ class Runtime:
         """
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
+
+    @property
+    def is_launching(self) -> bool:
+        """Whether the host launches kernel by kernel, and replays no graphs."""
+        return bool(self.launch_layer_s)
 
     def knows(self, gpu: Gpu) -> bool:
         """Say whether it was fitted on a GPU, or on the one that a what-if device varies."""
@@ -180,6 +187,20 @@ def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
     """
     path = RUNTIMES.find(name)
     return _runtime(path, name, path.stat().st_mtime_ns)
+
+
+def runtime_across(
+    runtime: Runtime, width: int, load: Callable[[str], Runtime] = load_runtime
+) -> Runtime:
+    """Return what a runtime is on a pipeline stage of so many GPUs.
+
+    One process launches otherwise than several, one a GPU, that run in step: what was measured of
+    the one does not hold of the other.
+
+    >>> [runtime_across(load_runtime("eager"), width).name for width in (1, 2)]
+    ['eager', 'eager_tp']
+    """
+    return load(runtime.across) if runtime.across and width > 1 else runtime
 
 
 @functools.lru_cache(maxsize=256)

@@ -46,6 +46,7 @@ from simulators.composition.replica import (
     DEFAULT_RUNTIME,
     NOTHING,
     effects_without,
+    load_runtime,
 )
 from simulators.core.columns import categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution, default_of, weakest_of
@@ -125,7 +126,8 @@ class Composition:
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
-            return (RUNTIMES.find(str(value)),)
+            across = load_runtime(str(value)).across
+            return tuple(RUNTIMES.find(one) for one in (str(value), across) if one)
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return ()

@@ -22,6 +22,7 @@ from simulators.composition.replica import (
     Runtime,
     effects_without,
     load_runtime,
+    runtime_across,
 )
 from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
@@ -29,7 +30,7 @@ from simulators.core.errors import Infeasible
 from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
@@ -98,7 +99,7 @@ def deployment_of(
         _known(model),
         _known(sheet),
         _known(cluster_for(point.cluster, sheet)),
-        _known(runtime(point.runtime)),
+        _known(runtime_across(runtime(point.runtime), cut.width, runtime)),
         cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
@@ -137,6 +138,7 @@ def _hardware(
     how = precision(dtype)
     number_bytes(kv_dtype)
     check_cut(model.value, cut)
+    check_blocks(model.value, cut, dtype)
     for needed in (how.compute, how.activations):
         if needed not in gpu.value.peak_flops:
             raise Infeasible("dtype_not_supported", f"{gpu.value.name} has no {needed} rate")

@@ -18,6 +18,22 @@ BYTES = {
 
 
 @dataclass(frozen=True)
+class Block:
+    """Neighbours in a matrix that share a scale: engines refuse to cut through them."""
+
+    outputs: int
+    inputs: int
+    of_experts: bool  # whether experts are refused too
+
+
+BLOCKS = {"fp8_block": Block(128, 128, True), "int4": Block(1, 128, False)}
+"""By format of weights. FP8: `weight_block_size` of the configs of DeepSeek-V3 and Qwen3-FP8, and
+vLLM's `validate_fp8_block_shape` and `Fp8MoEMethod.create_weights`. 4 bits: `group_size` of public
+AWQ and GPTQ checkpoints, and vLLM's `GPTQLinearMethod.create_weights`; its `MoeWNA16Method` halves
+the groups of experts until they divide."""
+
+
+@dataclass(frozen=True)
 class Precision:
     """What linear layers multiply in, how their weights are stored, what flows between them."""
 

@@ -14,7 +14,7 @@ from simulators.workload.llm.memory import (
     stage_weights,
     weight_bytes,
 )
-from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut, stage_of
 
 GB, GIB, KIB = 1e9, 2**30, 2**10
 
@@ -132,3 +132,38 @@ def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
 def test_a_cut_that_cannot_be_is_infeasible(name: str, cut: Parallelism, reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
         check_cut(load_model(name), cut)
+
+
+SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because of it, or ""
+    ("qwen3_235b", Parallelism(tp=4), "fp8_block", ""),  # 1536 / 4 = 3 x 128
+    ("qwen3_235b", Parallelism(tp=8), "fp8_block", "expert_ffn 1536 over 8 GPUs is 192.*tp 4 is"),
+    ("qwen3_235b", Parallelism(tp=8, ep=8), "fp8_block", ""),  # experts stay whole
+    ("qwen3_235b", Parallelism(tp=8), "fp8", ""),  # a scale for the whole matrix
+    ("minimax_m2_5", Parallelism(tp=8), "fp8_block", "expert_ffn .* is 192"),
+    ("qwen3_coder_480b", Parallelism(tp=8), "fp8_block", "expert_ffn .* is 320.*tp 4 is"),
+    ("deepseek_v3", Parallelism(tp=16), "fp8_block", ""),  # 2048 / 16 = 128, 18432 / 16 = 9 x 128
+    ("deepseek_v3", Parallelism(tp=32), "fp8_block", "ffn 18432 over 32 GPUs is 576.*tp 16 is"),
+    ("glm_4_7", Parallelism(tp=8), "fp8_block", ""),  # its checkpoint scales channels
+    ("glm_4_7", Parallelism(tp=8), "w4a16", "shared expert_ffn 1536 over 8 GPUs is 192"),
+    ("llama2_7b", Parallelism(tp=2), "w4a16", ""),  # 11008 / 2 = 43 x 128
+    ("llama2_7b", Parallelism(tp=4), "w4a16", "ffn 11008 over 4 GPUs is 2752.*tp 2 is"),
+    ("llama2_7b", Parallelism(tp=4), "fp16", ""),
+    ("qwen2_5_72b", Parallelism(tp=8), "w4a16", ""),  # padded to 29696 = 8 x 29 x 128
+    ("qwen3_30b", Parallelism(tp=4), "w4a16", ""),  # groups of experts are halved
+    ("qwen3_30b", Parallelism(tp=4), "bf16+fp8_block", "expert_ffn 768 over 4 GPUs is 192"),
+    ("llama3_2_1b", Parallelism(tp=8), "fp8_block", "kv_heads x head_dim 512 over 8 GPUs is 64"),
+    ("llama3_2_1b", Parallelism(tp=8), "w4a16", ""),  # groups run along inputs only
+    ("gpt2_xl", Parallelism(), "w4a16", ""),  # nothing is cut
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "cut", "dtype", "refusal"), SPLIT)
+def test_no_rank_gets_a_part_of_a_block(
+    name: str, cut: Parallelism, dtype: str, refusal: str
+) -> None:
+    model = load_model(name)
+    if not refusal:
+        check_blocks(model, cut, dtype)
+        return
+    with pytest.raises(Infeasible, match=f"tp_cuts_blocks: {refusal}"):
+        check_blocks(model, cut, dtype)

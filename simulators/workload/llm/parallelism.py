@@ -8,10 +8,12 @@ to `ep` parts of a stage's ranks, and each expert's width is cut over the ranks 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
+from simulators.workload.precision import BLOCKS, precision
 
 
 @dataclass(frozen=True)
@@ -118,3 +120,65 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
         )
     if cut.pp > model.layers:
         raise Infeasible("pp_exceeds_layers", f"pp {cut.pp}, {model.name} has {model.layers}")
+
+
+def check_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> None:
+    """Raise `Infeasible` if a rank's slice of a matrix ends within a block that shares a scale.
+
+    >>> from simulators.catalog.model import load_model
+    >>> check_blocks(load_model("qwen3_235b"), Parallelism(tp=8), "fp8_block")
+    Traceback (most recent call last):
+        ...
+    simulators.core.errors.Infeasible: tp_cuts_blocks: expert_ffn 1536 over 8 GPUs is 192, no \
+multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest that works
+    """
+    for name, size, ranks, block in _split_sizes(model, cut, dtype):
+        if ranks > 1 and size % (ranks * block):
+            fewer = (_with_tp(cut, tp) for tp in range(cut.tp - 1, 0, -1))
+            works = next((less.tp for less in fewer if _keeps_blocks(model, less, dtype)), 0)
+            largest = f"tp {works} is the largest that works" if works else "no smaller tp works"
+            raise Infeasible(
+                "tp_cuts_blocks",
+                f"{name} {size} over {ranks} GPUs is {size / ranks:g}, no multiple of the {block} "
+                f"numbers that share a scale in {dtype}; {largest}",
+            )
+
+
+def _with_tp(cut: Parallelism, tp: int) -> Parallelism:
+    """Return a cut over fewer ranks, experts dealt to as many of them as can be."""
+    return replace(cut, tp=tp, ep=math.gcd(cut.ep, tp * cut.attention_dp))
+
+
+def _keeps_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> bool:
+    """Whether a cut is possible, and cuts no block."""
+    if model.heads % cut.tp:
+        return False
+    shared = _split_sizes(model, cut, dtype)
+    return not any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in shared)
+
+
+def _split_sizes(
+    model: LanguageModel, cut: Parallelism, dtype: str
+) -> Iterator[tuple[str, int, int, int]]:
+    """Yield name and size of all that ranks share in quantised matrices, how many do, its block.
+
+    Widths between two products are outputs of the first and inputs of the second; keys and values
+    are outputs alone. Latent attention's have the sizes of heads, layers with a state go without.
+    """
+    how = precision(dtype)
+    known = {n: b for n, b in BLOCKS.items() if not (model.fp8_channels and n == "fp8_block")}
+    if block := known.get(how.weights):
+        both = math.lcm(block.outputs, block.inputs)
+        head = model.v_head_dim if model.is_latent else model.head_dim
+        yield "heads x head_dim", model.heads * head, cut.tp, both
+        if not model.is_latent:
+            ranks = min(cut.tp, model.kv_heads)
+            yield "kv_heads x head_dim", model.kv_heads * head, ranks, block.outputs
+        if not model.experts or model.dense_layers:
+            yield "ffn", model.quantised_ffn or model.ffn, cut.tp, both
+        if model.shared_experts:
+            yield "shared expert_ffn", model.shared_experts * model.expert_ffn, cut.tp, both
+    block = known.get(how.expert_weights or how.weights)
+    if block and block.of_experts and model.experts:
+        both = math.lcm(block.outputs, block.inputs)
+        yield "expert_ffn", model.expert_ffn, cut.expert_tp, both
