@@ -16,12 +16,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.columns import schema_of
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.report import print_checks
 from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR
+from simulators.training.simulator import SIMULATOR, batch_of
 
 BAR = 50_000.0
 RUNS = 3
@@ -38,10 +37,10 @@ def main() -> None:
     SIMULATOR.warm_up()
     started_s = time.perf_counter()
     points = list(cuts())
-    answer = SIMULATOR.evaluate(_batch(points))
+    answer = SIMULATOR.evaluate(batch_of(points))
     front = pareto(answer)
     search_s = time.perf_counter() - started_s
-    batch = _batch(points)
+    batch = batch_of(points)
     seconds = []
     for _ in range(RUNS):
         started_s = time.process_time()
@@ -94,12 +93,6 @@ def pareto(answer: pa.RecordBatch) -> Floats:
             least = held[row]
             front.append(row)
     return np.array(front, np.float64)
-
-
-def _batch(points: list[TrainingPoint]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [vars(point) for point in points], schema=schema_of(TrainingPoint)
-    )
 
 
 if __name__ == "__main__":

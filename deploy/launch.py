@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulators.catalog.engine import ServingEngine
+from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 
 
@@ -32,6 +33,11 @@ class Launch:
     def command(self) -> list[str]:
         """All the words of the command."""
         return [*self.engine.command, self.repository, *self.options]
+
+
+def launches(point: ServingPoint) -> bool:
+    """Whether the design's host launches kernel by kernel: engines replay graphs unless told."""
+    return deployment_of(point).hardware.replica.runtime.is_launching
 
 
 def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:

@@ -140,7 +140,10 @@ def _engines_of(scheduler: str) -> list[str]:
 
 
 def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
-    """Yield what no option of the command says about the precision."""
+    """Yield what no option of the command says about the precision, and whose host is priced."""
+    runtime = deployment_of(point).hardware.replica.runtime
+    if runtime.host:
+        yield f"kernels are launched one by one; the host's time is that of {runtime.host}"
     if point.dtype not in ("fp16", "bf16") and not engine.dtypes[point.dtype]:
         yield f"the precision is that of the checkpoint: name one in {point.dtype}"
     if point.dtype in engine.remarks:

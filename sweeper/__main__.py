@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from importlib.metadata import version
 
 from simulators.core.errors import UserError, suggestion
@@ -68,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    warnings.formatwarning = lambda message, *_: f"sweeper: {message}\n"
     try:
         return _dispatch(words)
     except UserError as error:

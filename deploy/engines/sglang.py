@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import pairs
+from deploy.launch import launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.serving.point import ServingPoint
 
@@ -30,6 +30,6 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--enable-mixed-chunk")
     if point.turns == 1:
         words.append("--disable-radix-cache")
-    if point.runtime.startswith("eager"):
+    if launches(point):
         words.append("--disable-cuda-graph")
     return words, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import pairs
+from deploy.launch import launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
@@ -34,6 +34,6 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
-    if not point.runtime.startswith("eager"):
+    if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
     return words, "\n".join(lines) + "\n"

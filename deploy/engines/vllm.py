@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import pairs
+from deploy.launch import launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, SWAP, ServingPoint
@@ -45,7 +45,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     ]
     if point.ep > 1:
         words.append("--enable-expert-parallel")
-    if point.runtime.startswith("eager"):
+    if launches(point):
         words.append("--enforce-eager")
     if point.preemption == SWAP:
         words += ["--preemption-mode", "swap", "--swap-space", f"{point.swap_bytes / 2**30:.3g}"]

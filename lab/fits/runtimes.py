@@ -79,6 +79,8 @@ def _eager(reference: Path) -> Calibration:
             sequence_s=0.0,
             launch_layer_s={"any": numbers[1]},
             boards=("a100_sxm",),
+            across="eager_tp",
+            host="AWQ's TinyChat of 2023, one process",
         )
 
     found = _least(runtime, split[0], (1e-4, 1e-4))
@@ -102,6 +104,7 @@ def _eager_tp(reference: Path) -> Calibration:
             sequence_s=numbers[1],
             launch_layer_s=_by_host(numbers[2:4]),
             boards=("a100_sxm", "h100_sxm"),
+            host="vLLM of 2023, one process a GPU",
             is_fused=False,
         )
 
@@ -179,8 +182,10 @@ def _calibration(
     reference: Path, table: str, runtime: Runtime, splits: Sequence[Split], how: str
 ) -> Calibration:
     own = {name: getattr(runtime, name) for name in ("layer_s", "host_s", "sequence_s")}
-    fused = [] if runtime.is_fused else ["is_fused = false"]
-    lines = ["", "[runtime]", f"boards = {json.dumps(runtime.boards)}", *fused]
+    more = [] if runtime.is_fused else ["is_fused = false"]
+    words = {"across": runtime.across, "host": runtime.host}
+    more += [f'{name} = "{word}"' for name, word in words.items() if word]
+    lines = ["", "[runtime]", f"boards = {json.dumps(runtime.boards)}", *more]
     lines += [f"{name} = {value:.3g}" for name, value in own.items()]
     for name in BY_HOST:
         if numbers := getattr(runtime, name):

@@ -17,7 +17,13 @@ from simulators.composition.evidence_shares import summed as sum_of
 from simulators.composition.intervals import interval_s, summed, unexplained_share
 from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
-from simulators.composition.replica import NOTHING, Replica, effects_without, load_runtime
+from simulators.composition.replica import (
+    NOTHING,
+    Replica,
+    effects_without,
+    load_runtime,
+    runtime_across,
+)
 from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares
@@ -65,7 +71,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         cut=cut,
         dtype=group["dtype"],
         kv_dtype=group["kv_dtype"],
-        runtime=load_runtime(group["runtime"]),
+        runtime=runtime_across(load_runtime(group["runtime"]), cut.width),
         framework="" if group["framework"] == AUTO else group["framework"],
         overlap=group["overlap"],
         effects=effects_without(group["without"]),

@@ -44,7 +44,7 @@ class CompositionPoint:
     dtype: str = choice("precision of the weights and their products", default="fp16")
     kv_dtype: str = choice("precision of the KV cache", default="fp16")
     runtime: str = choice(
-        "how kernels are launched: graphs, eager, eager_tp", default=DEFAULT_RUNTIME
+        "how kernels are launched: graphs, or one by one: eager", default=DEFAULT_RUNTIME
     )
     framework: str = choice(
         f"whose kernels and messages: {', '.join(FRAMEWORKS)}; auto: the runtime's",

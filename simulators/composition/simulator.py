@@ -44,8 +44,10 @@ from simulators.composition.point import (
 from simulators.composition.price import pipeline_iterations
 from simulators.composition.replica import (
     DEFAULT_RUNTIME,
+    HOST,
     NOTHING,
     effects_without,
+    load_runtime,
 )
 from simulators.core.columns import categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution, default_of, weakest_of
@@ -115,7 +117,8 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            return (throttling.CALIBRATION, intervals.CALIBRATION, *READS, *graphs.READS)
+            own = (throttling.CALIBRATION, intervals.CALIBRATION, HOST)
+            return (*own, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":
@@ -125,7 +128,8 @@ class Composition:
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
-            return (RUNTIMES.find(str(value)),)
+            across = load_runtime(str(value)).across
+            return tuple(RUNTIMES.find(one) for one in (str(value), across) if one)
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return ()

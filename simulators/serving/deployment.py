@@ -22,6 +22,7 @@ from simulators.composition.replica import (
     Runtime,
     effects_without,
     load_runtime,
+    runtime_across,
 )
 from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
@@ -98,7 +99,7 @@ def deployment_of(
         _known(model),
         _known(sheet),
         _known(cluster_for(point.cluster, sheet)),
-        _known(runtime(point.runtime)),
+        _known(runtime_across(runtime(point.runtime), cut.width, runtime)),
         cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),

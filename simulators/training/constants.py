@@ -23,11 +23,14 @@ CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
 class Constants:
     """What a training step adds to kernels and messages timed alone."""
 
-    products: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
-    attention: Mapping[str, float] = field(default_factory=dict)  # pace, by kernel
+    products: Mapping[str, float] = field(default_factory=dict)  # pace, by architecture
+    formats: Mapping[str, float] = field(default_factory=dict)  # of narrow ones, over that
+    boards: Mapping[str, float] = field(default_factory=dict)  # of matrix units, over that
+    attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
     streams: Mapping[str, float] = field(default_factory=dict)  # pace, by who fused them
-    experts: float = 1.0  # pace of grouped products
+    experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
     layer_s: float = 0.0  # that a layer waits for launches in a pass
+    mixture_s: float = 0.0  # and one with experts, whose host waits for counts of tokens
     exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve
     band: tuple[float, float] = (0.5, 2.0)  # measured over predicted, nine of ten within
 

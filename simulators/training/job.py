@@ -42,6 +42,7 @@ class Job:
     attention: str = FLASH
     fusion: str = FUSED
     context_exchange: str = "zigzag"
+    lora_rank: int = 0  # of adapters beside attention's projections, all else frozen; 0: none
 
     @property
     def groups(self) -> int:
@@ -54,6 +55,14 @@ class Job:
         if self.ep * self.expert_tp == 1:
             return Parallelism(tp=self.tp)
         return Parallelism(tp=self.tp, ep=self.ep, attention_dp=self.groups)
+
+    @property
+    def trained_share(self) -> float:
+        """Weights that have gradients over those that have not: all, or the adapters alone."""
+        model = self.model
+        heads = (2 * model.heads + 2 * model.kv_heads) * model.head_dim
+        adapters = model.layers * self.lora_rank * (heads + 2 * model.hidden)
+        return adapters / model.parameters if self.lora_rank else 1.0
 
     @property
     def norm_ranks(self) -> int:

@@ -45,6 +45,10 @@ class RankMemory:
         parts = self.weights + self.gradients + self.states + self.activations
         return parts + self.workspace + RESERVED_BYTES
 
+    def where(self, chosen: NDArray[np.bool_]) -> RankMemory:
+        """Return some of the rows."""
+        return RankMemory(**{name: column[chosen] for name, column in vars(self).items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
@@ -139,8 +143,8 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
 
         return {
             "weights": bytes_of(BYTES["bf16"], 3),
-            "gradients": bytes_of(BYTES["fp32"], 2),
-            "states": bytes_of(STATES_BYTES, 1),
+            "gradients": bytes_of(BYTES["fp32"] * job.trained_share, 2),
+            "states": bytes_of(STATES_BYTES * job.trained_share, 1),
             "activations": kept * stage * layer,
             "workspace": again + more,
         }

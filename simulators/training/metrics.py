@@ -29,7 +29,7 @@ Columns = dict[str, Floats]
 
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "fusion", "context_exchange", "prices",
+    "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 
@@ -52,36 +52,34 @@ def job_of(group: Mapping[str, Any]) -> Job:
     )
 
 
-def plans_of(batch: pa.RecordBatch, where: NDArray[np.int64]) -> Plans:
+def plans_of(batch: pa.RecordBatch) -> Plans:
     """Return the plan of each row."""
-    whole = {name: numbers(batch, name)[where] for name in ("pp", "dp", "cp", "chunks", "zero")}
-    micro_batch = numbers(batch, "micro_batch")[where].astype(np.float64)
-    shards = numbers(batch, "shard_ranks")[where]
-    each = numbers(batch, "batch")[where] / (whole["dp"] * micro_batch)
+    whole = {name: numbers(batch, name) for name in ("pp", "dp", "cp", "chunks", "zero")}
+    micro_batch = numbers(batch, "micro_batch").astype(np.float64)
+    shards, sequences = numbers(batch, "shard_ranks"), numbers(batch, "batch")
+    each = sequences / (whole["dp"] * micro_batch)
     copies = whole["dp"] * whole["cp"]
+    is_wide = _codes(batch, "gradient_dtype", ("fp32",)) == 0
     return Plans(
         pp=whole["pp"],
         dp=whole["dp"],
         chunks=whole["chunks"],
         micro_batch=micro_batch,
         micro_batches=np.maximum(1, np.floor(each)).astype(np.int64),
-        schedule=_codes(batch, where, "schedule", SCHEDULES),
-        recompute=_codes(batch, where, "recompute", RECOMPUTES),
+        schedule=_codes(batch, "schedule", SCHEDULES),
+        recompute=_codes(batch, "recompute", RECOMPUTES),
         zero=whole["zero"],
         shards=np.where(shards > 0, np.minimum(shards, copies), copies),
-        gradient_bytes=np.where(_codes(batch, where, "gradient_dtype", ("fp32",)) == 0,
-                                BYTES["fp32"], BYTES["bf16"]),
-        overlaps=numbers(batch, "overlap")[where].astype(np.int64),
-    )  # fmt: skip
+        gradient_bytes=np.where(is_wide, BYTES["fp32"], BYTES["bf16"]),
+        overlaps=numbers(batch, "overlap").astype(np.int64),
+    )
 
 
-def _codes(
-    batch: pa.RecordBatch, where: NDArray[np.int64], name: str, known: tuple[str, ...]
-) -> NDArray[np.int64]:
+def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[np.int64]:
     """Return the positions of words among the known ones; 1 past the end for others."""
     codes, values = categories(batch, name)
     position = [known.index(value) if value in known else len(known) for value in values]
-    return np.array(position, np.int64)[codes[where]]
+    return np.array(position, np.int64)[codes]
 
 
 def why_not(

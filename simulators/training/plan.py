@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
 
@@ -32,6 +33,10 @@ class Plans:
     def size(self) -> int:
         """Number of rows."""
         return int(self.pp.size)
+
+    def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
+        """Return some of the rows."""
+        return Plans(**{name: column[chosen] for name, column in vars(self).items()})
 
     def without_recompute(self) -> Plans:
         """Return the same rows with everything kept."""

@@ -68,6 +68,11 @@ class TrainingPoint:
     context_exchange: str = choice(
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )
+    lora_rank: int = choice(
+        "of adapters beside attention's projections, all other weights frozen; 0: all are trained",
+        default=0,
+        at_least=0,
+    )
     gradient_dtype: str = choice(
         "precision in which gradients are summed", default="fp32", known=GRADIENTS
     )

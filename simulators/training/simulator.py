@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ from simulators.catalog.model import load_model
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
 from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, PRICES
 from simulators.core.levels import LEVELS
+from simulators.core.questions import Question
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import files_behind
 from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
+from simulators.training.explain import explained
 from simulators.training.job import check_job
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import (
@@ -36,6 +39,7 @@ from simulators.training.metrics import (
     why_not,
 )
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
+from simulators.training.questions import Flags, question_of
 from simulators.training.step import steps, work_of
 
 
@@ -48,6 +52,7 @@ class Training:
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
+    flags: type = Flags
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Price every row; rows that share a layer are priced together.
@@ -61,6 +66,7 @@ class Training:
         out = {f.name: np.full(rows, np.nan) for f in fields(TrainingMetrics)}
         reasons = np.full(rows, "", object)
         shares = np.full((len(LEVELS), rows), np.nan)
+        all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
         for every, group in _groups(batch):
             job = job_of(group)
             try:
@@ -68,20 +74,44 @@ class Training:
             except Infeasible as verdict:
                 reasons[every] = str(verdict)
                 continue
-            plans, sequences = plans_of(batch, every), numbers(batch, "batch")[every]
+            plans, sequences = all_plans.where(every), all_sequences[every]
             reasons[every] = why_not(job, plans, sequences)
-            where = every[reasons[every] == ""]
-            if not where.size:
-                continue
-            plans, sequences = plans_of(batch, where), numbers(batch, "batch")[where]
+            can = reasons[every] == ""
+            where, plans, sequences = every[can], plans.where(can), sequences[can]
             memory = rank_memory(job, plans)
             reasons[where] = why_not(job, plans, sequences, memory)
+            fits = reasons[where] == ""
+            where, plans, memory = where[fits], plans.where(fits), memory.where(fits)
+            if not where.size:
+                continue
             done = steps(work_of(job, plans), constants)
             found = step_metrics(job, plans, done, constants) | memory_metrics(memory)
             for name, column in (found | run_metrics(job, plans, found, batch, where)).items():
                 out[name][where] = column
             shares[:, where] = done.shares
         return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
+
+    def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
+        """Return where the time, the energy and the memory of a design's step go.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UserError: a value nothing answers to.
+        """
+        batch = batch_of([TrainingPoint(**point)])
+        check_batch(TrainingPoint, batch)
+        [(_, group)] = _groups(batch)
+        job, plans, constants = job_of(group), plans_of(batch), load_constants()
+        check_job(job)
+        sequences = numbers(batch, "batch")
+        [reason] = why_not(job, plans, sequences)
+        memory = rank_memory(job, plans)
+        [reason] = [reason] if reason else why_not(job, plans, sequences, memory)
+        if reason:
+            name, _, words = reason.partition(": ")
+            raise Infeasible(name, words)
+        work = work_of(job, plans)
+        return explained(work, steps(work, constants), memory, constants)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
@@ -114,12 +144,26 @@ class Training:
         arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put.
+
+        Raises:
+            UserError: a flag has a value that means nothing.
+        """
+        return question_of(flags)
+
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles, and the pipeline."""
         kernels.warm_up()
 
 
 SIMULATOR = Training()
+
+
+def batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
+    """Return points as a batch."""
+    rows = [vars(point) for point in points]
+    return pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))
 
 
 def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], Mapping[str, Any]]]:

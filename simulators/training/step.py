@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import LEVELS, UNMODELLED, Shares
+from simulators.core.levels import FITTED, LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
-from simulators.training.job import FLASH2, FUSED, Job
+from simulators.training.job import FUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
-from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, SYNC, steps_s
+from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
 from simulators.training.work.messages import (
     CONTEXT,
@@ -97,12 +98,13 @@ def steps(work: Work, constants: Constants) -> Steps:
     parts = np.zeros((plans.size, COLUMNS))
     exposed = {TENSOR: np.zeros(plans.size), CONTEXT: np.zeros(plans.size)}
     exposed |= {EXPERTS: np.zeros(plans.size), GRADIENTS: np.zeros(plans.size)}
-    counts = _counts(job)
+    counts = counts_of(job)
     compute = np.zeros(plans.size)
     for place, name in enumerate(PIECES):
         if name not in priced:
             continue
-        passes = _passes(priced[name], job, constants, which, plans, is_layer=counts[name] != 1.0)
+        wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(name, -1.0)
+        passes = _passes(priced[name], job, constants, which, plans, wait_s)
         told = _exposed(job, sent[name], priced[name], constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
@@ -116,18 +118,17 @@ def steps(work: Work, constants: Constants) -> Steps:
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
     parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
     model = job.model
-    layers = np.full(plans.size, model.layers, np.int64)
-    dense = np.full(plans.size, model.layers - model.expert_layers, np.int64)
     layers_on_rank = model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
     data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
     data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
     optimizer_s = done.optimizer_s * constants.streams.get(FUSED, 1.0)
-    parts[:, SYNC : SYNC + 3] = (data_s + optimizer_s)[:, None]
-    ends = np.zeros((plans.size, 2))
-    steps_s(plans.schedule, plans.pp, plans.chunks, plans.micro_batches, layers, dense, parts, ends)
-    pipeline_s, step_s = ends[:, 0], ends[:, 1]
+    pipeline_s = pipelines_s(
+        plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
+        model.layers - model.expert_layers, parts,
+    )  # fmt: skip
+    step_s = pipeline_s + data_s + optimizer_s
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
@@ -144,55 +145,68 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
-        shares=_shares(priced, counts, which, per_rank, busy_s - per_rank * compute + data_s),
+        shares=_shares(
+            work, per_rank, busy_s - per_rank * compute + data_s, ranks > job.cluster.gpus_per_node
+        ),
     )
 
 
-def _shares(
-    priced: Mapping[str, Piece],
-    counts: Mapping[str, float],
-    which: Ints,
-    per_rank: Floats,
-    messages_s: Floats,
-) -> Shares:
+def _shares(work: Work, per_rank: Floats, messages_s: Floats, crosses: NDArray[np.bool_]) -> Shares:
     """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
 
-    Messages are as sure as the least sure of them: between nodes none was measured.
+    Messages inside a node are those of measured curves among kernels, by fitted shares; where a
+    step's messages cross nodes (`crosses`), they are as sure as the least sure of them.
     """
-    seconds = np.zeros((len(LEVELS), which.size))
-    for name, piece in priced.items():
-        seconds += counts[name] * piece.by_level[:, which] * per_rank
-    seconds[UNMODELLED] += messages_s
+    seconds, counts = np.zeros((len(LEVELS), work.plans.size)), counts_of(work.job)
+    for name, piece in work.pieces.items():
+        seconds += counts[name] * piece.by_level[:, work.which] * per_rank
+    seconds[FITTED] += np.where(crosses, 0.0, messages_s)
+    seconds[UNMODELLED] += np.where(crosses, messages_s, 0.0)
     return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
 
-def _counts(job: Job) -> dict[str, float]:
+def counts_of(job: Job) -> dict[str, float]:
     """Return how often a model has each piece."""
     model = job.model
     dense = model.layers - model.expert_layers
     return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
 
 
-def _pace(constants: Constants, job: Job, kind: str) -> float:
-    """Return the pace of a kind of kernels."""
+def pace(constants: Constants, job: Job, kind: str) -> float:
+    """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
+    on, board = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
+    matrix = constants.boards.get(board, 1.0)
     if kind in PRODUCTS:
-        return constants.products.get("bf16" if kind == "fp16" else kind, 1.0)
-    if kind in (ATTENTION, SCORES):
-        name = {FLASH2: f"{FLASH2}_{job.gpu.architecture}"}.get(job.attention, job.attention)
-        return constants.attention.get(name, 1.0)
-    return constants.experts if kind == GROUPED else constants.streams.get(job.fusion, 1.0)
+        narrow = constants.formats.get(kind, 1.0)
+        return matrix * narrow * constants.products.get(job.gpu.architecture, 1.0)
+    if kind == ATTENTION:
+        return matrix * constants.attention.get(job.attention + on, 1.0)
+    if kind.startswith(GROUPED):
+        return matrix * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+    if kind == SCORES:
+        return constants.attention.get(job.attention + on, 1.0)
+    return constants.streams.get(job.fusion, 1.0)
+
+
+def _format(dtype: str) -> str:
+    """Return the format whose multipliers a precision uses."""
+    return "bf16" if dtype == "fp16" else dtype
 
 
 def _passes(
-    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, *, is_layer: bool
+    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, wait_s: float
 ) -> dict[str, Floats]:
-    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
+    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients.
+
+    `wait_s` is what a layer waits for launches in a pass; the ends of a model wait for none, -1.
+    """
     sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
     for (phase, kind), column in piece.seconds.items():
-        sums[phase] += _pace(constants, job, kind) * column[which]
+        sums[phase] += pace(constants, job, kind) * column[which]
+    is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):
-            sums[phase] += constants.layer_s
+            sums[phase] += wait_s
     again = sums.pop(AGAIN)
     if is_layer:
         sums[INPUTS] += np.where(plans.recompute == SELECTIVE, again, 0.0)
@@ -204,7 +218,8 @@ def _exposed(
     job: Job, sent: Messages, piece: Piece, constants: Constants, which: Ints, plans: Plans
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
-    found = {}
+    found: dict[tuple[str, str], Floats] = {}
+    share: float | Floats
     for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
         for what, column in told.items():
             seconds = column[which]
@@ -214,7 +229,9 @@ def _exposed(
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
                 hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
                 seconds = np.maximum(0.0, seconds - hidden)
-            share = constants.exposed.get(what, 1.0) if what != CONTEXT else 1.0
+            share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
+            if what == TENSOR:  # pipelined with the products around it, if anything is
+                share = np.where(plans.overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
 

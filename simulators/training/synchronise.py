@@ -17,7 +17,7 @@ from simulators.collectives.price import collective_time
 from simulators.core.jit import Floats
 from simulators.kernels.price import price
 from simulators.training.job import Job
-from simulators.training.memory import parameters
+from simulators.training.memory import Parameters, parameters
 from simulators.training.plan import Plans
 from simulators.workload.operators import Elementwise
 from simulators.workload.precision import BYTES
@@ -37,67 +37,71 @@ class Exchange:
     layer_gather_s: Floats  # of one layer's weights, each pass, under full sharding
     layer_scatter_s: Floats  # of one layer's gradients
     optimizer_s: Floats
-    optimizer_j: Floats
 
 
 def exchange(job: Job, plans: Plans) -> Exchange:
     """Return what data ranks of each row exchange, on the first stage, which holds the most."""
     held = parameters(job, plans)
-    out = {n: np.zeros(plans.size) for n in ("gradients_s", "weights_s", "gather", "scatter")}
-    per_layer = held.first / np.maximum(1.0, np.ceil(job.model.layers / plans.pp))
-    experts_layer = held.first_experts / np.maximum(1.0, np.ceil(job.model.layers / plans.pp))
-    sharded = plans.zero >= 3
+    found = np.zeros((4, plans.size))
     for dp, shards in sorted(set(zip(plans.dp.tolist(), plans.shards.tolist(), strict=True))):
         rows = (plans.dp == dp) & (plans.shards == shards)
+        mine = plans.where(rows)
         copies = dp * job.cp
-        expert_copies = max(1, copies * job.tp // (job.ep * job.expert_tp))
-        for numbers, layer, ranks, among in (
-            (held.first[rows], per_layer[rows], copies, min(shards, copies)),
-            (held.first_experts[rows], experts_layer[rows], expert_copies,
-             max(1, min(expert_copies, shards * job.tp // (job.ep * job.expert_tp)))),
-        ):  # fmt: skip
-            size = plans.gradient_bytes[rows] * numbers
-            span = copies * job.tp
-            if ranks > 1:
-                is_shared = plans.zero[rows] >= 1
-                whole_s = _time_s(job, "all_reduce", size, ranks, span)
-                scatter_s = _time_s(job, "reduce_scatter", size, among, span * among // ranks)
-                if among < ranks:
-                    left = size / among
-                    scatter_s = scatter_s + _time_s(job, "all_reduce", left, ranks // among, span)
-                gather_s = _time_s(
-                    job, "all_gather", WEIGHT * numbers, among, span * among // ranks
-                )
-                full = sharded[rows]
-                out["gradients_s"][rows] += np.where(
-                    full, 0.0, np.where(is_shared, scatter_s, whole_s)
-                )
-                out["weights_s"][rows] += np.where(is_shared & ~full, gather_s, 0.0)
-                if full.any():
-                    inside = span * among // ranks
-                    out["gather"][rows] += np.where(
-                        full, _time_s(job, "all_gather", WEIGHT * layer, among, inside), 0.0
-                    )
-                    sent = plans.gradient_bytes[rows] * layer
-                    out["scatter"][rows] += np.where(
-                        full, _time_s(job, "reduce_scatter", sent, among, inside), 0.0
-                    )
-    shared = plans.zero >= 1
-    updated = held.first / np.where(shared, plans.shards, 1.0)
-    updated = updated + held.first_experts / np.where(
-        shared, np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp)), 1.0
+        found[:, rows] += _of_copies(job, mine, held.first[rows], copies, shards)
+        if job.model.experts:
+            ranks = job.tp / (job.ep * job.expert_tp)
+            copies, shards = (max(1, int(number * ranks)) for number in (copies, shards))
+            found[:, rows] += _of_copies(job, mine, held.first_experts[rows], copies, shards)
+    gradients_s, weights_s, gather_s, scatter_s = found
+    return Exchange(
+        gradients_s=gradients_s,
+        weights_s=weights_s,
+        layer_gather_s=gather_s,
+        layer_scatter_s=scatter_s,
+        optimizer_s=_optimizer_s(job, plans, held),
     )
+
+
+def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int) -> Floats:
+    """Return seconds of gradients, weights, one layer's weights and its gradients.
+
+    The weights are held by `copies` ranks, of which `shards` share them out.
+    """
+    found = np.zeros((4, plans.size))
+    if copies == 1:
+        return found
+    span = plans.dp[0] * job.cp * job.tp
+    inside = max(shards, int(span * shards // copies))
+    layer = numbers / np.ceil(job.model.layers / plans.pp)
+    is_shared, is_full = plans.zero >= 1, plans.zero >= 3
+    sent = plans.gradient_bytes * job.trained_share
+    weights = WEIGHT * np.where(is_full, 1.0, job.trained_share)
+    if not is_shared.all():
+        whole = _time_s(job, "all_reduce", sent * numbers, copies, int(span))
+        found[0] = np.where(is_shared, 0.0, whole)
+    if is_shared.any():
+        sizes = np.where(is_full, layer, numbers)
+        scatter_s = _time_s(job, "reduce_scatter", sent * sizes, shards, inside)
+        gather_s = _time_s(job, "all_gather", weights * sizes, shards, inside)
+        if shards < copies:
+            left = sent * sizes / shards
+            scatter_s = scatter_s + _time_s(job, "all_reduce", left, copies // shards, int(span))
+        found[0] += np.where(is_shared & ~is_full, scatter_s, 0.0)
+        found[1] = np.where(is_shared & ~is_full, gather_s, 0.0)
+        found[2], found[3] = np.where(is_full, gather_s, 0.0), np.where(is_full, scatter_s, 0.0)
+    return found
+
+
+def _optimizer_s(job: Job, plans: Plans, held: Parameters) -> Floats:
+    """Return the seconds in which a rank updates the weights whose states it holds."""
+    is_shared = plans.zero >= 1
+    expert_shards = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
+    updated = held.first / np.where(is_shared, plans.shards, 1.0)
+    updated = updated + held.first_experts / np.where(is_shared, expert_shards, 1.0)
+    updated = updated * job.trained_share
     reads, writes = ADAM_NUMBERS
     walk = Elementwise(name="adam", elements=updated, reads=reads, writes=writes, dtype="fp32")
-    optimizer_s = np.asarray(price(walk, job.gpu).latency_s)
-    return Exchange(
-        gradients_s=out["gradients_s"],
-        weights_s=out["weights_s"],
-        layer_gather_s=out["gather"],
-        layer_scatter_s=out["scatter"],
-        optimizer_s=optimizer_s,
-        optimizer_j=optimizer_s,
-    )
+    return np.asarray(price(walk, job.gpu).latency_s, np.float64)
 
 
 def send_s(job: Job, plans: Plans) -> Floats:

@@ -18,18 +18,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
+from sweeper.store.seals import BLANK, KEY, filesystem, sealed
 
 _META = b"sweeper"
 _WRITING_S = 60.0
 """Age from which a temporary file is not being written by another machine."""
-
-
-def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system a folder is on and its path there; a URL names another than this."""
-    if "://" in folder:
-        fs, path = pafs.FileSystem.from_uri(folder)
-        return fs, path
-    return pafs.LocalFileSystem(), folder
 
 
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
@@ -59,7 +52,10 @@ def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a part."""
     fs, path = filesystem(folder)
     try:
-        return pq.read_table(f"{path}/{name}", columns=columns, filesystem=fs, partitioning=None)
+        return pq.read_table(
+            f"{path}/{name}", columns=columns, filesystem=fs, partitioning=None,
+            page_checksum_verification=True,
+        )  # fmt: skip
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{folder}/{name} cannot be read: {error}") from error
 
@@ -81,22 +77,6 @@ def metadata(folder: str, name: str) -> dict[str, Any]:
             f"{folder}/{name} is not a part of a sweep ({error}); move it out of the folder"
         ) from error
     return meta
-
-
-def check_whole(folder: str, name: str) -> None:
-    """Raise `UserError` unless the file ends as Parquet does; the rest is read lazily."""
-    fs, path = filesystem(folder)
-    try:
-        with fs.open_input_file(f"{path}/{name}") as stream:
-            stream.seek(max(stream.size() - 4, 0))
-            whole = stream.read() == b"PAR1"
-    except OSError as error:
-        raise explained(error, folder) from error
-    if not whole:
-        raise UserError(
-            f"{folder}/{name} is damaged: it does not end as Parquet does. Delete it and run the "
-            "sweep again; only its points will be evaluated"
-        )
 
 
 def check_writable(folder: str) -> None:
@@ -132,12 +112,15 @@ def explained(error: OSError, folder: str) -> UserError:
 
 def _write(table: pa.Table, sink: Any, meta: str) -> None:
     """Write one row group of plain types: dictionaries are an encoding, not a type, to readers."""
+    content = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, table.schema, compression="zstd", compression_level=1, write_statistics=False,
-        store_schema=False,
+        content, table.schema, compression="zstd", compression_level=1, write_statistics=False,
+        store_schema=False, write_page_checksum=True,
     ) as writer:  # fmt: skip
         writer.write_table(table, row_group_size=max(len(table), 1))
-        writer.add_key_value_metadata({_META.decode(): meta})
+        writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
+    for piece in sealed(content.getvalue()):
+        sink.write(piece)
 
 
 def _is_being_written(temporary: Path) -> bool:

@@ -14,7 +14,8 @@ import pyarrow.fs as pafs
 
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, covered
-from sweeper.store.parquet import filesystem, read_frame
+from sweeper.store.parquet import read_frame
+from sweeper.store.seals import filesystem
 from sweeper.store.store import FAILURES, Store, shaped
 
 
@@ -61,9 +62,7 @@ def _found(store: Store, space: DesignSpace, other: Store) -> Iterator[tuple[str
     """Yield the parts of another store that answer points, with each row's number here or -1."""
     done, answered = store.finished(), store.answered(space)
     columns = [*space.axes, "status"]
-    for name in other.parts():
-        if not store.definition.may_overlap(other.definition_of(name)):
-            continue
+    for name in other.whole(store.definition):
         rows = read_frame(other.results, name, columns)
         index = other.index_in(space, name, rows)
         failed = rows["status"].cast(pl.String).is_in(FAILURES).to_numpy()

@@ -31,16 +31,9 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import columns_of
 from sweeper.space.spans import Batch, Index, Span, covered, subtract
 from sweeper.store.keys import Definition
-from sweeper.store.parquet import (
-    check_whole,
-    explained,
-    filesystem,
-    metadata,
-    put,
-    read,
-    read_frame,
-)
+from sweeper.store.parquet import explained, metadata, put, read, read_frame
 from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
+from sweeper.store.seals import DamagedPart, check, filesystem, warn
 
 FAILURES = ("error", "timeout", "crash")
 """What can be tried again; an infeasible point is an answer."""
@@ -95,6 +88,22 @@ class Store:
             raise explained(error, self.results) from error
         return sorted(i.base_name for i in infos if i.is_file and is_part(i.base_name))
 
+    def whole(self, definition: Definition, *, only: bool = False) -> Iterator[str]:
+        """Yield the parts that may hold points of a definition, or `only` those written under it.
+
+        A damaged one is left out, with a warning: it costs its own points and no others.
+        """
+        for name in self.parts():
+            own = definition_in(name) == definition.id
+            try:
+                if not own and (only or not definition.may_overlap(self.definition_of(name))):
+                    continue
+                check(self.results, name)
+            except DamagedPart as error:
+                warn(error)
+            else:
+                yield name
+
     def finished(self) -> list[Span]:
         """Return what parts of this definition settle by range, merged and in order."""
         spans: list[Span] = []
@@ -134,10 +143,7 @@ class Store:
     def scan(self) -> pl.LazyFrame:
         """Return all answers to the space as it is defined now, one row per point."""
         space = self.definition.space()
-        own = list(self._own())
-        for name in own:
-            check_whole(self.results, name)
-        files = [f"{self.results}/{name}" for name in own]
+        files = [f"{self.results}/{name}" for name in self._own()]
         frames = [pl.scan_parquet(files, glob=False)] if files else []
         for rows, index in self._elsewhere(space):
             frames.append(shaped(space, rows, index).lazy())
@@ -155,11 +161,10 @@ class Store:
         if "://" in self.folder:
             raise UserError("failures.retry=true needs results in a local folder")
         folder, dropped = Path(self.results), 0
-        for name in self.parts():
-            if self.definition.may_overlap(self.definition_of(name)):
-                status = read(self.results, name, ["status"])["status"].cast(pa.string())
-                if pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
-                    (folder / name).rename(folder / f".retry-{name}")
+        for name in self.whole(self.definition):
+            status = read(self.results, name, ["status"])["status"].cast(pa.string())
+            if pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
+                (folder / name).rename(folder / f".retry-{name}")
         for hidden in sorted(folder.glob(".retry-*.parquet")):
             rows = read_frame(self.results, hidden.name)
             good = rows.filter(~pl.col("status").cast(pl.String).is_in(FAILURES))
@@ -180,8 +185,8 @@ class Store:
         own: dict[str, Span] = {}
         ranges = [
             (settled, name)
-            for name in self.parts()
-            if definition_in(name) == self.definition.id and (settled := range_in(name))
+            for name in self.whole(self.definition, only=True)
+            if (settled := range_in(name))
         ]
         end = 0
         for (lo, hi, cut), name in sorted(ranges, key=lambda r: (r[0][0], -r[0][1])):
@@ -196,8 +201,8 @@ class Store:
         """Yield the rows, with their numbers, that answer points outside the finished ranges."""
         own, done = self._own(), self.finished()
         seen = np.empty(0, np.int64)
-        for name in self.parts():
-            if name in own or not self.definition.may_overlap(self.definition_of(name)):
+        for name in self.whole(self.definition):
+            if name in own:
                 continue
             rows = read_frame(self.results, name, columns)
             index = self.index_in(space, name, rows)
@@ -210,6 +215,7 @@ class Store:
         """Return the definition a part was written under."""
         key = (self.results, definition_in(name))
         if key not in _DEFINITIONS:
+            check(self.results, name)
             _DEFINITIONS[key] = _stored_definition(self.results, name)
         return _DEFINITIONS[key]
 

@@ -130,6 +130,24 @@ def test_a_point_reads_the_files_its_words_name() -> None:
         assert path.is_file()
 
 
+def test_eager_above_one_gpu_is_what_was_measured_with_one_process_a_gpu() -> None:
+    def passes(runtime: str, **cut: int) -> pl.DataFrame:
+        point = {"model": "llama2_7b", "gpu": "a100_sxm", "runtime": runtime, **cut}
+        return evaluate(point).drop("runtime", strict=False)
+
+    assert passes("eager", tp=2).equals(passes("eager_tp", tp=2))
+    assert not passes("eager", pp=2).equals(passes("eager_tp", pp=2))  # no layer is shared
+    # A prompt of one token waits for the host: .58 ms a layer and .119 of gaps, .25 a sequence,
+    # and what makes a token of it, .0103 ms and .00548 more per 1,000 tokens.
+    tiny = {"model": "gpt2", "gpu": "t4", "tp": 2, "phase": "prefill", "batch": 1, "context": 1}
+    one = evaluate({**tiny, "runtime": "eager"}).row(0, named=True)
+    host_s = 12 * (0.58e-3 + 0.119e-3) + 0.25e-3
+    prompt_s = 1.03e-5 + 5.48e-6 / 1000.0
+    assert one["latency_s"] == pytest.approx(host_s + prompt_s, rel=1e-12)
+    files = SIMULATOR.reads("runtime", "eager")
+    assert [file.stem for file in files] == ["eager", "eager_tp"]
+
+
 def test_facts_need_no_simulation() -> None:
     facts = SIMULATOR.describe(batch_of({"model": "gpt2", "gpu": "h100_sxm", "tp": 2, "pp": 3}))
     assert facts.to_pylist() == [
@@ -138,7 +156,7 @@ def test_facts_need_no_simulation() -> None:
 
 
 def test_a_what_if_device_is_marked_as_extrapolated() -> None:
-    base = {"model": "gpt2", "gpu": "h100_sxm"}
+    base = {"model": "gpt2", "gpu": "h100_sxm", "without": "launch"}
     real, scaled = evaluate(base, base | {"bandwidth_scale": 2.0}).iter_rows(named=True)
     assert scaled["latency_s"] < real["latency_s"]
     assert scaled["extrapolated_share"] > 0.5 > real["extrapolated_share"]

@@ -62,6 +62,13 @@ MIXTURES = {
 }
 
 
+EAGER = {
+    "vllm": "--enforce-eager",
+    "sglang": "--disable-cuda-graph",
+    "trtllm": "cuda_graph_config",  # of it, without
+}
+
+
 @pytest.mark.parametrize("engine", ENGINES.names())
 @pytest.mark.parametrize("dtype", MIXTURES)
 def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
@@ -91,6 +98,27 @@ def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None
         chunk_size=2048,
     )
     assert f"{engine} documents no weights in w4a8; it has fp16" in refused(design)
+
+
+@pytest.mark.parametrize(("engine", "told"), EAGER.items())
+def test_an_engine_launches_one_by_one_where_the_designs_host_does(engine: str, told: str) -> None:
+    scheduler = load_engine(engine).schedulers[0]
+    design = replace(LLAMA, scheduler=scheduler, chunk_size=2048, max_batch_tokens=8192)
+    replayed, eager, alone = (
+        deployment(replace(design, **change), engine)
+        for change in (
+            {"runtime": "graphs"},
+            {"runtime": "eager"},
+            {"runtime": "eager", "tp": 1, "model": "llama3_1_8b"},
+        )
+    )
+    assert [told in text for text in (replayed, eager, alone)] == [engine == "trtllm"] + 2 * [
+        engine != "trtllm"
+    ]
+    host = "# kernels are launched one by one; the host's time is that of "
+    assert host not in replayed
+    assert f"{host}vLLM of 2023, one process a GPU\n" in eager
+    assert f"{host}AWQ's TinyChat of 2023, one process\n" in alone
 
 
 def test_five_designs_deploy_and_keep_their_names() -> None:

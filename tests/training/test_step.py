@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from simulators.core.columns import schema_of
 from simulators.core.contract import default_of
 from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR
+from simulators.training.simulator import SIMULATOR, batch_of
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 
 
 def evaluate(*points):
-    rows = [vars(point) for point in points]
-    batch = pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))
-    return SIMULATOR.evaluate(batch).to_pylist()
+    return SIMULATOR.evaluate(batch_of(points)).to_pylist()
 
 
 def one(**changes):
@@ -95,11 +91,26 @@ def test_more_failures_make_a_run_longer():
 
 
 def test_facts_count_gpus():
-    batch = pa.RecordBatch.from_pylist(
-        [vars(replace(BASE, tp=4, pp=2, cp=2))], schema=schema_of(TrainingPoint)
-    )
+    batch = batch_of([replace(BASE, tp=4, pp=2, cp=2)])
     [facts] = SIMULATOR.describe(batch).to_pylist()
     assert facts["gpus"] == 4 * 2 * 2 * 8
     assert facts["batch_tokens"] == 64 * 4096
     assert default_of(TrainingPoint.__dataclass_fields__["zero"]) == 1
     assert np.isfinite(facts["micro_batches"])
+
+
+def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
+    full, lora = one(zero=1, gpu="b200_sxm"), one(zero=1, gpu="b200_sxm", lora_rank=16)
+    assert 0.6 < lora["step_s"] / full["step_s"] < 0.8
+    assert lora["state_bytes"] < full["state_bytes"] / 500
+    assert lora["weight_bytes"] == full["weight_bytes"]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_contributions_add_up_to_the_step(recompute):
+    changes = {"pp": 2, "tp": 2, "dp": 4, "recompute": recompute, "zero": 1, "gpu": "b200_sxm"}
+    row, told = one(**changes), SIMULATOR.explain(vars(replace(BASE, **changes)))
+    assert sum(part.time_s for part in told) == pytest.approx(row["step_s"], rel=1e-9)
+    assert sum(part.energy_j for part in told) == pytest.approx(row["energy_j"], rel=1e-9)
+    held = sum(part.memory_bytes for part in told)
+    assert held == pytest.approx(row["memory_bytes"] - 2e9, rel=1e-9)

@@ -69,7 +69,7 @@ SOURCES = {
     "torchtitan": TITAN, "Automodel": AUTOMODEL,
 }  # fmt: skip
 
-ATTENTION = {PAPERS: UNFUSED, FOUNDRY: FLASH2, TITAN: FLASH2}
+ATTENTION = {PAPERS: UNFUSED, MEGASCALE: FLASH2, FOUNDRY: FLASH2, TITAN: FLASH2}
 """Kernels of attention that are not the newest, by source."""
 
 WIDE_GRADIENTS = (PAPERS, MEGASCALE)

@@ -4,28 +4,38 @@ A forward waits for the forward of the layers before it, gradients of inputs for
 after it; what crosses ranks arrives `send_s` later. Layers are shared out evenly over chunks; where
 they do not divide, the chunks with the ends of the model have one less, then the last ones.
 
+Which task waits for which depends on the schedule and on numbers alone. So tasks are put in an
+order in which each comes after all that it waits for, once for each shape of a pipeline, and rows
+of that shape are played by walking through it.
+
 Once a pipeline is full, `pp` more micro-batches make every step longer by the same, and by no less
 than they take the slowest rank. A long one is played until that is so, and carried on from there.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, matrix
-from simulators.training.schedule.orders import fill_orders
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
+from simulators.training.schedule.orders import ZERO_BUBBLE, fill_orders
 
-PLAY = f8(i8, i8, array(i8, 3), i8, matrix(f8), f8, matrix(f8), array(f8))
-SHARES = i8(i8, i8, i8, i8)
-STEP = i8(i8, i8, i8, i8, i8, i8, array(f8), array(f8))
-STEPS = i8(*arrays(i8, 6), matrix(f8), matrix(f8))
-
-EMBEDDING, DENSE, EXPERTS, HEAD, SEND, SYNC, BLOCKED = 0, 3, 6, 9, 12, 13, 16
+EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
 """Where the seconds of a step's parts stand in its row: forward, gradients of inputs and of weights
-of either end and of a layer of either kind; a send; what follows the last task of the first rank,
-of the last, and of the others; a send during which its rank computes nothing."""
+of either end and of a layer of either kind; a send behind which its rank computes, and one in
+which it waits."""
 
-COLUMNS = 17
+COLUMNS = 14
+
+RANK, DURATION, NEEDED, HOPS = 0, 1, 2, 3
+"""Columns of a task: its rank, chunk x 3 + kind, the position of the task it waits for (-1: none),
+and whether that is on another rank."""
+
+SHARES = i8(i8, i8, i8, i8)
+SORTED = i8(i8, i8, i8, array(i8, 3), i8, matrix(i8))
+SECONDS = i8(i8, i8, i8, i8, matrix(f8), array(f8, 3))
+PLAY = i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8))
 
 
 @kernel(SHARES)
@@ -36,9 +46,10 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
     first = 0
     for before in range(chunk + 1):
         is_short = short > 0 and (
-            before == chunks - 1 or (short > 1 and before == 0)
+            before == chunks - 1
+            or (short > 1 and before == 0)
             or (short > 2 and before > chunks - short and before < chunks - 1)
-        )  # fmt: skip
+        )
         size = each + (1 if extra > 0 and not is_short else 0)
         if before == chunk:
             return max(0, min(first + size, upto) - first)
@@ -46,166 +57,169 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
     return 0
 
 
-@kernel(PLAY)
-def play(
-    pp: int,
-    chunks: int,
-    orders: Ints,
-    count: int,
-    seconds: Floats,
-    send_s: float,
-    ends: Floats,
-    rank_ends: Floats,
-) -> float:
-    """Return when the last task ends.
+@kernel(SORTED)
+def fill_sorted(
+    pp: int, chunks: int, micro_batches: int, orders: Ints, count: int, tasks: Ints
+) -> int:
+    """Write all tasks so that each comes after those it waits for; return how many there are.
 
     Args:
         pp: ranks.
         chunks: of layers on each rank.
+        micro_batches: that pass all chunks.
         orders: of each rank, (kind, chunk, micro-batch) in turn.
         count: of tasks on each rank.
-        seconds: of a chunk of the whole pipeline by kind.
-        send_s: from one rank to the next.
-        ends: room for the end of each task, by kind x chunks + chunk, and micro-batch.
-        rank_ends: where the end of each rank's last task is written.
+        tasks: where they are written, as `RANK` ff.; fewer than all if ranks wait for each other.
     """
     last = pp * chunks - 1
-    ends[:, :] = -1.0
-    rank_ends[:] = 0.0
+    places = np.full((3 * (last + 1), micro_batches), -1, np.int64)
     turn = np.zeros(pp, np.int64)
-    left = pp * count
-    hop_s = send_s if pp > 1 else 0.0
-    while left > 0:
-        moved = False
+    written, before = 0, -1
+    while written > before:
+        before = written
         for rank in range(pp):
             while turn[rank] < count:
                 kind, micro = orders[rank, turn[rank], 0], orders[rank, turn[rank], 2]
                 where = orders[rank, turn[rank], 1] * pp + rank
-                ready = 0.0
+                needs, hops = -1, 0
                 if kind == 0 and where > 0:
-                    ready = ends[where - 1, micro]
-                    arrived = ready + hop_s
+                    needs, hops = places[where - 1, micro], 1
                 elif kind == 1 and where < last:
-                    ready = ends[last + 2 + where, micro]
-                    arrived = ready + hop_s
+                    needs, hops = places[last + 2 + where, micro], 1
                 elif kind == 1:
-                    ready = ends[where, micro]
-                    arrived = ready
-                else:
-                    arrived = 0.0
-                if ready < 0.0:
+                    needs = places[where, micro]
+                waits = (kind == 0 and where > 0) or kind == 1
+                if waits and needs < 0:
                     break
-                end = max(arrived, rank_ends[rank]) + seconds[where, kind]
-                ends[kind * (last + 1) + where, micro] = end
-                rank_ends[rank] = end
+                places[kind * (last + 1) + where, micro] = written
+                tasks[written, 0] = rank
+                tasks[written, 1] = where * 3 + kind
+                tasks[written, 2] = needs
+                tasks[written, 3] = hops
+                written += 1
                 turn[rank] += 1
-                left -= 1
-                moved = True
-        if not moved:
-            return -1.0
-    return float(rank_ends.max())
+    return written
 
 
-@kernel(i8(i8, i8, i8, array(f8), matrix(f8)))
-def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
-    """Write what each pass of each chunk of the whole pipeline takes; return how many chunks."""
+@kernel(SECONDS)
+def fill_seconds(
+    number: int, layers: int, dense: int, merges: int, parts: Floats, seconds: Floats
+) -> int:
+    """Write what each pass of each chunk of each row's pipeline takes; return how many chunks."""
     for chunk in range(number):
         all_layers = layers_of_chunk(chunk, number, layers, layers)
         dense_layers = layers_of_chunk(chunk, number, layers, dense)
-        for kind in range(3):
-            seconds[chunk, kind] = (
-                dense_layers * parts[3 + kind] + (all_layers - dense_layers) * parts[6 + kind]
-            )
-            if chunk == 0:
-                seconds[chunk, kind] += parts[kind]
-            if chunk == number - 1:
-                seconds[chunk, kind] += parts[9 + kind]
-        if chunk < number - 1:
-            seconds[chunk, 0] += parts[16]
-        if chunk > 0:
-            seconds[chunk, 1] += parts[16]
+        for row in range(parts.shape[0]):
+            part, passes = parts[row], seconds[row, chunk]
+            for kind in range(3):
+                passes[kind] = (
+                    dense_layers * part[3 + kind] + (all_layers - dense_layers) * part[6 + kind]
+                )
+                if chunk == 0:
+                    passes[kind] += part[kind]
+                if chunk == number - 1:
+                    passes[kind] += part[9 + kind]
+            if chunk < number - 1:
+                passes[0] += part[13]
+            if chunk > 0:
+                passes[1] += part[13]
+            if merges:  # a backward is one task
+                passes[1] += passes[2]
+                passes[2] = 0.0
     return number
 
 
-@kernel(f8(i8, i8, i8, i8, array(f8)))
-def slowest_rank_s(pp: int, chunks: int, layers: int, dense: int, parts: Floats) -> float:
-    """Return what one micro-batch takes the rank with the most work."""
-    seconds = np.zeros((pp * chunks, 3))
-    fill_seconds(pp * chunks, layers, dense, parts, seconds)
-    longest = 0.0
-    for rank in range(pp):
-        mine = 0.0
-        for chunk in range(rank, pp * chunks, pp):
-            mine += seconds[chunk].sum()
-        longest = max(longest, mine)
-    return longest
+@kernel(PLAY)
+def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> int:
+    """Write when the last task of each row ends; return how many rows there are.
 
-
-@kernel(STEP)
-def step_s(
-    schedule: int,
-    pp: int,
-    chunks: int,
-    micro_batches: int,
-    layers: int,
-    dense: int,
-    parts: Floats,
-    out: Floats,
-) -> int:
-    """Write the seconds until every rank has run its tasks, and until what follows them is done."""
-    number = pp * chunks
-    seconds = np.zeros((number, 3))
-    fill_seconds(number, layers, dense, parts, seconds)
-    kinds = 3 if schedule == 3 else 2
-    if kinds == 2:  # a backward is one task
-        seconds[:, 1] += seconds[:, 2]
-    tasks = kinds * micro_batches * chunks
-    orders = np.zeros((pp, tasks, 3), np.int64)
-    count = fill_orders(schedule, pp, chunks, micro_batches, orders)
-    ends = np.zeros((kinds * number, micro_batches))
-    rank_ends = np.zeros(pp)
-    end = play(pp, chunks, orders, count, seconds, parts[12], ends, rank_ends)
-    out[0] = out[1] = end
-    for rank in range(pp):
-        after = parts[13] if rank == 0 else (parts[14] if rank == pp - 1 else parts[15])
-        out[1] = max(out[1], rank_ends[rank] + after)
-    return count
-
-
-@kernel(STEPS)
-def steps_s(
-    schedule: Ints,
-    pp: Ints,
-    chunks: Ints,
-    micro_batches: Ints,
-    layers: Ints,
-    dense: Ints,
-    parts: Floats,
-    out: Floats,
-) -> int:
-    """Write the seconds of each row's pipeline and of its whole step; return how many rows.
-
-    `dense` is the number of leading layers without experts, `parts` as in `EMBEDDING` ff.
+    `seconds` are those of a chunk of the whole pipeline by kind, for each row.
     """
-    then, later = np.zeros(2), np.zeros(2)
-    for row in range(pp.size):
-        how, p, v, m = schedule[row], pp[row], chunks[row], micro_batches[row]
-        n, first, seconds = layers[row], dense[row], parts[row]
-        short = min(m, 2 * p + m % p)
-        step_s(how, p, v, short, n, first, seconds, out[row])
-        while short < m:
-            step_s(how, p, v, short + p, n, first, seconds, then)
-            if short + p == m:
-                out[row, 0], out[row, 1] = then[0], then[1]
-                break
-            step_s(how, p, v, short + 2 * p, n, first, seconds, later)
-            grown = later[1] - then[1]
-            is_steady = abs(grown - (then[1] - out[row, 1])) <= 1e-9 * later[1]
-            if is_steady and grown >= p * slowest_rank_s(p, v, n, first, seconds) * (1.0 - 1e-9):
-                rounds = (m - short) // p
-                for which in range(2):
-                    out[row, which] += rounds * (later[which] - then[which])
-                break
-            short = min(m, 2 * short - m % p)
-            step_s(how, p, v, short, n, first, seconds, out[row])
-    return pp.size
+    ends = np.zeros(tasks.shape[0])
+    rank_ends = np.zeros(pp)
+    for row in range(out.size):
+        rank_ends[:] = 0.0
+        hop_s, passes = send_s[row], seconds[row].reshape(-1)
+        for task in range(tasks.shape[0]):
+            rank, needs = tasks[task, 0], tasks[task, 2]
+            start = rank_ends[rank]
+            if needs >= 0:
+                start = max(start, ends[needs] + hop_s * tasks[task, 3])
+            ends[task] = rank_ends[rank] = start + passes[tasks[task, 1]]
+        out[row] = rank_ends.max()
+    return out.size
+
+
+@functools.lru_cache(maxsize=512)
+def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Ints:
+    """Return all tasks of a pipeline, each after those it waits for."""
+    kinds = 3 if schedule == ZERO_BUBBLE else 2
+    orders = np.zeros((pp, kinds * micro_batches * chunks, 3), np.int64)
+    count = fill_orders(schedule, pp, chunks, micro_batches, orders)
+    tasks = np.zeros((pp * count, 4), np.int64)
+    written = fill_sorted(pp, chunks, micro_batches, orders, count, tasks)
+    assert written == pp * count, f"{schedule}: ranks of {pp} x {chunks} wait for each other"
+    return tasks
+
+
+def pipelines_s(
+    schedule: Ints, pp: Ints, chunks: Ints, micro_batches: Ints, layers: int, dense: int,
+    parts: Floats,
+) -> Floats:  # fmt: skip
+    """Return when the last task of each row's pipeline ends.
+
+    Args:
+        schedule: position in `SCHEDULES`.
+        pp: ranks.
+        chunks: of layers on each rank.
+        micro_batches: of a step.
+        layers: of the model.
+        dense: how many of them, the first, have no experts.
+        parts: a row of seconds each, as `EMBEDDING` ff.
+    """
+    shapes = np.stack([schedule, pp, chunks, micro_batches], axis=1)
+    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
+    out = np.zeros(len(parts))
+    order = np.argsort(which.reshape(-1), kind="stable")
+    ends = np.cumsum(np.bincount(which.reshape(-1), minlength=len(kinds)))
+    for shape, rows in zip(kinds.tolist(), np.split(order, ends[:-1]), strict=True):
+        how, p, v, m = shape
+        out[rows] = _of_shape(how, p, v, m, layers, dense, parts[rows])
+    return out
+
+
+def _of_shape(
+    schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
+) -> Floats:
+    """Return the end of each row's pipeline, for rows of one shape; equal rows are played once."""
+    first: dict[bytes, int] = {}
+    keys = [row.tobytes() for row in parts]
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    places = {key: place for place, key in enumerate(first)}
+    which, distinct = np.array([places[key] for key in keys]), parts[list(first.values())]
+    number = pp * chunks
+    seconds = np.zeros((len(distinct), number, 3))
+    fill_seconds(number, layers, dense, int(schedule != ZERO_BUBBLE), distinct, seconds)
+    least = pp * seconds.sum(axis=2).reshape(-1, chunks, pp).sum(axis=1).max(axis=1)
+    hop_s = distinct[:, SEND] * (pp > 1)
+
+    def played(rows: Ints, micro_batches: int) -> Floats:
+        found = np.zeros(rows.size)
+        tasks = sorted_tasks(schedule, pp, chunks, micro_batches)
+        play(pp, tasks, seconds[rows], hop_s[rows], found)
+        return found
+
+    out, left = np.zeros(len(distinct)), np.arange(len(distinct))
+    short = pp + m % pp
+    while left.size:
+        if short + pp >= m:
+            out[left] = played(left, m)
+            break
+        earlier, then = played(left, short), played(left, short + pp)
+        is_steady = np.abs(then - earlier - least[left]) <= 1e-9 * then
+        rounds = (m - short) // pp
+        out[left[is_steady]] = (earlier + rounds * (then - earlier))[is_steady]
+        left = left[~is_steady]
+        short = 2 * short - m % pp
+    return np.asarray(out[which], np.float64)

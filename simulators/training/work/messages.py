@@ -89,8 +89,8 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
     model, ranks = job.model, job.ep * job.expert_tp
     if ranks == 1:
         return np.zeros_like(tokens)
-    size = tokens / job.tp * model.top_k * model.hidden * ACTIVATION
     span = max(ranks, job.tp)
+    size = tokens / job.tp * copies(job, span) * model.hidden * ACTIVATION
     total = np.zeros_like(tokens)
     if job.ep > 1:
         total = total + 2 * _time_s(job, "all_to_all", size, job.ep, span)
@@ -99,6 +99,24 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
         for kind in ("all_gather", "reduce_scatter"):
             total = total + _time_s(job, kind, gathered, job.expert_tp, job.expert_tp)
     return total
+
+
+def copies(job: Job, span: int) -> float:
+    """Return how often a token is sent to its experts.
+
+    Over several nodes it goes to each node once, which hands it on over its own links (DeepSeek-V3,
+    2024), however many of its experts are there.
+
+    >>> from simulators.catalog.cluster import load_cluster
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> from simulators.catalog.model import load_model
+    >>> job = Job(model=load_model("deepseek_v3"), gpu=load_gpu("h100_sxm"),
+    ...           cluster=load_cluster("dgx_h100"), ep=32)
+    >>> copies(job, 8), round(copies(job, 32), 2)
+    (8, 3.6)
+    """
+    nodes, top_k = -(-span // job.cluster.gpus_per_node), job.model.top_k
+    return top_k if nodes == 1 else nodes * (1.0 - (1.0 - 1.0 / nodes) ** top_k)
 
 
 def _time_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:

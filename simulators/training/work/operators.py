@@ -16,7 +16,7 @@ from simulators.training.job import UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step
+from simulators.workload.llm.step import prefill_step
 from simulators.workload.llm.transformer import head_operators, token_operators
 from simulators.workload.operators import (
     Attention,
@@ -46,6 +46,15 @@ recomputation runs again, which is attention without its projections."""
 ATTENTION_BACKWARD = 2.5
 """Products of fused attention's backward pass over those of its forward."""
 
+ADAPTED, ADAPTER = ("qkv_proj", "o_proj"), "adapter"
+"""Products beside which adapters are trained, and what their own are called."""
+
+RINGS = ("ring", "zigzag")
+"""Exchanges of context ranks that attend to one rank's keys at a time."""
+
+WIDE = BYTES["fp32"] / BYTES["bf16"]
+"""Numbers of 16 bits that one of fp32 takes."""
+
 KEPT_NORMS = ("attention_norm", "ffn_norm", "final_norm", "latent_norms")
 
 
@@ -73,6 +82,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
     for operator in token_operators(shard, tokens):
         if operator.repeat:
             found += _with_gradients(_shared_out(operator, job))
+            found += _adapter(operator, job)
     for operator in head_operators(shard, tokens):
         found += _with_gradients(_shared_out(operator, job))
     if part.has_head:
@@ -82,7 +92,19 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
             Task(task.kernel, task.phase, is_core=True)
             for task in _attention(job, shard, micro_batch)
         ]
+    if job.lora_rank:  # frozen weights have no gradients
+        found = [task for task in found if task.phase != WEIGHTS or task.kernel.name == ADAPTER]
     return found
+
+
+def _adapter(operator: Compute, job: Job) -> list[Task]:
+    """Return the two thin products beside a projection of attention (Hu et al., LoRA, 2021)."""
+    if not job.lora_rank or operator.name not in ADAPTED or not isinstance(operator, Gemm):
+        return []
+    rank = float(job.lora_rank)
+    down = replace(operator, name=ADAPTER, n=rank, dtype="bf16", weight_dtype="bf16")
+    up = replace(operator, name=ADAPTER, k=rank, dtype="bf16", weight_dtype="bf16")
+    return [*_with_gradients(down), *_with_gradients(up)]
 
 
 def _shared_out(operator: Compute, job: Job) -> Compute:
@@ -98,37 +120,70 @@ def _shared_out(operator: Compute, job: Job) -> Compute:
 
 
 def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
-    """Return attention between the projections: one kernel, or products with all scores."""
-    tokens = micro_batch * job.sequence / job.cp
-    step = Step(
-        prefills=micro_batch,
-        prefill_tokens=tokens,
-        prefill_pairs=micro_batch * job.sequence * (job.sequence + 1.0) / 2.0 / job.cp,
-        prefill_kv_tokens=micro_batch * job.sequence,
-    )
+    """Return attention between the projections: one kernel, or products with all scores.
+
+    Context ranks run a share of it, at the pace of the whole.
+    """
+    step = prefill_step(micro_batch, float(job.sequence))
     for operator in prefill_operators(shard, step):
-        if isinstance(operator, Attention) and job.attention == UNFUSED:
-            yield from _unfused(operator, job)
-        elif isinstance(operator, Attention):
-            yield Task(operator, FORWARD)
-            yield Task(replace(operator, pairs=ATTENTION_BACKWARD * operator.pairs), INPUTS)
+        share = replace(operator, repeat=operator.repeat / job.cp)
+        if isinstance(share, Attention) and job.attention == UNFUSED:
+            yield from _unfused(share, job)
+        elif isinstance(share, Attention):
+            backward = replace(share, pairs=ATTENTION_BACKWARD * share.pairs)
+            if job.cp > 1 and job.context_exchange in RINGS:
+                yield from _in_ring(share, job, FORWARD, merged=1.0)
+                yield from _in_ring(backward, job, INPUTS, merged=3.0)
+            else:
+                yield Task(share, FORWARD)
+                yield Task(backward, INPUTS)
         else:
-            yield from _with_gradients(operator)
+            yield from _with_gradients(share)
+
+
+def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:
+    """Return attention to one rank's keys at a time, and the fp32 sums of what that gives.
+
+    Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some
+    rank a whole block at every step but the first, of which half is masked; a zigzag gives all
+    ranks half a block at each.
+
+    Args:
+        attention: all of it, as often as a rank's even share.
+        job: whose ring it is.
+        phase: of the task.
+        merged: tensors as wide as the output that are summed after each step.
+    """
+    ranks = float(job.cp)
+    uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RINGS[0] else 1.0
+    yield Task(replace(attention, repeat=uneven * attention.repeat), phase)
+    numbers = attention.query_tokens / ranks * attention.heads * attention.head_dim
+    yield Task(
+        Elementwise(
+            name="merge", elements=merged * numbers, reads=2 * WIDE, writes=WIDE, dtype="bf16",
+            repeat=attention.repeat * job.cp * (job.cp - 1),
+        ),
+        phase,
+    )  # fmt: skip
 
 
 def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
     """Return attention as products, a masked softmax and dropout, each over all scores."""
-    length, heads = float(job.sequence), attention.heads
-    batch = attention.requests * heads
-    numbers = batch * length * (length / job.cp)
+    length, often = float(job.sequence), attention.repeat
+    batch = attention.requests * attention.heads
+    numbers = batch * length * length
     scores = Gemm(
-        name="scores", m=length / job.cp, n=length, k=attention.head_dim, batch=batch, dtype="bf16"
-    )
+        name="scores", m=length, n=length, k=attention.head_dim, batch=batch, dtype="bf16",
+        repeat=often,
+    )  # fmt: skip
     sums = replace(scores, name="weighted_values", n=attention.head_dim, k=length)
     softmax = Norm(
-        name="masked_softmax", rows=numbers / length, cols=length, kind="softmax", dtype="bf16"
+        name="masked_softmax", rows=numbers / length, cols=length, kind="softmax", dtype="bf16",
+        repeat=often,
+    )  # fmt: skip
+    dropout = Elementwise(
+        name="dropout", elements=numbers, reads=1.0, writes=1.5, dtype="bf16", repeat=often
     )
-    dropout = Elementwise(name="dropout", elements=numbers, reads=1.0, writes=1.5, dtype="bf16")
     for product in (scores, sums):
         yield Task(product, FORWARD)
         yield Task(product, INPUTS)  # of either factor
@@ -161,13 +216,12 @@ def _with_gradients(operator: Compute) -> list[Task]:
     if isinstance(operator, Elementwise):
         back = replace(operator, reads=operator.reads + operator.writes, writes=operator.reads)
         return [forward, Task(back, INPUTS)]
-    return [forward, Task(operator, INPUTS)]
+    return [forward, Task(operator, INPUTS), Task(operator, INPUTS)]  # a scan, both ways
 
 
 def _loss(job: Job, tokens: Column) -> list[Task]:
     """Return the cross entropy of a rank's part of the logits: fp32 numbers, read and written."""
-    wide = BYTES["fp32"] / BYTES["bf16"]
     logits = tokens * job.model.vocab / job.tp
-    forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * wide, writes=wide)
-    backward = Elementwise(name="loss", elements=logits, reads=wide, writes=1.0)
+    forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * WIDE, writes=WIDE)
+    backward = Elementwise(name="loss", elements=logits, reads=WIDE, writes=1.0)
     return [Task(forward, FORWARD), Task(backward, INPUTS)]

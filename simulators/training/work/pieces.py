@@ -19,18 +19,30 @@ from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops
 from simulators.training.job import Job
 from simulators.training.work.operators import AGAIN, FORWARD, PIECES, Task, tasks
-from simulators.workload.operators import Attention, Compute, Elementwise, Gemm, Norm
+from simulators.workload.operators import (
+    Attention,
+    Compute,
+    Elementwise,
+    Embedding,
+    Gemm,
+    GroupedGemm,
+    Norm,
+)
 
 PRODUCTS = ("bf16", "fp16", "fp8", "fp4")
-ATTENTION, SCORES, STREAMS, EXPERTS = "attention", "scores", "streams", "experts"
+ATTENTION, SCORES, STREAMS, EXPERTS = "attention", "scores", "streams", "experts_"
 """Kinds of kernels, each with a pace of its own in training: products by their precision, fused
-attention, attention's scores where it is not fused, streams over memory, grouped products."""
+attention, its scores where it is not fused, streams over memory, grouped products by precision."""
 
-SIZES = {
+SIZES: Mapping[type, tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
+    GroupedGemm: ("tokens", "n", "k"),
     Attention: ("requests", "query_tokens", "pairs", "kv_tokens"),
+    Elementwise: ("elements",),
+    Norm: ("rows",),
+    Embedding: ("rows",),
 }
-
+"""Fields in which kernels that one call prices may differ; of other types, all that are columns."""
 
 POSITIONS = np.arange(len(LEVELS))[:, None]
 
@@ -66,7 +78,7 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
             joules=_summed(mine, [joules[i] for i in where]),
             flops=np.asarray(
                 sum(
-                    (flops(t.kernel) for t in mine if t.phase == FORWARD),
+                    (flops(t.kernel) * t.kernel.repeat for t in mine if t.phase == FORWARD),
                     start=np.zeros(micro_batches.size),
                 )
             ),
@@ -87,7 +99,7 @@ def kind_of(task: Task) -> str:
         return ATTENTION
     if isinstance(kernel, Norm | Elementwise):
         return SCORES if task.is_core else STREAMS
-    return EXPERTS if type(kernel).__name__ == "GroupedGemm" else STREAMS
+    return EXPERTS + kernel.dtype if isinstance(kernel, GroupedGemm) else STREAMS
 
 
 def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
@@ -111,11 +123,13 @@ def _priced(
     seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
     joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
     for where in _alike(kernels):
-        [row] = compute_rows((_stacked([kernels[i] for i in where], columns),), replica, "tokens")
-        shape = np.shape(row.seconds)
-        told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
-        for i, second, joule, level in zip(where, *told, strict=True):
-            seconds[i], joules[i], levels[i] = second, joule, level
+        stacked = _stacked([kernels[i] for i in where], columns)
+        for row in compute_rows((stacked,), replica, "tokens"):  # none if another kernel has it
+            shape = np.shape(row.seconds)
+            told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
+            for i, second, joule, level in zip(where, *told, strict=True):
+                often = kernels[i].repeat  # of some layers, a share has a kernel
+                seconds[i], joules[i], levels[i] = often * second, often * joule, level
     return seconds, joules, levels
 
 
@@ -133,10 +147,8 @@ def _alike(kernels: Sequence[Compute]) -> list[list[int]]:
 
 def _sizes(kernel: Compute) -> tuple[str, ...]:
     """Return the fields in which kernels that are priced in one call may differ."""
-    known = {"Gemm": ("m", "n", "k", "batch"), "Elementwise": ("elements",), "Norm": ("rows",),
-             "Attention": SIZES[Attention], "GroupedGemm": ("tokens", "n", "k"),
-             "Embedding": ("rows",)}  # fmt: skip
-    return known.get(type(kernel).__name__, ())
+    known = SIZES.get(type(kernel), ())
+    return known or tuple(n for n, value in vars(kernel).items() if isinstance(value, np.ndarray))
 
 
 def _stacked(kernels: Sequence[Compute], columns: int) -> Compute:

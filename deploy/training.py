@@ -1,0 +1,182 @@
+"""A design of the simulator `training` becomes the torchrun command that starts it on Megatron-LM.
+
+Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.12 (2025).
+What that trainer cannot be told, a design says: GPipe and zero-bubble schedules, unbalanced rings,
+adapters.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.training.point import TrainingPoint
+from simulators.training.simulator import SIMULATOR, batch_of
+
+TARGET = "megatron"
+SCHEDULES = ("1f1b", "interleaved")
+CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
+PRECISION = {
+    "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    "fp4": ["--bf16", "--fp4-format", "e2m1"],
+}  # fmt: skip
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+class Deployments:
+    """Writes deployments for `sweeper export`."""
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the script that starts a design; what a comment in it calls the design is `name`.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UnknownNameError: nothing answers to the target.
+            UserError: Megatron-LM cannot be told what the design asks.
+        """
+        if target not in ("", TARGET):
+            raise UnknownNameError("target", target, (TARGET,))
+        design = TrainingPoint(**point)
+        [answer] = SIMULATOR.evaluate(batch_of([design])).to_pylist()
+        if answer["status"] == "infeasible":
+            reason, _, words = answer["reason"].partition(": ")
+            raise Infeasible(reason, words)
+        return script(design, name)
+
+
+DEPLOYMENTS = Deployments()
+
+
+def script(design: TrainingPoint, name: str = "") -> str:
+    """Return the shell script of a design, one option a line.
+
+    Raises:
+        UserError: Megatron-LM cannot be told what the design asks.
+    """
+    gpus = design.tp * design.pp * design.cp * design.dp
+    cluster = cluster_for(design.cluster, load_gpu(design.gpu))
+    each = min(gpus, cluster.gpus_per_node)
+    start = [
+        "torchrun", "--nnodes", str(math.ceil(gpus / each)), "--nproc-per-node", str(each),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "$MASTER_ADDR:29500", "pretrain_gpt.py",
+    ]  # fmt: skip
+    words = [*start, *arguments(design)]
+    header = f"# {name or 'design'}: {design.model} on {gpus} {design.gpu}\n"
+    lines = [
+        one if one.startswith("$") else shlex.quote(one)
+        for one in words
+    ]  # fmt: skip
+    return f"#!/bin/sh\n{header}exec {_wrapped(lines)}\n"
+
+
+def arguments(design: TrainingPoint) -> list[str]:
+    """Return what Megatron-LM is told.
+
+    Raises:
+        UserError: it cannot be told what the design asks.
+    """
+    _check(design)
+    model = load_model(design.model)
+    found = [*_model(model, design), *_ranks(design, model), *PRECISION[design.dtype]]
+    iterations = math.ceil(design.tokens / (design.batch * design.sequence))
+    found += _pairs({
+        "--micro-batch-size": design.micro_batch, "--global-batch-size": design.batch,
+        "--train-iters": iterations,
+    })  # fmt: skip
+    if design.recompute == "selective":
+        found.append("--recompute-activations")
+    if design.recompute == "full":
+        found += ["--recompute-granularity", "full", "--recompute-method", "uniform",
+                  "--recompute-num-layers", "1"]  # fmt: skip
+    if design.zero:
+        found.append("--use-distributed-optimizer")
+    if design.zero in SHARDING:
+        found += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[design.zero]]
+    if design.overlap:
+        found.append("--overlap-grad-reduce")
+        found += ["--overlap-param-gather"] if design.zero else []
+        found += ["--tp-comm-overlap"] if design.tp > 1 and design.sequence_parallel else []
+    if design.gradient_dtype == "bf16":
+        found.append("--grad-reduce-in-bf16")
+    backend = "unfused" if design.attention == "unfused" else "flash"
+    return [*found, "--attention-backend", backend]
+
+
+def _check(design: TrainingPoint) -> None:
+    """Raise `UserError` if Megatron-LM has no word for what a design asks."""
+    if design.schedule not in SCHEDULES:
+        raise UserError(
+            f"Megatron-LM has no schedule '{design.schedule}', it has 1f1b, interleaved"
+        )
+    if design.cp > 1 and design.context_exchange not in CONTEXT:
+        raise UserError(
+            f"Megatron-LM's context ranks exchange keys by {', '.join(CONTEXT)}, "
+            f"not '{design.context_exchange}'"
+        )
+    if design.lora_rank:
+        raise UserError("Megatron-LM's pretrain_gpt.py trains no adapters; lora_rank must be 0")
+    if design.shard_ranks:
+        raise UserError("export writes sharding over all data ranks; shard_ranks must be 0")
+
+
+def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
+    """Return the shape of the model."""
+    found = _pairs({
+        "--num-layers": model.layers, "--hidden-size": model.hidden,
+        "--ffn-hidden-size": model.ffn, "--num-attention-heads": model.heads,
+        "--kv-channels": model.head_dim, "--seq-length": design.sequence,
+        "--max-position-embeddings": max(design.sequence, model.learned_positions),
+    })  # fmt: skip
+    if model.kv_heads < model.heads and not model.is_latent:
+        found += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
+    found += ["--swiglu"] if model.gated_ffn else []
+    found += ["--normalization", "RMSNorm"] if model.norm == "rms_norm" else []
+    kind = "learned_absolute" if model.learned_positions else "rope"
+    found += ["--position-embedding-type", kind]
+    found += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
+    found += [] if model.biases else ["--disable-bias-linear"]
+    if model.experts:
+        found += _pairs({
+            "--num-experts": model.experts, "--moe-router-topk": model.top_k,
+            "--moe-ffn-hidden-size": model.expert_ffn, "--moe-token-dispatcher-type": "alltoall",
+        })  # fmt: skip
+    return found
+
+
+def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
+    """Return how the model is cut."""
+    found = _pairs({
+        "--tensor-model-parallel-size": design.tp, "--pipeline-model-parallel-size": design.pp,
+        "--context-parallel-size": design.cp,
+    })  # fmt: skip
+    if design.chunks > 1:
+        layers = model.layers // (design.pp * design.chunks)
+        found += ["--num-layers-per-virtual-pipeline-stage", str(layers)]
+    if design.cp > 1:
+        found += ["--cp-comm-type", CONTEXT[design.context_exchange]]
+    if model.experts:
+        found += _pairs({
+            "--expert-model-parallel-size": design.ep, "--expert-tensor-parallel-size":
+            design.expert_tp,
+        })  # fmt: skip
+    if design.sequence_parallel and design.tp > 1:
+        found.append("--sequence-parallel")
+    return found
+
+
+def _pairs(options: Mapping[str, object]) -> list[str]:
+    return [word for name, value in options.items() for word in (name, str(value))]
+
+
+def _wrapped(words: list[str]) -> str:
+    """Return words with every option on a line of its own."""
+    text = ""
+    for word in words:
+        text += (" \\\n  " if word.startswith("--") else " ") + word
+    return text.strip()

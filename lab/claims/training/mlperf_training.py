@@ -1,0 +1,80 @@
+"""Steps of MLPerf Training's submissions; nothing was fitted to any of them.
+
+Quoted from "MLPerf Training v4.0, v4.1, v5.0, results repositories of MLCommons"; derived figures
+are ours and no official results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import absent, answered, at_most, error_line
+from lab.tables.training.mlperf_training import LORA, SUMMARY, Submission, submissions
+from simulators.core.contract import Check
+from simulators.training.constants import load_constants
+from simulators.training.job import check_job
+from simulators.training.step import steps, work_of
+
+NEEDS = (SUMMARY,)
+Predicted = tuple[Submission, float]
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the errors of step times and of what growth of a submitter's systems costs."""
+    asked = answered("MLPerf Training", submissions(reference), predicted_s)
+    found = list(zip(asked.rows, asked.answers, strict=True))
+    if not found:
+        yield absent("MLPerf Training", unit="%")
+        return
+    for name, benchmarks, limit in (
+        ("Llama-3.1-405B and GPT-3", ("llama31_405b", "gpt3"), 10.0),
+        ("Llama-2-70B LoRA", (LORA,), 15.0),
+    ):
+        mine = [one for one in found if one[0].benchmark in benchmarks]
+        errors = [np.array([100.0 * (ours / row.seconds - 1.0) for row, ours in mine])]
+        yield error_line(f"MLPerf Training, {name}", errors, limit, note=_by_gpu(mine))
+    yield from _scaling(found)
+    yield from asked.lines
+
+
+def predicted_s(row: Submission) -> float:
+    """Return our step time of a system."""
+    check_job(row.job)
+    return float(steps(work_of(row.job, row.plans), load_constants()).step_s[0])
+
+
+def _by_gpu(found: Sequence[Predicted]) -> str:
+    errors: dict[str, list[float]] = {}
+    for row, ours in found:
+        errors.setdefault(row.job.gpu.name, []).append(100.0 * (ours / row.seconds - 1.0))
+    return ", ".join(f"{gpu} {np.mean(e):+.0f}" for gpu, e in sorted(errors.items()))
+
+
+def _scaling(found: Sequence[Predicted]) -> Iterator[Check]:
+    """Yield how far off the efficiency of a submitter's largest system over its smallest is."""
+    groups: dict[tuple[str, str, str], list[Predicted]] = {}
+    for row, ours in found:
+        groups.setdefault((row.submitter, row.benchmark, row.job.gpu.name), []).append((row, ours))
+    points = []
+    for group in groups.values():
+        small, large = (pick(group, key=lambda one: one[0].gpus) for pick in (min, max))
+        if large[0].gpus > small[0].gpus:
+            ours = _rate(large[0], large[1]) / _rate(small[0], small[1])
+            theirs = _rate(large[0], large[0].seconds) / _rate(small[0], small[0].seconds)
+            points.append(100.0 * abs(ours - theirs))
+    if points:
+        note = f"smallest to largest system of a submitter, worst {max(points):.0f}"
+        yield at_most(
+            "MLPerf Training, efficiency of larger systems", float(np.mean(points)), 6.0,
+            len(points), note, unit="points",
+        )  # fmt: skip
+
+
+def _rate(row: Submission, seconds: float) -> float:
+    """Return the sequences per second and GPU."""
+    plans = row.plans
+    sequences = float((plans.dp * plans.micro_batch * plans.micro_batches)[0])
+    return sequences / seconds / row.gpus

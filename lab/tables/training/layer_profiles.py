@@ -1,0 +1,114 @@
+"""Sailor's measured iterations over several nodes, and the layers they consist of, timed alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lab.tables.rows import read_records
+from simulators.training.profiled import TimedStage
+
+ITERATIONS = "training_modern/sailor_iteration_time.parquet"
+PROFILES = "training_modern/sailor_layer_profile.parquet"
+LAYERS = "training_modern/sailor_layer_info.parquet"
+
+# The column `mbs` of the table of sizes holds tensor ranks: weights of a layer are divided by it,
+# and activations are those of one sequence.
+BROKEN = ("GPT-Neo-2.7", 1024)
+"""Iterations of this model and batch are three times the sum of the published profile."""
+
+COPIES = ("clariden/OPT-350/N4/plan_config_N4_D4.json", "mit/N6/plan_config_N6_D2.json")
+"""Rows whose numbers are copies of another's (the table's README)."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One measured plan: its stages without the sum of gradients, and what was measured."""
+
+    name: str
+    cluster: str
+    model: str
+    stages: tuple[TimedStage, ...]
+    micro_batch: int
+    micro_batches: int
+    pp: int
+    dp: int
+    send_bytes: float  # of a micro-batch, to the next stage
+    gradient_bytes: float  # of the stage with most weights, on one rank
+    seconds: float
+    sync_s: float
+    peak_bytes: float
+    held_bytes: float  # weights and what the backward pass reads, as the profile counts them
+
+    def with_sync(self, sync_s: float) -> tuple[TimedStage, ...]:
+        """Return the stages with what summing their gradients takes."""
+        return tuple(replace(stage, sync_s=sync_s) for stage in self.stages)
+
+
+def iterations(reference: Path) -> Iterator[Iteration]:
+    """Yield plans whose layers were all profiled; copies and broken rows are left out."""
+    times: dict[tuple[Any, ...], tuple[float, float, float]] = {}
+    for row in read_records(reference / PROFILES):
+        key = (row["model"], row["gpu"], row["mbs"], row["tp"], int(row["layer"]))
+        times[key] = (row["fwd_s"], row["bwd_s"], row["update_s"])
+    sizes = {
+        (row["model"], int(row["mbs"]), int(row["layer"])): row
+        for row in read_records(reference / LAYERS)
+    }
+    for row in read_records(reference / ITERATIONS):
+        if (row["model"], row["gbs"]) == BROKEN or row["file"] in COPIES:
+            continue
+        found = _iteration(row, times, sizes)
+        if found is not None:
+            yield found
+
+
+def _iteration(
+    row: Mapping[str, Any],
+    times: Mapping[tuple[Any, ...], tuple[float, float, float]],
+    sizes: Mapping[tuple[str, int, int], Any],
+) -> Iteration | None:
+    """Return one plan; none where a layer was not timed."""
+    [plan] = json.loads(row["pipeline_list"])
+    layers, placed = plan["layers_per_stage"], plan["tmp_per_stage"]
+    mbs, model = row["mbs"], row["model"]
+    stages, most, held = [], 0.0, 0.0
+    for stage, replicas in zip(layers, placed, strict=True):
+        kinds = {(replica[0][0][0], replica[1]) for replica in replicas}
+        sums = []
+        for gpu, tp in kinds:
+            keys = [(model, gpu, mbs, tp, layer) for layer in stage]
+            if any(key not in times for key in keys):
+                return None
+            sums.append([sum(times[key][i] for key in keys) for i in range(3)])
+        slowest = max(sums, key=lambda one: one[0] + one[1])
+        stages.append(TimedStage(*slowest))
+        tp = max(tp for _, tp in kinds)
+        known = [sizes[model, tp, layer] for layer in stage if (model, tp, layer) in sizes]
+        weights = float(sum(one["params_bytes"] for one in known))
+        most = max(most, weights)
+        kept = min(len(layers) - len(stages) + 1, row["gbs"] // (row["dp"] * mbs))
+        # fp32 weights, gradients and Adam's two moments; logits in four copies where there are any
+        logits = 4 * mbs * known[-1]["act_output_bytes"] if stage is layers[-1] and known else 0.0
+        kept_bytes = kept * mbs * sum(one["act_mem_bytes"] for one in known)
+        held = max(held, 4 * weights + kept_bytes + logits)
+    boundary = sizes.get((model, placed[0][0][1], layers[0][-1]))
+    return Iteration(
+        name=row["file"],
+        cluster=row["cluster"],
+        model=model,
+        stages=tuple(stages),
+        micro_batch=mbs,
+        micro_batches=row["gbs"] // (row["dp"] * mbs),
+        pp=row["pp"],
+        dp=row["dp"],
+        send_bytes=float(mbs * boundary["act_output_bytes"]) if boundary else 0.0,
+        gradient_bytes=most,
+        seconds=row["iter_time_s"],
+        sync_s=row["grad_sync_s"],
+        peak_bytes=row["peak_mem_bytes"],
+        held_bytes=held,
+    )

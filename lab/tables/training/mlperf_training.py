@@ -1,0 +1,118 @@
+"""Submissions to MLPerf Training of language models, whose cuts their configurations state.
+
+Systems that were carried over between rounds count once. All multiply in FP8; GPT-3 and
+Llama-3.1-405B are pre-trained, Llama-2-70B fine-tuned by adapters of rank 16 on packed sequences of
+8,192 tokens (rules of the rounds; NeMo's configurations of the submitters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.tables.rows import read_records
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.training.job import Job
+from simulators.training.plan import NONE, Plans
+from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
+
+SUMMARY = "mlperf/training_summary.parquet"
+
+LORA = "llama2_70b_lora"
+BENCHMARKS: Mapping[str, tuple[str, int]] = {
+    "gpt3": ("gpt3_175b", 2048), "llama31_405b": ("llama3_1_405b", 8192),
+    LORA: ("llama2_70b", 8192),
+}  # fmt: skip
+"""Catalog's model and tokens of a sequence, by benchmark."""
+
+GPUS = {
+    "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
+    "NVIDIA H200-SXM5-141GB": "h200_sxm", "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200_sxm",
+    "NVIDIA Blackwell GPU (GB200)": "gb200",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One system's step."""
+
+    name: str
+    benchmark: str
+    submitter: str
+    gpus: int
+    job: Job
+    plans: Plans
+    seconds: float
+
+
+def submissions(reference: Path) -> Iterator[Submission]:
+    """Yield systems with a stated cut and a step time, or a rate that gives one."""
+    seen = set()
+    for row in read_records(reference / SUMMARY):
+        key = (row["submitter"], row["benchmark"], row["time_to_train_min_min"])
+        usable = row["benchmark"] in BENCHMARKS and row["accelerator"] in GPUS
+        if not usable or key in seen or not row["config_gbs_consistent"]:
+            continue
+        seconds = step_seconds(row)
+        if seconds:
+            seen.add(key)
+            yield _submission(row, seconds)
+
+
+def step_seconds(row: Mapping[str, Any]) -> float:
+    """Return the median step, or the batch over the rate; GPT-3's rate is in tokens."""
+    if row["train_step_time_median_s"]:
+        return float(row["train_step_time_median_s"])
+    if not row["throughput_median"]:
+        return 0.0
+    tokens = BENCHMARKS[row["benchmark"]][1] if row["benchmark"] == "gpt3" else 1
+    return float(row["global_batch_size"] * tokens / row["throughput_median"])
+
+
+def _submission(row: Mapping[str, Any], seconds: float) -> Submission:
+    model, sequence = BENCHMARKS[row["benchmark"]]
+    gpu = load_gpu(GPUS[row["accelerator"]])
+    gpus = int(row["n_accelerators"])
+    tp, cp = int(row["tp"] or 1), int(row["cp"] or 1)
+    stated = row["pp"] or (8 if row["benchmark"] == "gpt3" else 1)
+    dp = int(row["dp"])
+    pp = int(gpus // (tp * cp * dp)) if not row["pp"] else int(stated)
+    chunks = int(row["vpp"] or 1) if pp > 1 else 1
+    mbs = int(row["mbs"] or 1)
+    m = int(row["global_batch_size"] // (dp * mbs))
+    job = Job(
+        model=load_model(model),
+        gpu=gpu,
+        cluster=cluster_for("auto", gpu),
+        dtype="fp8",
+        sequence=sequence,
+        tp=tp,
+        cp=cp,
+        sequence_parallel=tp > 1,
+        lora_rank=16 if row["benchmark"] == LORA else 0,
+    )
+
+    def one(value: float) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.array([value], np.int64)
+
+    plans = Plans(
+        pp=one(pp),
+        dp=one(dp),
+        chunks=one(chunks),
+        micro_batch=np.array([float(mbs)]),
+        micro_batches=one(m),
+        schedule=one(INTERLEAVED if chunks > 1 else ONE_F_ONE_B),
+        recompute=one(NONE),
+        zero=one(1),
+        shards=one(dp * cp),
+        gradient_bytes=np.array([2.0]),
+        overlaps=one(1),
+    )
+    name = f"{row['submitter']} {row['system']}"
+    return Submission(name, row["benchmark"], row["submitter"], gpus, job, plans, seconds)

@@ -1,0 +1,58 @@
+"""A step whose layers were timed: stages of any layers on any GPUs, in place of the kernel model.
+
+What is known of each stage is the time of its forward and backward pass for one micro-batch and of
+its update, from a profile of layers; the pipeline is played as any other. Replicas of a stage on
+several kinds of GPUs wait for the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.errors import UserError
+from simulators.training.schedule.orders import SCHEDULES
+from simulators.training.schedule.play import play, sorted_tasks
+
+
+@dataclass(frozen=True)
+class TimedStage:
+    """One pipeline stage on the slowest of its replicas, for one micro-batch."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float  # once a step
+    sync_s: float = 0.0  # of its gradients over data ranks, once a step
+
+
+def timed_step_s(
+    stages: Sequence[TimedStage],
+    micro_batches: int,
+    *,
+    send_s: float = 0.0,
+    schedule: str = "1f1b",
+) -> float:
+    """Return the seconds of a step over timed stages.
+
+    Args:
+        stages: in the order a micro-batch passes them.
+        micro_batches: of a step.
+        send_s: in which activations reach the next stage.
+        schedule: one of `SCHEDULES`, but `interleaved`: a stage is one chunk.
+
+    Raises:
+        UserError: there is no stage, or no such schedule.
+
+    >>> timed_step_s([TimedStage(1.0, 2.0, 0.5)] * 4, 8)
+    33.5
+    """
+    if not stages or schedule not in SCHEDULES or schedule == "interleaved":
+        raise UserError(f"no pipeline of {len(stages)} timed stages runs under '{schedule}'")
+    pp = len(stages)
+    seconds = np.array([[[stage.forward_s, stage.backward_s, 0.0] for stage in stages]])
+    tasks = sorted_tasks(SCHEDULES.index(schedule), pp, 1, micro_batches)
+    ends = np.zeros(1)
+    play(pp, tasks, seconds, np.array([send_s if pp > 1 else 0.0]), ends)
+    return float(ends[0]) + max(stage.update_s + stage.sync_s for stage in stages)

@@ -1,0 +1,62 @@
+"""Training designs as torchrun commands: what Megatron-LM is told, and what it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deploy.training import DEPLOYMENTS, arguments
+from simulators.core.contract import deploys, load_simulator
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.training.point import TrainingPoint
+
+GPT3 = TrainingPoint(
+    model="gpt3_175b", gpu="h100_sxm", tp=8, pp=8, dp=16, chunks=6, schedule="interleaved",
+    batch=1536, sequence=2048, tokens=300e9,
+)  # fmt: skip
+
+
+def told(**changes):
+    words = arguments(replace(GPT3, **changes))
+    return {w: words[i + 1] if i + 1 < len(words) else "" for i, w in enumerate(words)}
+
+
+def test_a_design_is_a_command_of_its_own_shape():
+    options = told()
+    assert options["--tensor-model-parallel-size"] == "8"
+    assert options["--num-layers-per-virtual-pipeline-stage"] == "2"
+    assert options["--num-layers"] == "96"
+    assert options["--train-iters"] == "95368"
+    assert {"--sequence-parallel", "--use-distributed-optimizer", "--bf16"} <= set(options)
+    assert "--group-query-attention" not in options
+
+
+def test_a_script_names_nodes_and_ranks():
+    text = DEPLOYMENTS.deployment(vars(GPT3), "", "best")
+    assert text.startswith("#!/bin/sh\n# best: gpt3_175b on 1024 h100_sxm\nexec torchrun")
+    assert "--nnodes 128" in text
+    assert "--nproc-per-node 8" in text
+    assert deploys(load_simulator("training")) is DEPLOYMENTS
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schedule": "zero_bubble", "chunks": 1}, "no schedule 'zero_bubble'"),
+        ({"lora_rank": 16}, "no adapters"),
+        ({"cp": 2, "context_exchange": "ring"}, "not 'ring'"),
+    ],
+)
+def test_what_megatron_cannot_be_told_says_so(changes, words):
+    with pytest.raises(UserError, match=words):
+        told(**changes)
+
+
+def test_designs_that_cannot_be_and_unknown_targets_are_told():
+    with pytest.raises(Infeasible, match="memory_exceeds_hbm"):
+        DEPLOYMENTS.deployment(
+            vars(replace(GPT3, tp=1, dp=128, zero=0, schedule="1f1b", chunks=1)), "", ""
+        )
+    with pytest.raises(UnknownNameError, match="megatron"):
+        DEPLOYMENTS.deployment(vars(GPT3), "vllm", "")
