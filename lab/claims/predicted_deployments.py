@@ -87,19 +87,26 @@ class Predicted:
         return ours, note
 
 
+def group_of(row: PublicDeployment) -> str:
+    """Return what is left out for a row: its model on its GPU."""
+    return row.group
+
+
 @functools.lru_cache(maxsize=2)
 def predicted(reference: Path, rows: str) -> Predicted:
     """Return the deployments with predictions; excluded rows are simulated for `all` alone."""
     return predict([row for row in silicon(reference) if rows == "all" or not row.excluded])
 
 
-def predict(deployed: Sequence[PublicDeployment]) -> Predicted:
+def predict(
+    deployed: Sequence[PublicDeployment], left_out: Callable[[PublicDeployment], str] = group_of
+) -> Predicted:
     """Return what the simulator says of deployments, their groups left out of its numbers."""
     shelf = functools.cache(shelf_without)
 
     def times_s(row: PublicDeployment) -> tuple[float, float]:
         """Per token, and to the first one."""
-        metrics = simulate(point_of(row), shelf(row.framework, row.group))
+        metrics = simulate(point_of(row), shelf(row.framework, left_out(row)))
         assert metrics.tpot_mean_s is not None
         assert metrics.ttft_mean_s is not None
         return metrics.tpot_mean_s, metrics.ttft_mean_s

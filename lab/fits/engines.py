@@ -2,9 +2,9 @@
 
 The time per token in the steady state is linear in all constants, so a fit is a least-squares
 problem with a prior: kernels among others are as alone, to about a twentieth; gaps and host times
-are some microseconds. Whole groups (a model on a GPU) are left out in turn, and the constants
-without each are kept in files of their own. Static batches under an older runtime are fitted along:
-they know paces of other architectures.
+are some microseconds. Whole groups (a model on a GPU) are left out in turn, and each model on all
+its GPUs; the constants without each are kept in files of their own. Static batches under an older
+runtime are fitted along: they know paces of other architectures.
 
 A user's own rows of one family (a model, GPU, framework and precision) become a runtime of the
 user's own: measured times per token over ours say by what factor everything takes longer there. The
@@ -38,7 +38,7 @@ from lab.fits.engine_columns import (
     step_columns,
 )
 from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.methods.positive_least_squares import Problem, fit
+from lab.fits.methods.positive_least_squares import Problem, fit, solve
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
 from lab.tables.rows import read_records
@@ -81,12 +81,18 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         constants=list(constants_of(together, replicas + theirs, frameworks)),
     )
     fitted = fit(problem)
+    models = np.array([row.model for row in rows] + [""] * len(batches))
+    without = dict(fitted.without) | {
+        model: solve(problem, models != model) for model in sorted({row.model for row in rows})
+    }
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
         head = runtime_lines(name, problem.constants, fitted.values)
         tail = []
-        for group in sorted({g for g, f in zip(groups, frameworks, strict=True) if f == name}):
-            tail += runtime_lines(name, problem.constants, fitted.without[group], group)
+        named = {g for g, f in zip(groups, frameworks, strict=True) if f == name}
+        named |= {row.model for row in rows if row.framework == name}
+        for left_out in sorted(named):
+            tail += runtime_lines(name, problem.constants, without[left_out], left_out)
         held_out = error[np.array(frameworks) == name]
         whole = calibration(
             name, hashes(reference, [SILICON, STATIC]), rows=held_out.size, split=SPLIT,

@@ -4,7 +4,8 @@ The rest of a measured time to the first token, when the engine's own is subtrac
 time per request, one per prompt token and some iterations. A framework's three numbers make the
 mean |log(predicted / measured)| least, by least squares with weights that are corrected in rounds;
 groups count as the square root of their rows. Engines run with the numbers of `composition` that
-were fitted without the group they predict, and each group is left out here in turn as well.
+were fitted without the group they predict, and each group and each model is left out here in turn
+as well.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     """Yield the servers of all frameworks, fitted to public deployments."""
     rows = engines_alone([row for row in silicon(reference) if not row.excluded])
     framework, group = rows.column("framework"), rows.column("group")
+    model = rows.column("model")
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
     for name in FRAMEWORKS:
@@ -73,13 +75,15 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             held_out = own & (group == left_out)
             numbers[name, left_out] = fit_frontend(rows.of(own & ~held_out))
             held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, left_out])
+        for left_out in np.unique(model[own]).tolist():
+            numbers[name, left_out] = fit_frontend(rows.of(own & (model != left_out)))
     ratios = {
         "tpot": rows.column("tpot_s") / rows.tpot_s,
         "ttft": rows.column("ttft_s") / held_out_s,
     }
     lines: dict[bool, list[str]] = {False: [], True: []}
     for (name, left_out), found in numbers.items():
-        others = (framework == name) & (group != left_out)
+        others = (framework == name) & (group != left_out) & (model != left_out)
         stretch = 1.0 + 1.0 / np.unique(group[others]).size
         title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
         lines[bool(left_out)] += _lines(

@@ -1,7 +1,8 @@
 """Constants fitted without a group of deployments, as if nobody had measured that model there.
 
-A group is a model on a GPU. Fits write these constants below `lab/calibration/left_out/`, where
-claims find them; simulators know none of them, and are handed a runtime and a server instead.
+A group is a model on a GPU, or a model on all its GPUs. Fits write these constants below
+`lab/calibration/left_out/`, where claims find them; simulators know none of them, and are handed a
+runtime and a server instead.
 """
 
 from __future__ import annotations

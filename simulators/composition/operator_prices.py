@@ -49,6 +49,9 @@ LIBRARIES = ("nccl", "oneccl")
 WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
 """Libraries whose attention writes the narrow numbers that the product after it reads."""
 
+ALIKE = 1.5
+"""Intervals up to so many times as wide as the narrowest are those of kernels known as well."""
+
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
 """Nine of ten are within these factors: messages among kernels of those timed alone, and what
 nobody measured."""
@@ -187,7 +190,8 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
     allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
-    best, *others = (_among_others(operator, replica, framework) for framework in allowed)
+    kernels = [_among_others(operator, replica, framework) for framework in allowed]
+    best, *others = _known_alike(kernels)
     for other in others:
         best = best.faster(other)
     return Row(
@@ -200,6 +204,17 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
         best.level,
         best.is_own,
     )
+
+
+def _known_alike(kernels: Sequence[_Kernel]) -> list[_Kernel]:
+    """Return the kernels that were measured on the GPU, else those known about as well as the best.
+
+    The least of several times is often one that came out too low, the likelier the less is known.
+    """
+    if own := [one for one in kernels if one.is_own]:
+        return own
+    spread = [float(np.median(np.log(one.hi_s / one.lo_s))) for one in kernels]
+    return [one for one, s in zip(kernels, spread, strict=True) if s <= ALIKE * min(spread)]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.catalog.sheet import fill
-from simulators.core.calibration import read_choice
+from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
@@ -32,6 +32,8 @@ from simulators.workload.operators import Column
 DEFAULT_RUNTIME = "graphs"
 FRAMEWORKS = ("trtllm", "vllm", "sglang")
 """Those with kernels and an all-reduce of their own, the default first."""
+
+HOST = Path(__file__).parent / "calibration" / "host.toml"
 
 ANY = "any"
 NOTHING = "nothing"
@@ -80,6 +82,7 @@ class Runtime:
     layer_s: float  # gaps between the kernels of one layer
     host_s: float  # of one iteration
     sequence_s: float  # of one sequence in an iteration
+    prepare_s: float = 0.0  # of one iteration, behind the GPU's work; files that are silent: HOST's
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
     framework: str = ""  # whose kernels and messages; empty: the default of the kernels' room
     kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete
@@ -145,15 +148,16 @@ class Runtime:
         """Return the seconds that are added to the GPU's own time in one iteration of a stage.
 
         All layers launch alike, so either the host or the GPU sets the pace of all of them: an
-        iteration takes the longer of both.
+        iteration takes the longer of both. Nor does one end before the host prepared it.
         """
         waits_s = (self.host_s + self.sequence_s * sequences) * effects.synchronisation
         if not effects.launch:
             return waits_s + 0.0 * busy_s
         waits_s = waits_s + layers * self.layer_s + extra_gaps_s
-        launching: Column = layers * _on(cluster, self.launch_layer_s)
+        prepare_s = max(0.0, self.prepare_s - self.host_s)
+        launching: Column = max(prepare_s, layers * _on(cluster, self.launch_layer_s))
         if of_prompts := layers * _on(cluster, self.prompt_layer_s):
-            launching = np.where(np.asarray(prefills) > 0.0, of_prompts, launching)
+            launching = np.where(np.asarray(prefills) > 0.0, max(prepare_s, of_prompts), launching)
         elif not launching:
             return waits_s + 0.0 * busy_s
         return waits_s + np.maximum(0.0, launching - busy_s)
@@ -209,7 +213,8 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     if "runtime" not in content:
         raise UserError(f"{path}: a runtime needs a table [runtime]")
     tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed")}
-    return fill(Runtime, tables | {"name": name} | content["runtime"], path, "runtime")
+    common = tables | {"name": name} | read_calibration(HOST)["host"]
+    return fill(Runtime, common | content["runtime"], path, "runtime")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from simulators.composition.point import (
 from simulators.composition.price import pipeline_iterations
 from simulators.composition.replica import (
     DEFAULT_RUNTIME,
+    HOST,
     NOTHING,
     effects_without,
     load_runtime,
@@ -116,7 +117,8 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            return (throttling.CALIBRATION, intervals.CALIBRATION, *READS, *graphs.READS)
+            own = (throttling.CALIBRATION, intervals.CALIBRATION, HOST)
+            return (*own, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)
         if name == "gpu":

@@ -18,6 +18,7 @@ from simulators.composition.operator_prices import (
 )
 from simulators.composition.price import iteration
 from simulators.composition.replica import (
+    ANY,
     EVERYTHING,
     Replica,
     Runtime,
@@ -51,6 +52,33 @@ def test_less_to_wait_for_takes_no_longer(effect: str, runtime: str) -> None:
     for step in (decode_step(1.0, 64.0), prefill_step(4.0, 2000.0)):
         freed, whole = (seconds(iteration(one, step)) for one in (without(design, effect), design))
         assert freed <= whole * (1.0 + 1e-12)  # a host that never waits adds up to the same
+
+
+HOSTS = ("graphs", "vllm", "sglang", "trtllm", "trtllm_session", "eager", "eager_tp")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama3_2_1b"])
+@pytest.mark.parametrize("name", HOSTS)
+def test_tiny_models_are_no_faster_than_their_host(name: str, model: str) -> None:
+    runtime = load_runtime(name)
+    design = dataclasses.replace(replica(model), runtime=runtime)
+    for n in (1.0, 64.0):
+        one = iteration(design, decode_step(n, 64.0))
+        by_host = runtime.launch_layer_s
+        launching_s = design.model.layers * by_host.get("dgx_h100", by_host.get(ANY, 0.0))
+        working_s = max(float(one.busy_s), launching_s, runtime.prepare_s - runtime.host_s)
+        waits_s = runtime.host_s + runtime.sequence_s * n + design.model.layers * runtime.layer_s
+        assert float(one.latency_s) == pytest.approx(working_s + waits_s, rel=1e-12)
+        assert float(one.latency_s) >= runtime.prepare_s == 0.732e-3
+
+
+def test_a_host_that_prepares_ahead_shows_only_behind_less_work_than_that() -> None:
+    runtime = Runtime(name="mine", layer_s=0.0, host_s=2e-4, sequence_s=0.0, prepare_s=7e-4)
+    cluster = replica("gpt2").cluster
+    waits = [float(runtime.launch_s(12, 1.0, busy_s, cluster)) for busy_s in (1e-4, 5e-4, 9e-4)]
+    assert waits == pytest.approx([2e-4 + 4e-4, 2e-4, 2e-4])  # 5e-4 of the 7e-4 may hide
+    free = runtime.launch_s(12, 1.0, 1e-4, cluster, effects=effects_without("launch"))
+    assert float(free) == 2e-4
 
 
 def test_fusion_saves_traffic_and_quantising() -> None:

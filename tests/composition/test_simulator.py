@@ -156,7 +156,7 @@ def test_facts_need_no_simulation() -> None:
 
 
 def test_a_what_if_device_is_marked_as_extrapolated() -> None:
-    base = {"model": "gpt2", "gpu": "h100_sxm"}
+    base = {"model": "gpt2", "gpu": "h100_sxm", "without": "launch"}
     real, scaled = evaluate(base, base | {"bandwidth_scale": 2.0}).iter_rows(named=True)
     assert scaled["latency_s"] < real["latency_s"]
     assert scaled["extrapolated_share"] > 0.5 > real["extrapolated_share"]

@@ -8,16 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_least, at_most, within
-from lab.claims.predicted_deployments import METRICS, TPOT, Predicted, predicted
+from lab.claims.predicted_deployments import METRICS, TPOT, Predicted, predict, predicted
 from lab.fits.left_out import band_without
+from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON
-from lab.tables.rows import Bools
+from lab.tables.rows import Bools, evenly
 from simulators.core.contract import Check
 from simulators.serving.measured_deployments import FRAMEWORKS
 
 NEEDS = (SILICON,)
 ALLOWED = (85.0, 94.0)
 """Percent of measured times within 90 % intervals."""
+
+LOADS = 6
+"""Of one replica that are simulated with its model left out, at most."""
 
 LIMITS = {
     ("TPOT", "mean", "all"): 15.0,
@@ -27,6 +31,8 @@ LIMITS = {
     ("TTFT", "median", "all"): 24.0,
     ("TTFT", "mean", "all"): 36.0,
     ("TTFT", "within 2x", "all"): 88.0,
+    ("TPOT", "mean", "model left out"): 11.0,
+    ("TTFT", "median", "model left out"): 24.0,
 }
 """In percent; the share within a factor of two is at least, errors are at most."""
 
@@ -44,6 +50,7 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
     if rows == "all":
         yield from _errors(found, np.ones(found.kept.size, bool), "with excluded rows")
     yield from _coverage(found)
+    yield from _without_model(found)
 
 
 def _coverage(found: Predicted) -> Iterator[Check]:
@@ -55,6 +62,14 @@ def _coverage(found: Predicted) -> Iterator[Check]:
         ratio = (found.measured[metric] / found.ours[metric])[found.kept]
         inside = (low <= ratio) & (ratio <= high)
         yield from within(f"deployments {metric} within intervals", [inside], ALLOWED)
+
+
+def _without_model(found: Predicted) -> Iterator[Check]:
+    """Yield the errors with a model left out on all GPUs, on some loads of each replica."""
+    kept = [row for row in found.rows if not row.excluded]
+    some = [kept[rows[i]] for rows in by_replica(kept).values() for i in evenly(len(rows), LOADS)]
+    strict = predict(some, lambda row: row.model)
+    yield from _errors(strict, strict.kept, "model left out")
 
 
 def _kinds(found: Predicted) -> dict[str, Bools]:
