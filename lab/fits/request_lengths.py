@@ -1,7 +1,9 @@
-"""Fit the length tables of workloads to traces: `chat` and `code` to Azure's of 2023, or one's own.
+"""Fit the length tables of workloads to traces: Azure's of 2023, ShareGPT's, or one's own.
 
-Patel et al., "Splitwise" (2024) published Azure's. Every fifth row is held out; the error is that
-of the deciles of lengths drawn from the tables against those of the held-out rows.
+Patel et al., "Splitwise" (2024) published Azure's: `chat` and `code`. Of the conversations of
+`sharegpt` are kept those that the clients of vLLM and SGLang keep (`is_valid_sequence`,
+`sample_sharegpt_requests`). Every fifth row is held out; the error is that of the deciles of
+lengths drawn from the tables against those of the held-out rows.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ from simulators.core.calibration import sha256_of
 from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.traces import load_trace
+from simulators.serving.demand.traces import Trace, load_trace
 from simulators.serving.demand.workloads import Distribution, Quantiles, Workload
 
 FOLDER, OWN = PACKAGE / WORKLOADS.path, Path("catalog") / "workloads"
 TRACES = {
     "chat": "traces/azure_llm_2023_conv.parquet",
     "code": "traces/azure_llm_2023_code.parquet",
+    "sharegpt": "traces/sharegpt_10k_lengths.parquet",
 }
+LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
+"""Of conversations that are kept: tokens of a prompt and of an answer, of a prompt, of both."""
+
 HOLD_OUT = 5
 """Every fifth row is held out."""
 SPLIT = f"row number modulo {HOLD_OUT} is {HOLD_OUT - 1}: held out"
@@ -40,12 +46,25 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     """Yield the workloads that are asked for, of all unless some are."""
     for name, trace in TRACES.items():
         if not only or name in only:
-            yield _calibration(name, reference / trace, hashes(reference, [trace]))
+            kept = read_lengths(reference, name)
+            yield _calibration(name, *kept, hashes(reference, [trace]))
 
 
 def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield a workload of a user's own trace, under a name that is given or the file's."""
-    yield _calibration(device or measured.stem, measured, {measured.name: sha256_of(measured)})
+    trace, table = load_trace(str(measured)), {measured.name: sha256_of(measured)}
+    yield _calibration(device or measured.stem, trace.prompt_tokens, trace.output_tokens, table)
+
+
+def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
+    """Return the prompt and output tokens that a workload is fitted to and judged by."""
+    trace: Trace = load_trace(str(reference / TRACES[name]))
+    prompt, output = trace.prompt_tokens, trace.output_tokens
+    if name != "sharegpt":
+        return prompt, output
+    kept = (np.minimum(prompt, output) >= LEAST) & (prompt <= LONGEST_PROMPT)
+    kept &= prompt + output <= LONGEST
+    return prompt[kept], output[kept]
 
 
 def fit(prompt: Ints, output: Ints, name: str) -> Workload:
@@ -83,11 +102,10 @@ def held_out(count: int) -> Ints:
     return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
 
 
-def _calibration(name: str, file: Path, tables: Mapping[str, str]) -> Calibration:
-    trace = load_trace(str(file))
-    kept = np.ones(trace.prompt_tokens.size, bool)
+def _calibration(name: str, prompt: Ints, output: Ints, tables: Mapping[str, str]) -> Calibration:
+    kept = np.ones(prompt.size, bool)
     kept[held_out(kept.size)] = False
-    workload = fit(trace.prompt_tokens[kept], trace.output_tokens[kept], name)
+    workload = fit(prompt[kept], output[kept], name)
     lines = ["", "[prompt]", *_lines(workload.prompt)]
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
         lines += ["", "[[output]]"]
@@ -95,7 +113,7 @@ def _calibration(name: str, file: Path, tables: Mapping[str, str]) -> Calibratio
         lines += _lines(table)
     return Calibration(
         name=name, tables=tables, is_listed=False, rows=int(kept.sum()), split=SPLIT, lines=lines,
-        error=held_out_error(workload, trace.prompt_tokens[~kept], trace.output_tokens[~kept]),
+        error=held_out_error(workload, prompt[~kept], output[~kept]),
     )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 Options are those of the launch command beside a result; of what it does not say, the documented
 default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's
 server by its manual. A precision is that of the checkpoint. Lengths are means of what was sent and
-answered: prompts of a conversation set, and SGLang's random ones, are drawn evenly up to twice
-that; others have one length. Results that cannot be told (`untold`) are counted by the reason.
+answered: SGLang's random ones are drawn evenly up to twice that, those of a conversation set differ
+as ShareGPT's do, which both clients ask by default, and others have one length. Results that cannot
+be told (`untold`) are counted by the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.measured_deployments import FRAMEWORKS
-from simulators.serving.point import CLOSED, POISSON, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, CLOSED, POISSON, ServingPoint
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -50,6 +51,9 @@ AT_ONCE = 1000.0
 KEEPS_BUSY = 0.7
 """Share of its clients that a closed loop keeps in flight, by Little's law; with fewer something
 else set the load."""
+
+RANDOM, CONVERSATIONS = "random", "sharegpt"
+"""A dataset as clients call it, and the workload of lengths like those of the other."""
 
 STEPS, NEAR = (128, 1000), 0.005
 """Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
@@ -135,8 +139,6 @@ def _block(row: Mapping[str, Any]) -> Block:
     framework = row["framework"]
     engine = load_engine(framework)
     chunk, seats = _batch(framework, gpu)
-    drawn = not _is_asked_for(row["mean_input_tokens"]) or framework == "sglang"
-    longest = 2.0 if drawn else 1.0
     point = ServingPoint(
         model=model,
         gpu=gpu.name,
@@ -148,9 +150,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         watermark=0.0,
         dtype=_dtype(row, model, gpu),
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
-        prompt_tokens=max(1, round(longest * row["mean_input_tokens"])),
-        output_tokens=max(1, round(longest * row["mean_output_tokens"])),
-        length_spread=EVENLY if drawn else 0.0,
+        **_lengths(row),
         **_cut(row, model),
         **_load(row),
     )
@@ -165,6 +165,21 @@ def _block(row: Mapping[str, Any]) -> Block:
         tpot_p99_s=row["tpot_p99_s"],
         options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
     )
+
+
+def _lengths(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how long prompts and answers are."""
+    prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
+    is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
+    evenly = is_random and row["framework"] == "sglang"
+    longest = 2.0 if evenly else 1.0
+    kind: dict[str, Any] = {"length_spread": EVENLY if evenly else 0.0}
+    if not is_random:
+        kind = {"workload": CONVERSATIONS, "length_shape": AS_WORKLOAD}
+    return kind | {
+        "prompt_tokens": max(1, round(longest * prompt)),
+        "output_tokens": max(1, round(longest * output)),
+    }
 
 
 def _is_asked_for(tokens: float) -> bool:

@@ -13,6 +13,7 @@ from simulators.core.contract import choice, fields_of
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
+SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
@@ -55,14 +56,19 @@ class ServingPoint:
         "fidelity gives each freed seat to a new request", unit="1/s", above=0.0, default=1.0,
     )  # fmt: skip
     workload: str = asked(
-        "lengths: chat, code, a file of one's own, or the path of a trace", names="workload",
-        default="chat",
+        "lengths: chat, code, sharegpt, a file of one's own, or the path of a trace",
+        names="workload", default="chat",
     )  # fmt: skip
     prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
     output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
     length_spread: float = asked(
         "fixed lengths are drawn evenly from those down to this share less",
         at_least=0.0, below=1.0, default=0.0,
+    )  # fmt: skip
+    length_shape: str = asked(
+        "how fixed lengths differ: evenly, by length_spread; or as_workload: as those of the "
+        "workload or trace do, stretched until their means are the fixed ones",
+        known=SHAPES, default=EVENLY,
     )  # fmt: skip
     requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)

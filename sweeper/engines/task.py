@@ -25,7 +25,7 @@ from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Batch, Mask, split, width
-from sweeper.space.sql import names_in
+from sweeper.space.sql import computed, names_in, parsed
 from sweeper.store.store import Part, Store, answer_schema
 
 
@@ -115,11 +115,12 @@ class Task:
     def _candidates(self, columns: Mapping[str, pa.Array], good: Any) -> dict[str, Any]:
         """Return the objectives of the rows that may be on the front."""
         if self.where is not None:
-            names = names_in(self.where, f"where '{self.where}'")
+            what = f"where '{self.where}'"
+            names = names_in(self.where, what)
             rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
-            meets = (
-                rows.select(pl.sql_expr(self.where).fill_null(value=False)).to_series().to_numpy()
-            )
+            with computed(what):
+                asked = parsed(self.where, what).fill_null(value=False)
+                meets = rows.select(asked).to_series().to_numpy()
             good = good & meets
         objectives = {o: _values(columns[o]) for o in self.objectives}
         return objectives if good.all() else {o: v[good] for o, v in objectives.items()}

@@ -18,7 +18,7 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.space.objectives import Objectives
-from sweeper.space.sql import check_columns, condition
+from sweeper.space.sql import check_columns, computed, condition
 
 FEASIBLE = pl.col("status").cast(pl.String) == "ok"
 """Whether a row is a design that can exist and was simulated."""
@@ -51,7 +51,7 @@ def pareto_front(
         if not (schema[name].is_numeric() or schema[name] in (pl.Boolean, pl.Null)):
             raise UserError(f"objective '{name}' is not a number, but {schema[name]}")
     if where is not None:
-        condition(where, schema.names())
+        condition(where, schema)
     columns = [*objectives, *(p for p in per if p not in objectives)]
     found = [_fronts(table, objectives, per) for table in _pieces(results, columns, where)]
     wanted = _merged(found, objectives, per).sort("__row")
@@ -66,7 +66,7 @@ def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFra
     schema = results.collect_schema()
     chosen = results
     if where is not None:
-        chosen = chosen.filter(condition(where, schema.names()))
+        chosen = chosen.filter(condition(where, schema))
     if "status" in schema:
         chosen = chosen.filter(FEASIBLE)
     return chosen
@@ -97,7 +97,8 @@ def unstated(
     """
     names = list(objectives)
     found = qualifying(results, where=where).select(pl.len().alias("rows"), pl.col(names).count())
-    counts = found.collect().row(0, named=True)
+    with computed(f"where '{where}'"):
+        counts = found.collect().row(0, named=True)
     return [name for name in names if counts["rows"] and not counts[name]]
 
 
@@ -145,10 +146,9 @@ def _pieces(
     numbered = results.with_row_index("__row")
     for start in range(0, _count(results) or 1, _AT_ONCE):
         some = qualifying(numbered.slice(start, _AT_ONCE), where=where).select("__row", *columns)
-        try:
-            yield some.collect()
-        except pl.exceptions.PolarsError as error:
-            raise UserError(f"where '{where}' cannot be computed: {error}") from error
+        with computed(f"where '{where}'"):
+            table = some.collect()
+        yield table
 
 
 def _count(results: pl.LazyFrame) -> int:

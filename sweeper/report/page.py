@@ -92,9 +92,10 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     """Return the front and then other feasible designs, and how many feasible ones there are."""
     answers = content.answers
     good = answers.results.filter(FEASIBLE)
-    names = good.collect_schema().names()
+    schema = good.collect_schema()
+    names = schema.names()
     wanted = [n for n in content.columns if n in names]
-    qualifies = condition(answers.where, names) if answers.where else pl.lit(value=True)
+    qualifies = condition(answers.where, schema) if answers.where else pl.lit(value=True)
     chosen = good.select(*wanted, qualifies=qualifies.fill_null(value=False))
     total = int(good.select(pl.len()).collect().item())
     room = max(0, rows - len(answers.front))

@@ -25,6 +25,7 @@ from sweeper.space.factors import mapping
 from sweeper.space.notation import is_capacity
 from sweeper.space.objectives import condition_of
 from sweeper.space.spans import Batch, Index, Mask
+from sweeper.space.sql import parsed
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Capacity:
         ok = pl.col("status").cast(pl.String)
         rows = results.select(
             *space.axes,
-            __met=(pl.sql_expr(self.slo) & (ok == "ok")).fill_null(value=False),
+            __met=(parsed(self.slo, f"slo '{self.slo}'") & (ok == "ok")).fill_null(value=False),
             __possible=ok != "infeasible",
         ).collect()
         index = space.index_of(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from simulators.core.columns import OUTCOME, schema_of
@@ -55,8 +56,18 @@ def condition_of(written: Mapping[str, Any], key: str, space: DesignSpace) -> st
         return None
     if not isinstance(text, str):
         raise UserError(f"`{key}` is one SQL condition over the results, not {text!r}")
-    condition(text, columns_of(space))
+    condition(text, _types_of(space))
     return text
+
+
+def _types_of(space: DesignSpace) -> dict[str, pl.DataType]:
+    """Return the type of each column of the answers to a space."""
+    derived = [pa.field(name, space.derived_type(name)) for name in space.derived]
+    answer = [*schema_of(load_simulator(space.simulator).metrics), *OUTCOME]
+    known = {f.name: f for f in [*space.schema, *derived, *answer]}
+    frame = pl.DataFrame(pl.from_arrow(pa.schema(list(known.values())).empty_table()))
+    words = [n for n, kind in frame.schema.items() if kind == pl.Categorical]
+    return dict(frame.with_columns(pl.col(words).cast(pl.String)).schema)
 
 
 def columns_of(space: DesignSpace) -> list[str]:

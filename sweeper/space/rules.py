@@ -20,7 +20,7 @@ from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.product import Product
 from sweeper.space.spans import Batch
-from sweeper.space.sql import names_in
+from sweeper.space.sql import computed, names_in, parsed
 
 TABLE = 1 << 21
 """Rows up to which a rule is tabulated over the axes it depends on; larger ones run per batch."""
@@ -115,12 +115,10 @@ class Rule:
             batch = pa.RecordBatch.from_arrays([columns[n] for n in names], names)
             facts = pl.DataFrame(pl.from_arrow(pa.table(simulator.describe(batch))))
             frame = frame.with_columns(facts.get_columns())
-        try:
+        with computed(self.what):
             for name, text in self.derived.items():
-                frame = frame.with_columns(pl.sql_expr(text).alias(name))
-            result = frame.select(value=pl.sql_expr(self.text))["value"]
-        except pl.exceptions.PolarsError as error:
-            raise UserError(f"{self.what} cannot be computed: {error}") from error
+                frame = frame.with_columns(parsed(text, f"derived column '{name}'").alias(name))
+            result = frame.select(value=parsed(self.text, self.what))["value"]
         if len(result) != rows:
             if columns:
                 raise UserError(

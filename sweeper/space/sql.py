@@ -1,31 +1,114 @@
-"""Conditions and derived columns are polars SQL: which columns they name, and whether those exist.
+"""Conditions and derived columns are polars SQL over the columns of one row at a time.
 
-SQL expressions are vectorised, cannot run code, and can be asked which columns they need.
+What is written is read word by word before polars sees it: known functions of single values, known
+words, columns; no aggregates, no subqueries, and not more than a parser's stack can hold.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import polars as pl
 
 from simulators.core.errors import UserError, unknown
 
 
-@functools.lru_cache(maxsize=1024)
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+FUNCTIONS = _set(
+    "ABS CAST CEIL CEILING CHAR_LENGTH COALESCE COS ENDS_WITH EXP FLOOR GREATEST IF IFNULL LEAST "
+    "LEFT LENGTH LN LOG LOG10 LOG1P LOG2 LOWER LTRIM MOD NULLIF PI POW POWER REGEXP_LIKE RIGHT "
+    "ROUND RTRIM SIGN SIN SQRT STARTS_WITH STRPOS SUBSTR TAN TRY_CAST UPPER"
+)
+"""Functions of single values whose results are no longer than what they are given."""
+AGGREGATES = _set(
+    "AVG CORR COUNT COVAR COVAR_POP COVAR_SAMP CUME_DIST DENSE_RANK FIRST FIRST_VALUE LAG LAST "
+    "LAST_VALUE LEAD MAX MEAN MEDIAN MIN OVER QUANTILE_CONT QUANTILE_DISC RANK ROW_NUMBER SELECT "
+    "STDDEV STDDEV_POP STDDEV_SAMP SUM VARIANCE VAR VAR_POP VAR_SAMP"
+)
+"""Words that ask about other rows than the one that is judged."""
+WORDS = _set(
+    "AND AS BETWEEN BIGINT BOOL BOOLEAN CASE DOUBLE ELSE END FALSE FLOAT ILIKE IN INT INTEGER IS "
+    "LIKE NOT NULL OR PRECISION REAL REGEXP RLIKE SMALLINT STRING TEXT THEN TRUE VARCHAR WHEN "
+    "XOR"
+)
+"""What else stands between columns and values."""
+LONGEST, MOST, DEEPEST = 10_000, 400, 40
+"""Characters, operators and words, and brackets within brackets of one expression."""
+_TOKEN = re.compile(
+    r"""(?P<text>'(?:[^']|'')*') | (?P<name>"[^"]+"|`[^`]+`) | (?P<word>[^\W\d]\w*)
+    | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?) | (?P<blank>\s+)
+    | (?P<sign>\|\||<=|>=|<>|!=|::|[-+*/%<>=(),~!])""",
+    re.VERBOSE,
+)
+
+
 def names_in(text: str, what: str) -> tuple[str, ...]:
     """Return the columns an SQL expression names; `what` is what messages call it."""
+    return tuple(dict.fromkeys(parsed(text, what).meta.root_names()))
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(text: str, what: str) -> pl.Expr:
+    """Return an SQL expression over single rows, or say which of its words is none.
+
+    >>> parsed("cost < AVG(cost)", "where 'cost < AVG(cost)'")
+    Traceback (most recent call last):
+        ...
+    simulators.core.errors.UserError: where 'cost < AVG(cost)' looks at many points at once (AVG); \
+it must judge each alone
+    """
+    strange = _strange_words(text, what)
     try:
-        return tuple(dict.fromkeys(pl.sql_expr(text).meta.root_names()))
-    except pl.exceptions.PolarsError as error:
-        raise UserError(f"{what} is not an SQL expression: {error}") from error
+        expression = pl.sql_expr(text)
+        columns = set(expression.meta.root_names())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise UserError(f"{shown(what)} is not an SQL expression: {_said(error)}") from error
+    for word in strange:
+        if word not in columns:
+            raise unknown(
+                f"{shown(what)} has the word '{word[:40]}', which is no column, function or "
+                "operator here",
+                word,
+                sorted(FUNCTIONS),
+                "Functions",
+            )
+    return expression
 
 
-def condition(where: str, columns: Sequence[str]) -> pl.Expr:
-    """Return an SQL condition over columns as an expression."""
-    check_columns(names_in(where, f"where '{where}'"), columns, f"where '{where}'")
-    return pl.sql_expr(where)
+def condition(where: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Return an SQL condition over columns of these types as an expression of true and false."""
+    what = f"where '{where}'"
+    check_columns(names_in(where, what), list(schema), shown(what))
+    expression = parsed(where, what)
+    with computed(what):
+        (kind,) = pl.LazyFrame(schema=schema).select(expression).collect().dtypes
+    if kind not in (pl.Boolean, pl.Null):
+        raise UserError(f"{shown(what)} is not true or false, but {kind}")
+    return expression
+
+
+@contextmanager
+def computed(what: str) -> Iterator[None]:
+    """Turn what goes wrong while an expression is computed into a mistake of who wrote it."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise UserError(f"{shown(what)} cannot be computed: {_said(error)}") from error
+
+
+def shown(what: str, longest: int = 120) -> str:
+    """Return words that fit a message.
+
+    >>> shown("where 'a > 1 OR a > 2'", 12)
+    "where 'a > 1 ..."
+    """
+    return what if len(what) <= longest else f"{what[:longest]} ..."
 
 
 def joined(*conditions: str | None) -> str | None:
@@ -43,3 +126,51 @@ def check_columns(names: Sequence[str], known: Sequence[str], what: str) -> None
     for name in names:
         if name not in known:
             raise unknown(f"{what}: there is no column '{name}'", name, known)
+
+
+def _strange_words(text: str, what: str) -> list[str]:
+    """Return the words of an expression that must be columns; refuse what is not allowed."""
+    if len(text) > LONGEST:
+        raise UserError(f"{shown(what)} is longer than {LONGEST:,} characters")
+    tokens = list(_tokens(text, what))
+    depth, deepest, operators = 0, 0, 0
+    strange = []
+    for i, (kind, part) in enumerate(tokens):
+        depth += (part == "(") - (part == ")")
+        deepest = max(deepest, depth)
+        operators += kind == "word" or (kind == "sign" and part not in "(),")
+        if kind != "word":
+            continue
+        word, called = part.upper(), tokens[i + 1 : i + 2] == [("sign", "(")]
+        if word in AGGREGATES and (called or word in ("OVER", "SELECT")):
+            raise UserError(
+                f"{shown(what)} looks at many points at once ({part}); it must judge each alone"
+            )
+        if called and word not in FUNCTIONS | WORDS:
+            message = f"{shown(what)} calls '{part[:40]}', which is no function here"
+            raise unknown(message, word, sorted(FUNCTIONS), "Functions")
+        if not called and word not in WORDS:
+            strange.append(part)
+    if deepest > DEEPEST or operators > MOST:
+        raise UserError(
+            f"{shown(what)} is too long: {operators:,} words and operators of at most {MOST}, "
+            f"brackets {deepest} deep of at most {DEEPEST}"
+        )
+    return strange
+
+
+def _tokens(text: str, what: str) -> Iterator[tuple[str, str]]:
+    """Yield the words, values and signs of an expression, each with its kind."""
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or text.startswith(("--", "/*"), at):
+            raise UserError(f"{shown(what)} is not an SQL expression: what is {text[at : at + 9]}?")
+        at = match.end()
+        if match.lastgroup not in (None, "blank"):
+            yield str(match.lastgroup), match.group()
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of what polars says."""
+    return shown((str(error).splitlines() or [""])[0], 200)

@@ -64,7 +64,7 @@ def test_the_form_adds_what_each_part_takes() -> None:
 @given(
     gpu=st.sampled_from(["a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm"]),
     framework=st.sampled_from(["trtllm", "vllm", "sglang"]),
-    weights=st.sampled_from(["", "int4", "fp4"]),
+    weights=st.sampled_from(["", "int8", "int4", "fp4"]),
     tokens=st.integers(1, 20_000),
     more=st.integers(1, 5000),
 )
@@ -91,6 +91,23 @@ def test_four_bits_are_unpacked_by_the_kernels_of_their_format(model: str, store
     assert used is not None
     assert meant is not None
     assert used.numbers == meant.numbers
+
+
+def test_eight_bits_are_unpacked_as_four_and_read_twice_the_bytes() -> None:
+    board = load_gpu("a100_sxm")
+    profile = replace(profile_of(board, "best"), framework="vllm")
+    whole = replace(EIGHTH, n=3072, k=4096, width=1536.0, ranks=1.0, dtype="fp16")
+    four, eight = (replace(whole, weight_dtype=name) for name in ("int4", "int8"))
+    used, meant = entry_for(eight, board, profile), entry_for(four, board, profile)
+    assert used is not None
+    assert meant is not None
+    assert (used.numbers, used.calibrated) == (meant.numbers, False)
+
+    def seconds(grouped: GroupedGemm, tokens: float) -> float:
+        return float(price(replace(grouped, tokens=tokens), board, framework="vllm").latency_s)
+
+    assert seconds(eight, 64.0) > 1.04 * seconds(four, 64.0)
+    assert seconds(eight, 20_000.0) == pytest.approx(seconds(four, 20_000.0), rel=0.01)
 
 
 def measured_entry(board: Gpu, profile: Profile, name: str) -> Entry | None:

@@ -20,10 +20,11 @@ ROW: dict[str, Any] = {
     "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
     "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
     "speculative": False, "disagg": False, "flags": None, "model_name_precision_hint": None,
-    "max_concurrency_arg": None, "max_concurrency_printed": None, "request_rate_arg": None,
-    "request_rate_printed": None, "successful_requests": 100, "duration_s": 10.0,
-    "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0, "tpot_mean_s": 0.05,
-    "ttft_mean_s": 5.0, "output_tokens_per_s": 1010.0,
+    "dataset": None, "max_concurrency_arg": None, "max_concurrency_printed": None,
+    "request_rate_arg": None, "request_rate_printed": None, "successful_requests": 100,
+    "duration_s": 10.0, "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0,
+    "tpot_mean_s": 0.05, "tpot_p99_s": None, "ttft_mean_s": 5.0, "ttft_p99_s": None,
+    "output_tokens_per_s": 1010.0,
 }  # fmt: skip
 
 
@@ -46,7 +47,10 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     fixed = block_of(tmp_path).point
     assert (fixed.prompt_tokens, fixed.length_spread) == (1000, 0.0)
     drawn = block_of(tmp_path, mean_input_tokens=219.0).point
-    assert (drawn.prompt_tokens, drawn.length_spread) == (438, 0.99)
+    assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt")
+    assert drawn.length_shape == "as_workload"
+    even = block_of(tmp_path, mean_input_tokens=219.0, dataset="random", framework="sglang").point
+    assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
 
 
 def test_defaults_are_those_of_the_engine_on_the_gpu(tmp_path: Path) -> None:

@@ -77,6 +77,17 @@ def test_a_choice_that_means_nothing_is_named(changes: dict[str, object], messag
         drawn(**changes)
 
 
+def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
+    fixed = {"prompt_tokens": 200, "output_tokens": 150}
+    own = drawn(workload="sharegpt")
+    ours = drawn(workload="sharegpt", length_shape="as_workload", **fixed)
+    for name, mean in fixed.items():
+        ratio = getattr(ours, name) / getattr(own, name)
+        assert getattr(ours, name).mean() == pytest.approx(mean, rel=0.005)
+        assert np.ptp(ratio[getattr(own, name) > 100]) < 0.02
+    assert np.ptp(drawn(workload="sharegpt", **fixed).prompt_tokens) == 0
+
+
 def test_an_unknown_workload_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'chat'"):
         drawn(workload="chta")

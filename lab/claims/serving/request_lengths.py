@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.fits.request_lengths import TRACES, held_out, held_out_error
+from lab.fits.request_lengths import TRACES, held_out, held_out_error, read_lengths
 from simulators.core.contract import Check
-from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import load_workload
 
 LIMIT = 0.06
@@ -24,11 +23,9 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
         if not file.is_file():
             yield absent(f"workload {name}", f"absent: {measured}")
             continue
-        trace = load_trace(str(file))
-        count = trace.prompt_tokens.size
+        prompt, output = read_lengths(reference, name)
+        count = prompt.size
         which = held_out(count) if rows == "test" else np.arange(count)
-        error = held_out_error(
-            load_workload(name), trace.prompt_tokens[which], trace.output_tokens[which]
-        )
+        error = held_out_error(load_workload(name), prompt[which], output[which])
         note = "mean relative error of prompt, output and total tokens"
         yield at_most(f"workload {name} deciles", error, LIMIT, which.size, note, unit="")

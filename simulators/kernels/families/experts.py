@@ -7,6 +7,8 @@ tile model prices it as that many products of the mean height.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
@@ -24,6 +26,10 @@ from simulators.workload.precision import BYTES
 MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
 """Formats of experts that tables hold, by their names as precisions; `mxfp4` are four bits that
 share exponents, multiplied in 16, which other kernels unpack than those of `w4a16`."""
+
+RUN_AS = {"w8a16": "w4a16"}
+"""Formats that no table holds, and the one whose kernels run them: Marlin's (`fused_marlin_moe` of
+vLLM) unpack 8 bits as they do 4, so theirs are the same numbers, over twice the bytes."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
@@ -93,9 +99,12 @@ def grouped_gemm_bytes(grouped: GroupedGemm) -> Floats:
 def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     """Return the fitted numbers that apply, if tables hold the format."""
     name = _format(grouped).replace("fp16", "bf16")
-    if name not in MEASURED:
+    if name not in (*MEASURED, *RUN_AS):
         return None
-    return entry_of(gpu, profile, "experts", stand_in_formats(name))
+    found = entry_of(gpu, profile, "experts", stand_in_formats(RUN_AS.get(name, name)))
+    if found is None or name in MEASURED:
+        return found
+    return replace(found, calibrated=False)
 
 
 def stand_in_formats(name: str) -> tuple[str, ...]:
@@ -111,10 +120,10 @@ def _format(grouped: GroupedGemm) -> str:
     if not _is_narrow(grouped):
         blocks = grouped.weight_dtype == "fp8_block"
         return grouped.weight_dtype if blocks else grouped.dtype
-    if BYTES[grouped.weight_dtype] != BYTES["int4"]:
-        return ""
     if grouped.dtype == "fp8":
         return "w4a8"
+    if BYTES[grouped.weight_dtype] > BYTES["int4"]:
+        return "w8a16"
     return "mxfp4" if grouped.weight_dtype == "fp4" else "w4a16"
 
 

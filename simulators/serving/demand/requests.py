@@ -1,6 +1,7 @@
 """The requests that a design point describes: when they come, their lengths, who waits for whom.
 
-Lengths are those of a workload, of a trace, or fixed by the point. Closed clients ask again when
+Lengths are those of a workload, of a trace, fixed by the point, or a workload's stretched until
+their means are those of the point. Closed clients ask again when
 they are answered. In a session each prompt repeats all that was said before, computed anew since no
 prefix is cached, and comes a think time after the answer: a slow service is asked less.
 """
@@ -19,7 +20,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import arrival_times, stream
 from simulators.serving.demand.traces import Trace, is_trace, load_trace
 from simulators.serving.demand.workloads import load_workload
-from simulators.serving.point import CLOSED, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, CLOSED, ServingPoint
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def requests_of(point: ServingPoint) -> Requests:
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
     if point.prompt_tokens:
-        prompt = _fixed(point, "prompt_tokens", count)
+        prompt = _stated(point, "prompt_tokens", prompt)
     if point.output_tokens:
-        output = _fixed(point, "output_tokens", count)
+        output = _stated(point, "output_tokens", output)
     asked = Requests(
         arrival_s=_thinking(point, count) if closed else _arriving(point, trace, count),
         prompt_tokens=prompt,
@@ -96,12 +97,27 @@ def _thinking(point: ServingPoint, count: int) -> Floats:
     return np.where(np.arange(count) < point.clients, 0.0, point.think_s)
 
 
-def _fixed(point: ServingPoint, name: str, count: int) -> Ints:
-    """Return equal lengths, or lengths drawn evenly below the stated one."""
-    most = getattr(point, name)
+def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:
+    """Return lengths of which the point states one.
+
+    They are equal, or drawn evenly below it, or as the workload's were `drawn`, with it as mean.
+    """
+    tokens = getattr(point, name)
+    if point.length_shape == AS_WORKLOAD:
+        return stretched(drawn, tokens)
     if point.length_spread == 0.0:
-        return np.full(count, most)
-    return _spread(point.seed, name, count, most, point.length_spread)
+        return np.full(drawn.size, tokens)
+    return _spread(point.seed, name, drawn.size, tokens, point.length_spread)
+
+
+def stretched(lengths: Ints, mean: float) -> Ints:
+    """Return lengths by one factor longer or shorter, so that this is their mean, but for rounding.
+
+    >>> stretched(np.array([1, 20, 39]), 40).tolist()
+    [2, 40, 78]
+    """
+    longer: Ints = np.maximum(1, np.rint(lengths * (mean / lengths.mean()))).astype(np.int64)
+    return longer
 
 
 @functools.lru_cache(maxsize=256)

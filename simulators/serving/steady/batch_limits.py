@@ -32,9 +32,9 @@ EVENT_ONLY = {
     for f in fields(ServingPoint)
     if f.name
     in (
-        "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "frontend_s",
-        "patience_s", "preemption", "iteration_table", "warmup", "cooldown", "without",
-        "poll_interval",
+        "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "length_shape",
+        "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
+        "without", "poll_interval",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""
