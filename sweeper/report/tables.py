@@ -12,8 +12,18 @@ import polars as pl
 from simulators.core.errors import UserError
 
 
+def printable(text: str) -> str:
+    r"""Return text without what a terminal would obey; line breaks stay.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
     """Print a table; on a terminal in colour, piped as plain columns."""
+    lines = [[printable(cell) for cell in line] for line in lines]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
