@@ -44,6 +44,8 @@ MUTATED: dict[str, tuple[str, ...]] = {
         "tests/composition/test_price.py",
     ),
     "simulators/serving/engine/kv_cache.py": ("tests/serving/test_kv_account.py",),
+    "simulators/serving/engine/limits.py": ("tests/serving/test_limits.py",),
+    "simulators/workload/llm/parallelism.py": ("tests/workload/test_memory.py",),
     "simulators/serving/engine/admission.py": ("tests/serving/test_kv_account.py",),
     "simulators/collectives/closed/phases.py": PHASES,
     "simulators/collectives/closed/phase_model.py": PHASES,

@@ -74,23 +74,40 @@ def skipped_lines(name: str, skipped: Counter[str]) -> Iterator[Check]:
 
 
 def at_most(
-    name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
+    name: str,
+    value: float,
+    limit: float | None,
+    rows: int = 0,
+    note: str = "",
+    unit: str = "%",
+    peer: float | None = None,
 ) -> Check:
     """Return a value beside the largest that is allowed, if one is set."""
     if np.isnan(value):
         return absent(name, unit=unit)
     ok = None if limit is None else bool(value <= limit)
-    return Check(name, value, unit, limit, ok, rows, note)
+    return Check(name, value, unit, limit, ok, rows, note, peer=known(peer))
 
 
 def at_least(
-    name: str, value: float, limit: float | None, rows: int = 0, note: str = "", unit: str = "%"
+    name: str,
+    value: float,
+    limit: float | None,
+    rows: int = 0,
+    note: str = "",
+    unit: str = "%",
+    peer: float | None = None,
 ) -> Check:
     """Return a value beside the smallest that is allowed, if one is set."""
     if np.isnan(value):
         return absent(name, unit=unit)
     ok = None if limit is None else bool(value >= limit)
-    return Check(name, value, unit, limit, ok, rows, note)
+    return Check(name, value, unit, limit, ok, rows, note, peer=known(peer))
+
+
+def known(peer: float | None) -> float | None:
+    """Return a peer's figure, None where it has no answer."""
+    return None if peer is None or np.isnan(peer) else float(peer)
 
 
 def within(
@@ -139,7 +156,11 @@ def spread(errors: Floats) -> str:
 
 
 def mean_error(
-    name: str, errors: Floats | Sequence[float], limit: float | None = None, note: str = ""
+    name: str,
+    errors: Floats | Sequence[float],
+    limit: float | None = None,
+    note: str = "",
+    peer: float | None = None,
 ) -> Check:
     """Return the mean of relative errors of rows, in percent to two decimals.
 
@@ -149,7 +170,7 @@ def mean_error(
     if not len(errors):
         return absent(name, unit="%")
     value = round(100.0 * float(np.mean(np.abs(errors))), 2)
-    return at_most(name, value, limit, len(errors), note)
+    return at_most(name, value, limit, len(errors), note, peer=peer)
 
 
 def ratio_line(name: str, ratio: Floats, limit: float | None = None, note: str = "") -> Check:

@@ -75,16 +75,16 @@ class Predicted:
         """Which rows are held to limits."""
         return self.where(lambda row: not row.excluded)
 
-    def errors(self, metric: str, which: Bools) -> tuple[Errors, str]:
-        """Return our errors on some rows, and in words ours, the peer's and the data sheet's."""
+    def errors(self, metric: str, which: Bools) -> tuple[Errors, Errors, str]:
+        """Return our errors on some rows, the peer's where it answers, and both in words."""
         measured, peer = self.measured[metric][which], self.peer[metric][which]
         answers = ~np.isnan(peer)
         ours = errors_of(self.ours[metric][which], measured)
-        theirs = f"peer {errors_of(peer[answers], measured[answers])}"
-        note = f"ours {ours}; {theirs if answers.any() else 'peer answers none'}"
+        theirs = errors_of(peer[answers], measured[answers])
+        note = f"ours {ours}; {f'peer {theirs}' if answers.any() else 'peer answers none'}"
         if metric in self.bound:
             note += f"; data sheet {errors_of(self.bound[metric][which], measured)}"
-        return ours, note
+        return ours, theirs, note
 
 
 def group_of(row: PublicDeployment) -> str:
@@ -92,10 +92,10 @@ def group_of(row: PublicDeployment) -> str:
     return row.group
 
 
-@functools.lru_cache(maxsize=2)
-def predicted(reference: Path, rows: str) -> Predicted:
-    """Return the deployments with predictions; excluded rows are simulated for `all` alone."""
-    return predict([row for row in silicon(reference) if rows == "all" or not row.excluded])
+@functools.lru_cache(maxsize=1)
+def predicted(reference: Path) -> Predicted:
+    """Return the deployments with predictions, excluded rows too."""
+    return predict(silicon(reference))
 
 
 def predict(

@@ -2,8 +2,8 @@
 
 Rows are left out by the documented rules of `excluded` alone. No rule reads a prediction, but some
 were found through residuals: rows that every model missed were looked into, and rules written for
-what their sources then turned out to say. So limits hold without these rows, and `validate serving
---rows all` prints the figures with them beside (`with excluded rows`).
+what their sources then turned out to say. So limits hold without these rows, which flatters, and
+`validate serving` prints the figures with them beside (`with excluded rows`).
 """
 
 from __future__ import annotations

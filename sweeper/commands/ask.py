@@ -28,6 +28,7 @@ from sweeper.query.planning import cheapest
 from sweeper.query.uncertainty import chance_within
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence
+from sweeper.report.headlines import sentences
 from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
@@ -158,7 +159,8 @@ class _Answer:
         print(f"  {', '.join(costs) or 'no price'}\n  {', '.join(shown)}")
         print(f"Deadlines: {', '.join(limits)}.")
         print(f"How sure: meets both deadlines with {row['chance']:.0%} ({self.rests_on}).")
-        print(f"  {evidence(last.space.simulator).in_short()}")
+        for said in sentences(evidence(last.space.simulator)):
+            print(f"  {said}")
         if said := in_words(shares_of_row(row)):
             print(f"Of its time {said}{weakest_in_words(last.simulator, row)}.")
         _print_devices(question, last)

@@ -21,7 +21,7 @@ from simulators.core.folder import Folder
 from simulators.core.modules import load_module
 from simulators.core.report import as_markdown, print_checks
 from sweeper.commands.flags import flags
-from sweeper.report import evidence
+from sweeper.report import evidence, headlines
 from sweeper.report.tables import write_text
 
 
@@ -42,29 +42,42 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--write",
         metavar="FILE",
-        help="also write the table as Markdown, and what reports say of accuracy",
+        help="also write the table as Markdown; of `test` rows of the reference data, with the "
+        "other rooms as they were last written, and what README and reports say of accuracy",
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="what the package was last found to be, not anew"
     )
     chosen = parser.parse_args(words)
     for room in chosen.rooms:
         if room not in rooms():
             raise UnknownNameError("room", room, rooms())
     asked = chosen.rooms or (rooms_by(chosen.by) if chosen.by else rooms())
-    by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
+    if chosen.stored:
+        by_room = {room: found for room, found in evidence.stored().items() if room in asked}
+    else:
+        by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
     checks = [check for found in by_room.values() for check in found]
     print_checks(checks, as_json=chosen.json)
     if chosen.write:
-        _write(Path(chosen.write), by_room, chosen.rows)
-        if chosen.rows == "test":
-            evidence.write(by_room)
+        is_ours = chosen.rows == "test" and not chosen.reference and not chosen.by
+        _write(Path(chosen.write), by_room, chosen.rows, is_ours=is_ours)
     return 1 if any(check.ok is False for check in checks) else 0
 
 
 CLAIMS = Folder("claim", "claims", ".py", package="lab")
 
 
-def _write(file: Path, by_room: dict[str, list[Check]], rows: str) -> None:
+def _write(file: Path, by_room: dict[str, list[Check]], rows: str, *, is_ours: bool) -> None:
+    """Write a page; of our own figures also what travels with the package, and README."""
+    command = f"python -m sweeper validate --write {file}"
+    if is_ours:
+        known = evidence.write(by_room)
+        headlines.write_page(file, known, command)
+        headlines.write_readme(known)
+        return
     which = "rows outside the fits" if rows == "test" else "all rows"
-    pages = [f"# Accuracy\n\nWritten by `python -m sweeper validate --write {file}`, on {which}."]
+    pages = [f"# Accuracy\n\nWritten by `{command}`, on {which}."]
     pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in by_room.items()]
     write_text(file, "\n\n".join(pages) + "\n")
 

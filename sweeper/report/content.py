@@ -19,6 +19,7 @@ from sweeper.query.sensitivity import sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers
 from sweeper.report.evidence import Evidence
+from sweeper.report.headlines import HEAD, headlines_of
 from sweeper.store.keys import SHOWN
 
 _TABLE = 100
@@ -182,7 +183,7 @@ class Content:
         if not self.evidence.checks:
             return '<p class="note">No accuracy table travels with these simulators.</p>'
         head = '<th>check</th><th>value</th><th>limit</th><th>rows</th><th class="text">note</th>'
-        lines = []
+        lines, known = [], self.evidence.by_room
         for check in self.evidence.checks:
             value = "-" if check.value is None else f"{check.value:.4g} {_e(check.unit)}"
             verdict = {None: "", True: "ok", False: "missed"}[check.ok]
@@ -194,7 +195,16 @@ class Content:
                 f'<td>{limit}</td><td>{check.rows:,}</td><td class="text wrap">{_e(check.note)}'
                 "</td></tr>"
             )
-        return f'<p class="note">{self.evidence.in_short()}</p>' + _scrolled(head, lines)
+        claimed = [
+            "".join(f'<td class="text wrap">{_e(cell)}</td>' for cell in one.cells(known))
+            for one in headlines_of(self.evidence)
+        ]
+        titles = "".join(f'<th class="text">{_e(title)}</th>' for title in HEAD)
+        return (
+            f'<p class="note">{self.evidence.in_short()}</p>'
+            + _scrolled(titles, [f"<tr>{cells}</tr>" for cells in claimed])
+            + _scrolled(head, lines)
+        )
 
     def provenance(self) -> str:
         """Return what the results were made with and where they are."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from simulators.core.contract import COVERAGE, ERROR, Check, load_simulator
 from simulators.core.folder import PACKAGE
 
 FILE = PACKAGE / "accuracy.json"
+_IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,12 @@ class Evidence:
     """The checks of the rooms that a simulator stands on, its own first."""
 
     rooms: tuple[str, ...]
-    checks: tuple[Check, ...]
+    by_room: Mapping[str, Sequence[Check]]
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """All checks, the simulator's own first."""
+        return tuple(check for room in self.rooms for check in self.by_room[room])
 
     def in_short(self) -> str:
         """Return how many errors against measurements stand, and how many intervals hold.
@@ -35,8 +41,9 @@ class Evidence:
         if not errors:
             return "Its accuracy has not been measured."
         met = sum(bool(c.ok) for c in errors)
+        judged = [r for r in self.rooms if any(c in errors for c in self.by_room[r])]
         said = (
-            f"{met} of {len(errors)} errors against measurements of {', '.join(self.rooms)} are "
+            f"{met} of {len(errors)} errors against measurements of {', '.join(judged)} are "
             "within their limits, on rows outside every fit"
         )
         spans = Counter(c.verdict for c in self.checks if c.kind == COVERAGE and c.ok is not None)
@@ -47,13 +54,17 @@ class Evidence:
         return f"{said}."
 
 
-def evidence(simulator: str) -> Evidence:
-    """Return the checks of every room that a simulator imports."""
+def evidence(simulator: str, known: Mapping[str, Sequence[Check]] | None = None) -> Evidence:
+    """Return the checks of every room that a simulator imports.
+
+    Args:
+        simulator: its name.
+        known: checks by room; without them, those that travel with the package.
+    """
     module = type(load_simulator(simulator)).__module__
     own = module.split(".")[1] if module.startswith("simulators.") else ""
-    known = stored()
-    rooms = [r for r in _below(own) if r in known]
-    return Evidence(tuple(rooms), tuple(check for room in rooms for check in known[room]))
+    by_room = stored() if known is None else known
+    return Evidence(tuple(room for room in _below(own) if room in by_room), by_room)
 
 
 def stored() -> dict[str, list[Check]]:
@@ -90,11 +101,6 @@ def _below(room: str) -> list[str]:
         if name in found:
             continue
         found.append(name)
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith(f"simulators.{name}."):
-                for value in vars(module).values():
-                    origin = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-                    parts = str(origin).split(".")
-                    if len(parts) > 2 and parts[0] == "simulators" and parts[1] not in found:
-                        waiting.append(parts[1])
+        for file in sorted((PACKAGE / name).rglob("*.py")):
+            waiting += _IMPORTED.findall(file.read_text(encoding="utf-8"))
     return found

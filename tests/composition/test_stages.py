@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import price
+from simulators.composition.intervals import HalfWidth, unexplained_share
 from simulators.composition.operator_prices import Row, compute_rows
 from simulators.composition.price import (
     DENSE,
@@ -25,6 +27,8 @@ from simulators.composition.price import (
     layers_of,
     part_iteration,
     part_rows,
+    pass_interval,
+    pipeline_iterations,
     stage_iteration,
 )
 from simulators.composition.replica import Replica, Runtime
@@ -62,6 +66,8 @@ def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
         tokens_j=1.0, prefill_attention_j=2.0, decode_attention_j=4.0, mixed_attention_j=8.0,
     )  # fmt: skip
     assert one.busy_s == 63.0
+    at_all_levels = replace(one, parts_by_level={0: 3.0, 1: 5.0}, waits_level=1)
+    assert at_all_levels.seconds_by_level == {0: 3.0, 1: 5.0 + 64.0}
     assert one.latency_s == 127.0
     assert one.energy_j == 15.0 + 10.0 * (16.0 + 32.0 + 64.0)
 
@@ -165,6 +171,22 @@ def test_a_host_waits_for_chunks_and_decodes() -> None:
     # A millisecond, 8 sequences of 10 us, 32 layers of 1 us.
     assert launch_s(one, step, whole(one), 0.0) == pytest.approx(1e-3 + 8e-5 + 32e-6)
     assert stage_iteration(one, decode_step(5.0, 9.0), 0).launch_s == pytest.approx(1.082e-3)
+
+
+def test_the_ends_of_a_pass_are_shares_of_its_time() -> None:
+    one, step = replica(Parallelism(pp=2), runtime=HOST), decode_step(4.0, 100.0)
+    stages = pipeline_iterations(one, step)
+    whole_s = float(sum(stage.latency_s for stage in stages))
+    unexplained_s = unexplained_share(HOST, SHEET) * whole_s
+    below_s, above_s = ([unexplained_s], [unexplained_s])
+    for family, first in stages[0].half_widths.items():
+        other = stages[1].half_widths.get(family, HalfWidth())  # one family errs together
+        below_s.append(float(first.below_s + other.below_s))
+        above_s.append(float(first.above_s + other.above_s))
+    assert set(stages[1].half_widths) <= set(stages[0].half_widths)
+    lo, hi = pass_interval(one, step)
+    assert lo == pytest.approx(1.0 - math.hypot(*below_s) / whole_s, rel=1e-12)
+    assert hi == pytest.approx(1.0 + math.hypot(*above_s) / whole_s, rel=1e-12)
 
 
 def test_an_iteration_is_the_slowest_stage_of_an_everyday_batch() -> None:

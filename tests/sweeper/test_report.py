@@ -123,7 +123,7 @@ def test_a_report_needs_a_front(swept: Path) -> None:
 
 def test_evidence_in_one_sentence() -> None:
     checks = (Check("a", 1.0, ok=True), Check("b", 2.0, ok=False), Check("c", 3.0))
-    said = Evidence(("kernels",), checks).in_short()
+    said = Evidence(("kernels",), {"kernels": checks}).in_short()
     assert said.startswith("1 of 2 errors against measurements of kernels are within their limits")
     assert said.endswith("outside every fit.")
 
@@ -136,7 +136,7 @@ def test_coverage_and_parity_are_not_counted_among_errors() -> None:
         Check("wide", 99.0, limit=85.0, ok=False, kind=COVERAGE),
         Check("narrow", 70.0, limit=85.0, ok=False, kind=COVERAGE),
     )
-    said = Evidence(("kernels",), checks).in_short()
+    said = Evidence(("kernels",), {"kernels": checks}).in_short()
     assert said.startswith("1 of 1 errors")
     assert said.endswith(
         "1 of 3 kinds of 90 % intervals hold what they say (1 too wide, 1 too narrow)."

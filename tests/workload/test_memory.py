@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,13 @@ from simulators.workload.llm.memory import (
     stage_weights,
     weight_bytes,
 )
-from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut, stage_of
+from simulators.workload.llm.parallelism import (
+    Parallelism,
+    attending_layers,
+    check_blocks,
+    check_cut,
+    stage_of,
+)
 
 GB, GIB, KIB = 1e9, 2**30, 2**10
 
@@ -153,6 +161,9 @@ SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because
     ("qwen3_30b", Parallelism(tp=4), "bf16+fp8_block", "expert_ffn 768 over 4 GPUs is 192"),
     ("llama3_2_1b", Parallelism(tp=8), "fp8_block", "kv_heads x head_dim 512 over 8 GPUs is 64"),
     ("llama3_2_1b", Parallelism(tp=8), "w4a16", ""),  # groups run along inputs only
+    ("qwen2_5_0_5b", Parallelism(tp=2), "w4a16", "heads .* 896 over 2 GPUs is 448.*tp 1 is"),
+    ("qwen2_5_0_5b", Parallelism(tp=7), "w4a16", "ffn 4864 over 7 GPUs .*tp 1 is"),
+    ("gpt2_xl", Parallelism(tp=5), "w4a16", "heads .* 1600 over 5 GPUs is 320.*tp 1 is"),
     ("gpt2_xl", Parallelism(), "w4a16", ""),  # nothing is cut
 ]  # fmt: skip
 
@@ -167,3 +178,35 @@ def test_no_rank_gets_a_part_of_a_block(
         return
     with pytest.raises(Infeasible, match=f"tp_cuts_blocks: {refusal}"):
         check_blocks(model, cut, dtype)
+
+
+def test_an_even_share_of_a_stages_layers_sees_all_tokens() -> None:
+    model = load_model("llama2_7b")
+    part = stage_of(model, Parallelism(pp=2), 0)
+    shares = [attending_layers(replace(model, attention_every=n), part) for n in (1, 2, 3)]
+    assert shares == [16, 8, 16 / 3]
+
+
+@pytest.mark.parametrize(
+    ("cut", "reason"),
+    [
+        (Parallelism(tp=0), "no_gpus: tp 0, pp 1"),
+        (Parallelism(pp=0), "no_gpus: tp 1, pp 0"),
+        (Parallelism(ep=0), "ep_does_not_divide_gpus: ep 0, 1 GPUs"),
+        (Parallelism(attention_dp=0), "ep_does_not_divide_gpus: ep 1, 0 GPUs"),
+        (Parallelism(tp=2, ep=4), "ep_does_not_divide_gpus: ep 4, 2 GPUs"),
+        (Parallelism(tp=3, ep=3), "ep_does_not_divide_experts: ep 3, mixtral_8x7b has 8"),
+        (Parallelism(tp=3), "tp_does_not_divide_heads: tp 3, mixtral_8x7b has 32"),
+        (Parallelism(pp=33), "pp_exceeds_layers: pp 33, mixtral_8x7b has 32"),
+    ],
+)
+def test_a_cut_that_cannot_be_says_why(cut: Parallelism, reason: str) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        check_cut(load_model("mixtral_8x7b"), cut)
+
+
+def test_a_cut_that_can_be_is_let_pass() -> None:
+    check_cut(load_model("mixtral_8x7b"), Parallelism(pp=32))
+    check_cut(load_model("mixtral_8x7b"), Parallelism(tp=4, attention_dp=2, ep=8))
+    with pytest.raises(Infeasible, match="ep_does_not_divide_experts: ep 2, llama2_7b has 0"):
+        check_cut(load_model("llama2_7b"), Parallelism(tp=2, ep=2))

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile
 
 DRAWS = 4
+PEER = "neusight"
+"""Whose errors stand beside ours; those of others are in the notes."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,28 @@ def error_line(name: str, judged: Sequence[Judged], limit: float | None = None) 
         *peer_errors(cases),
     ]
     value = round(100.0 * float(np.mean(np.abs(errors))), 2)  # over draws, too
-    return at_most(title, value, limit, len(cases), ", ".join(parts))
+    peer = peers_of(cases).get(PEER)
+    return at_most(title, value, limit, len(cases), ", ".join(parts), peer=peer and peer.error)
 
 
-def peer_errors(cases: Sequence[Case]) -> Iterator[str]:
-    """Yield the error of each peer on the cases it has an answer for."""
+class Stored(NamedTuple):
+    """The mean error of predictions that are stored with some cases, in percent."""
+
+    error: float
+    rows: int
+
+
+def peers_of(cases: Sequence[Case]) -> dict[str, Stored]:
+    """Return the error of each peer on the cases it has an answer for."""
+    found = {}
     for peer in PEERS:
         ratios = [c.peers_s[peer] / c.total_s - 1.0 for c in cases if peer in c.peers_s]
         if ratios:
-            stored = "stored roofline" if peer == "roofline" else peer
-            yield f"{stored} {100 * np.mean(np.abs(ratios)):.1f} (n = {len(ratios)})"
+            found[peer] = Stored(100.0 * float(np.mean(np.abs(ratios))), len(ratios))
+    return found
+
+
+def peer_errors(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield the same in words."""
+    for peer, (error, rows) in peers_of(cases).items():
+        yield f"{'stored roofline' if peer == 'roofline' else peer} {error:.1f} (n = {rows})"

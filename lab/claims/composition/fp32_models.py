@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from lab.claims.composition._fp32_models import (
+    PEER,
     Evidence,
     Judged,
     error_line,
     evidence_of,
     peer_errors,
+    peers_of,
 )
 from lab.claims.lines import mean_error, within
 from lab.fits.graphs import ROWS, Fitted
@@ -157,7 +159,9 @@ def _parallel(evidence: Evidence) -> Iterator[Check]:
         note = ", ".join(
             [f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)] if cases else []
         )
-        yield mean_error(f"composition/graphs: {how}, four GPUs", errors, limit, note)
+        peer = peers_of(cases).get(PEER)
+        name = f"composition/graphs: {how}, four GPUs"
+        yield mean_error(name, errors, limit, note, peer and peer.error)
 
 
 def _parallel_s(evidence: Evidence, case: Case) -> list[float]:

@@ -20,7 +20,7 @@ from lab.tables.kernels.fused_kernels import FOLDER, TABLES
 from lab.tables.kernels.tensor_cores import TABLE
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
-from simulators.core.contract import Check
+from simulators.core.contract import COVERAGE, Check
 from simulators.evidence.borrowing import SHEET, Cost, Costs, cost_of
 from simulators.evidence.intervals import interval_s
 
@@ -144,4 +144,5 @@ def _pair(
         yield from within(f"{name}: coverage", inside, covered)
     else:
         held = np.concatenate(inside)
-        yield Check(f"{name}: coverage", 100.0 * float(held.mean()), "%", rows=held.size)
+        share = 100.0 * float(held.mean())
+        yield Check(f"{name}: coverage", share, "%", rows=held.size, kind=COVERAGE)

@@ -91,12 +91,12 @@ def entry_holds(rows: Rows, entry: Entry) -> Bools:
     return np.asarray((lo_s <= rows.seconds) & (rows.seconds <= hi_s))
 
 
-def detailed(name: str, judged: Judged, note: str) -> Check:
+def detailed(name: str, judged: Judged, note: str, limit: float | None = None) -> Check:
     """Return a mean error with median, rank correlation, bias and worst case in its note."""
     if not judged.measured_s.size:
         return absent(name, unit="%")
     said = f"{note}; {details(judged)}"
-    return at_most(name, judged.mape, None, judged.measured_s.size, said)
+    return at_most(name, judged.mape, limit, judged.measured_s.size, said)
 
 
 def quantiles(errors: Floats) -> str:

@@ -54,12 +54,15 @@ def checks(reference: Path, rows: str) -> list[Check]:
 
 
 def _mean(found: Sequence[Check]) -> list[Check]:
-    """Check the mean over boards and tables, of what has a bar of its own."""
-    errors = [line.value for line in found if line.limit == BAR and line.value is not None]
-    if not errors:
-        return []
-    note = f"mean of {len(errors)} tables by board"
-    return [at_most("watts MAPE, mean", float(np.mean(errors)), BAR, note=note)]
+    """Check means over boards and tables: of readings, of draws and of joules."""
+    lines = []
+    for what in ("watts", "settled draw", "joules from the shape alone"):
+        mine = [c for c in found if c.limit == BAR and c.name.endswith(f" {what} MAPE")]
+        errors = [check.value for check in mine if check.value is not None]
+        if errors:
+            note, rows = f"mean of {len(errors)} tables by board", sum(c.rows for c in mine)
+            lines.append(at_most(f"{what} MAPE, mean", float(np.mean(errors)), BAR, rows, note))
+    return lines
 
 
 def _table_checks(title: str, parts: Sequence[Rows]) -> list[Check]:
@@ -70,7 +73,7 @@ def _table_checks(title: str, parts: Sequence[Rows]) -> list[Check]:
     long = [part.where(part.seconds >= SETTLED_S) for part in parts]
     found = [
         error_line(f"{title} watts MAPE", readings, BAR),
-        error_line(f"{title} settled draw MAPE", map(_draw_errors, long)),
+        error_line(f"{title} settled draw MAPE", map(_draw_errors, long), BAR),
     ]
     for part, errors in zip(parts, readings, strict=True):
         found.append(error_line(f"{title} {part.dtype} watts MAPE", [errors]))
@@ -80,7 +83,7 @@ def _table_checks(title: str, parts: Sequence[Rows]) -> list[Check]:
         found.append(Check(f"{title} repeats within", value, "%", rows=len(twins), note=note))
     if parts[0].kernel == "gemm":
         name = f"{title} joules from the shape alone MAPE"
-        found.append(error_line(name, map(_joule_errors, long)))
+        found.append(error_line(name, map(_joule_errors, long), BAR))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def _own(parts: Sequence[Rows], known: Rates) -> list[Check]:
     lines = []
     inside: dict[str, list[Bools]] = {}
     errors: dict[str, list[float]] = {}
+    counted = Counter[str]()
     fitted = {(board, *whose) for board, rates in known.items() for whose in rates}
     for part in parts:
         if (load_gpu(part.gpu).name, part.framework, part.dtype) not in fitted:
@@ -67,12 +69,14 @@ def _own(parts: Sequence[Rows], known: Rates) -> list[Check]:
         lines.append(at_most(name, one.mape, None, len(part), quantiles(one.errors)))
         if part.framework == DEFAULT_FRAMEWORK and part.gpu in DATA_CENTRE:
             errors.setdefault(part.dtype, []).append(one.mape)
+            counted[part.dtype] += len(part)
         inside.setdefault(part.dtype, []).append(one.inside)
     for kind, found in errors.items():
         if kind not in BARS or len(found) == len(DATA_CENTRE):
             name = f"{', '.join(DATA_CENTRE)} mean {kind} product MAPE"
-            note = f"{DEFAULT_FRAMEWORK}; {len(found)}"
-            lines.append(at_most(name, float(np.mean(found)), BARS.get(kind), note=note))
+            note = f"{DEFAULT_FRAMEWORK}; {len(found)} GPUs"
+            mean = float(np.mean(found))
+            lines.append(at_most(name, mean, BARS.get(kind), counted[kind], note))
     return lines + _coverage(inside)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_least, at_most, within
-from lab.claims.predicted_deployments import METRICS, TPOT, Predicted, predict, predicted
+from lab.claims.predicted_deployments import METRICS, TPOT, TTFT, Predicted, predict, predicted
 from lab.fits.left_out import band_without
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON
@@ -19,6 +19,9 @@ from simulators.serving.measured_deployments import FRAMEWORKS
 NEEDS = (SILICON,)
 ALLOWED = (85.0, 94.0)
 """Percent of measured times within 90 % intervals."""
+
+PRINTED = (TPOT, "mean"), (TTFT, "mean"), (TTFT, "median")
+"""Of all kinds of rows."""
 
 LOADS = 6
 """Of one replica that are simulated with its model left out, at most."""
@@ -37,9 +40,9 @@ LIMITS = {
 """In percent; the share within a factor of two is at least, errors are at most."""
 
 
-def checks(reference: Path, rows: str) -> Iterator[Check]:
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of ours and the peer's over all rows and over kinds of rows."""
-    found = predicted(reference, rows)
+    found = predicted(reference)
     yield from found.lines
     if not found.kept.any():
         yield absent("deployments", f"{SILICON} has no row that is kept")
@@ -47,8 +50,7 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
     for kind, which in _kinds(found).items():
         if which.any():
             yield from _errors(found, which, kind)
-    if rows == "all":
-        yield from _errors(found, np.ones(found.kept.size, bool), "with excluded rows")
+    yield from _errors(found, np.ones(found.kept.size, bool), "with excluded rows")
     yield from _coverage(found)
     yield from _without_model(found)
 
@@ -89,10 +91,10 @@ def _kinds(found: Predicted) -> dict[str, Bools]:
 def _errors(found: Predicted, which: Bools, kind: str) -> Iterator[Check]:
     """Yield mean, median and share within 2x of both metrics on some rows."""
     for metric in METRICS:
-        ours, note = found.errors(metric, which)
-        for value, name in zip(ours, ("mean", "median", "within 2x"), strict=False):
+        ours, theirs, note = found.errors(metric, which)
+        for value, peer, name in zip(ours, theirs, ("mean", "median", "within 2x"), strict=False):
             limit = LIMITS.get((metric, name, kind))
-            if name == "mean" or limit is not None:
+            if (metric, name) in PRINTED or limit is not None:
                 line = at_least if name == "within 2x" else at_most
                 title = f"deployments {metric} {name}, {kind}"
-                yield line(title, value, limit, int(which.sum()), note)
+                yield line(title, value, limit, int(which.sum()), note, peer=peer)

@@ -17,9 +17,9 @@ NEEDS = (SILICON,)
 LIMITS = {TPOT: ("mean", 8.0), TTFT: ("median", 17.0)}
 
 
-def checks(reference: Path, rows: str) -> Iterator[Check]:
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield a line for each metric; seen are the lightest, the middle and the heaviest load."""
-    found = predicted(reference, rows)
+    found = predicted(reference)
     families: dict[tuple[str, ...], list[int]] = {}
     for i in np.flatnonzero(found.kept).tolist():
         families.setdefault(found.rows[i].family, []).append(i)

@@ -143,10 +143,11 @@ def _line(name: str, rows: Sequence[Judged], limit: float | None) -> Iterator[Ch
     if baseline := [np.mean(np.abs(r.of_constant_mfu)) for r in rows if r.of_constant_mfu.size]:
         parts.append(f"constant MFU {np.mean(baseline):.1f}")
     peer = np.array([r.priced.step.peer_s / r.priced.step.seconds for r in rows])
+    theirs = None
     if (known := peer[~np.isnan(peer)]).size:
-        error = 100.0 * np.mean(np.abs(known - 1.0))
-        parts.append(f"Calculon {error:.1f} (n = {known.size})")
+        theirs = 100.0 * float(np.mean(np.abs(known - 1.0)))
+        parts.append(f"Calculon {theirs:.1f} (n = {known.size})")
     worst = max(rows, key=lambda r: float(np.mean(np.abs(r.errors))))
     step = worst.priced.step
     parts.append(f"worst {np.mean(worst.errors):+.0f} ({step.group[1]} on {step.job.gpu.name})")
-    yield at_most(name, float(np.mean(mine)), limit, len(rows), ", ".join(parts))
+    yield at_most(name, float(np.mean(mine)), limit, len(rows), ", ".join(parts), peer=theirs)

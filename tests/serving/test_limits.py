@@ -1,0 +1,201 @@
+"""What a replica may hold and batch, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulators.core.errors import Infeasible, UserError
+from simulators.serving.deployment import Hardware, deployment_of
+from simulators.serving.engine import limits as limits_module
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.limits import (
+    Limits,
+    kv_blocks,
+    limits_of,
+    ranks_of,
+    swap_space,
+)
+from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.point import ServingPoint
+
+LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
+WEIGHTS = 2 * 6_738_415_616
+BLOCK = 16 * 2 * 32 * 128 * 32 * 2  # tokens, keys and values, heads, their size, layers, bytes
+HBM = 80 * 2**30
+LENGTHS = (np.array([100, 5000]), np.array([10, 10]))
+
+BASE = Limits(
+    blocks=100, block_size=16, watermark=0.019, seats=12, batch_tokens=4096, chunk=512,
+    most_tokens=330, stages=5, host_blocks=7, move_s=1.5e-6, ranks=3, patience=4,
+)  # fmt: skip
+
+
+def hardware(point: ServingPoint = LLAMA) -> Hardware:
+    return deployment_of(point).hardware
+
+
+def working(tokens: int, rows: int) -> int:
+    """Bytes: twice the stream and a gated block's three widths; logits in 16 and 32 bits."""
+    return tokens * (2 * 4096 + 3 * 11_008) * 2 + rows * 32_000 * (2 + 4)
+
+
+def test_kernels_read_the_limits_in_whole_numbers() -> None:
+    vector = BASE.vector()
+    names = {
+        at.BLOCK: 16, at.WATERMARK: 1, at.SEATS: 12, at.BATCH_SEATS: 2, at.BATCH_TOKENS: 4096,
+        at.CHUNK: 512, at.RESERVED: 20, at.STAGES: 5, at.PARITY: 0, at.PATIENCE: 4, at.HOST: 7,
+        at.MOVE_NS: 1500, at.KEEPS: 0, at.RANKS: 3,
+    }  # fmt: skip
+    assert {name: int(vector[name]) for name in names} == names
+    assert len(names) == at.LIMITS == vector.size
+    assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "seats"),
+    [
+        ({"stages": 12}, 1),
+        ({"stages": 13}, 1),  # never none
+        ({"reserves": True}, 5),  # 100 // 20
+        ({"reserves": True, "blocks": 1000}, 12),
+        ({"reserves": True, "most_tokens": 15}, 12),  # no whole block each
+        ({"reserves": True, "most_tokens": 15, "blocks": 9}, 9),  # counts as one
+    ],
+)
+def test_a_batch_has_a_stages_share_of_the_seats_or_what_memory_reserves(
+    changes: dict[str, Any], seats: int
+) -> None:
+    assert int(replace(BASE, **changes).vector()[at.BATCH_SEATS]) == seats
+
+
+def test_who_could_never_end_alone_is_not_admitted() -> None:
+    prompt, output = np.array([300, 300, 301]), np.array([29, 30, 30])
+    assert BASE.admits(prompt, output).tolist() == [0, 1]  # 330 is the longest life
+    small = replace(BASE, blocks=20, watermark=0.0)  # one block stays free: 19 * 16 = 304
+    assert small.admits(np.array([300, 300]), np.array([4, 5])).tolist() == [0]
+    kept = replace(BASE, blocks=20, watermark=0.15)  # three: 17 * 16 = 272
+    assert kept.admits(np.array([200, 200]), np.array([72, 73])).tolist() == [0]
+
+
+@pytest.mark.parametrize("of_rest", [False, True])
+def test_blocks_fill_what_weights_and_activations_leave(of_rest: bool) -> None:
+    usable = 0.9 * (HBM - WEIGHTS) + WEIGHTS if of_rest else 0.9 * HBM
+    blocks = kv_blocks(
+        hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, of_rest=of_rest
+    )
+    assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
+
+
+def test_one_block_is_enough_and_less_is_not() -> None:
+    least = (WEIGHTS + working(1, 1) + BLOCK) / HBM
+
+    def blocks(fraction: float) -> int:
+        return kv_blocks(hardware(), memory_fraction=fraction, block_size=16, tokens=1, rows=1)
+
+    assert blocks(least + 1e-9) == 1
+    with pytest.raises(Infeasible, match=r"no_kv_memory: needs 13\.5 GB, has 13\.5 GB"):
+        blocks(least - 1e-9)
+    with pytest.raises(Infeasible, match=r"no_kv_memory: needs 13\.5 GB"):
+        blocks(WEIGHTS / HBM)  # they just fit
+    with pytest.raises(Infeasible, match=r"weights_exceed_hbm: needs 13\.5 GB, has 12\.9 GB"):
+        blocks(0.15)
+
+
+def test_the_host_holds_whole_blocks_and_moves_them_over_its_link() -> None:
+    replica = hardware().replica
+    link = replica.gpu.pcie_bytes_per_s
+    assert swap_space(replica, swap_bytes=3.9 * BLOCK, block_size=16) == (3, BLOCK / link)
+    unknown = replace(replica, gpu=replace(replica.gpu, pcie_bytes_per_s=0.0))
+    with pytest.raises(UserError, match="has no pcie_bytes_per_s"):
+        swap_space(unknown, swap_bytes=1e9, block_size=16)
+
+
+SHARED_SEATS = replace(
+    LLAMA, model="qwen3_30b", attention_dp=4, ep=4, max_batch=10, max_batch_tokens=4096,
+    chunk_size=512, rank_queues="own",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({}, 4),
+        ({"rank_queues": "shared"}, 1),
+        ({"rank_queues": "auto"}, 4),  # vLLM's engines have queues of their own
+        ({"pp": 2}, 1),
+        ({"rank_queues": "auto", "scheduler": "trtllm"}, 1),  # which deals out
+    ],
+)
+def test_ranks_have_queues_of_their_own_or_share_one(changes: dict[str, Any], ranks: int) -> None:
+    point = replace(SHARED_SEATS, **changes)
+    assert ranks_of(point, load_scheduler(point.scheduler)) == ranks
+
+
+@pytest.mark.parametrize(("queues", "groups"), [("own", 1), ("shared", 4)])
+def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(queues: str, groups: int) -> None:
+    point = replace(SHARED_SEATS, rank_queues=queues)
+    got = limits_of(point, hardware(point), load_scheduler("vllm_v1"), LENGTHS)
+    assert (got.seats, got.batch_tokens, got.chunk) == (10 * groups, 4096 * groups, 512 * groups)
+    # Tokens of all four are in the account of a replica; a queue of its own has a quarter.
+    whole = kv_blocks(hardware(point), memory_fraction=0.9, block_size=16, tokens=512, rows=10)
+    assert got.blocks == whole * groups // 4
+
+
+@pytest.mark.parametrize(
+    ("longest", "budget", "tokens"), [(5000, 4096, 5000), (5000, 8192, 8192), (80, 50, 50)]
+)
+def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
+    longest: int, budget: int, tokens: int
+) -> None:
+    # A context of 5,010 tokens: a prompt that leaves no room for its ten does not count.
+    point = replace(
+        LLAMA, scheduler="vllm", max_batch_tokens=budget, max_context=longest + 10, max_batch=3
+    )
+    scheduler = load_scheduler("vllm")
+    got = limits_of(point, hardware(), scheduler, (np.array([100, 5000, 5005]), np.full(3, 10)))
+    fits = kv_blocks(hardware(), memory_fraction=0.9, block_size=16, tokens=tokens, rows=3)
+    assert got.blocks == fits
+    assert got.most_tokens == longest + 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scheduler": "lightllm"}, "lightllm_needs_block_size_1"),
+        ({"scheduler": "vllm", "poll_interval": 2}, "vllm_has_no_poll_interval"),
+        ({"scheduler": "sglang", "preemption": "cached"}, "sglang_has_no_prefix_cache"),
+    ],
+)
+def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reason: str) -> None:
+    point = replace(LLAMA, **changes)
+    with pytest.raises(Infeasible, match=reason):
+        limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
+
+
+def test_what_else_the_operator_sets_reaches_the_limits() -> None:
+    def got(**changes: Any) -> Limits:
+        point = replace(LLAMA, **changes)
+        return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
+
+    plain, cached, swapped = (got(preemption=how) for how in ("recompute", "cached", "swap"))
+    assert [one.keeps for one in (plain, cached, swapped)] == [False, True, False]
+    assert [one.host_blocks for one in (plain, cached)] == [0, 0]
+    assert swapped.host_blocks == int(4e9 // BLOCK)
+    assert (plain.most_tokens, plain.move_s, plain.patience) == (4096, 0.0, 1)
+    assert swapped.move_s > 0.0
+    sglang = {"scheduler": "sglang"}
+    assert [got(**sglang, poll_interval=n).patience for n in (0, 7)] == [1, 7]
+    assert got(scheduler="lightllm", block_size=1).patience == 10
+
+
+@pytest.mark.parametrize(("blocks", "each"), [(11, 2), (4, 1), (3, 1)])
+def test_every_queue_of_its_own_has_a_block_at_least(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, each: int
+) -> None:
+    monkeypatch.setattr(limits_module, "kv_blocks", lambda *_args, **_more: blocks)
+    got = limits_of(SHARED_SEATS, hardware(SHARED_SEATS), load_scheduler("vllm_v1"), LENGTHS)
+    assert got.blocks == each
