@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,10 +60,18 @@ def read_text(file: Path) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file, and the folder it is in."""
+    """Write a file whole or not at all, and the folder it is in."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe, or a terminal
+            file.write_text(text, encoding="utf-8")
+            return
+        temporary = file.with_name(f".{os.getpid()}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from error
 
