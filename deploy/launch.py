@@ -13,6 +13,9 @@ from simulators.catalog.engine import ServingEngine
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 
+CONTROLS = "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]+"
+"""What could end a comment's line, or speak to a terminal."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -60,7 +63,7 @@ def script(launch: Launch, point: ServingPoint) -> str:
     for word in words[1:]:
         if word.startswith("--"):
             lines.append(line)
-            line = f"    {word}"
+            line = f"    {shlex.quote(word)}"
         else:
             line += f" {shlex.quote(word)}"
     text = " \\\n".join([*lines, line]) + "\n"
@@ -69,11 +72,20 @@ def script(launch: Launch, point: ServingPoint) -> str:
     if launch.nodes > 1:
         text = f"# one replica spans {launch.nodes} nodes: join them first (Ray or MPI)\n{text}"
     if point.replicas > 1:
-        text += (
-            f"# {point.replicas} replicas: run it once per replica with --port {port}, "
-            f"{port + 1} ..., behind a router that sends requests by {point.router}\n"
+        text += comment(
+            f"{point.replicas} replicas: run it once per replica with --port {port}, "
+            f"{port + 1} ..., behind a router that sends requests by {point.router}"
         )
     return text
+
+
+def comment(text: str) -> str:
+    r"""Return text as one line of a comment in a shell script or YAML, whatever the text holds.
+
+    >>> comment("a model\nrm -rf x")
+    '# a model rm -rf x\n'
+    """
+    return f"# {re.sub(CONTROLS, ' ', text)}\n"
 
 
 def label(name: str) -> str:
@@ -82,4 +94,4 @@ def label(name: str) -> str:
     >>> label("llama3_1_70b")
     'llama3-1-70b'
     """
-    return re.sub(r"[^a-z0-9]+", "-", Path(name).stem.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", Path(name).stem.lower()).strip("-")[:50].strip("-") or "model"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.launch import Launch, script
+from deploy.launch import Launch, comment, script
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import load_gpu
@@ -56,10 +56,9 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
         raise UnknownNameError("target", target, known)
     manifest = _manifest(target)
     launch = launch_of(point, target if target and not manifest else engine_of(point))
-    header = f"# {name or 'design'}: {point.model} on {point.gpu}, {point.replicas} replica(s) of "
-    header += f"{launch.gpus} GPU(s)\n"
-    header += "".join(f"# {line}\n" for line in _remarks(point, launch.engine))
-    return header + (manifest or script)(launch, point)
+    title = f"{name or 'design'}: {point.model} on {point.gpu}, {point.replicas} replica(s) of "
+    lines = [f"{title}{launch.gpus} GPU(s)", *_remarks(point, launch.engine)]
+    return "".join(map(comment, lines)) + (manifest or script)(launch, point)
 
 
 def engine_of(point: ServingPoint) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 import warnings
 from importlib.metadata import version
+from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
 from sweeper.space.shipped_files import spaces
@@ -33,6 +35,7 @@ COMMANDS = {
 }
 """The module and the function of `sweeper.commands` behind each command."""
 
+_HOUSES = ("sweeper", "simulators", "deploy", "lab")
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
 python -m sweeper ask --model M --gpu G --gpus N --qps Q    the cheapest deployment, by flags alone
@@ -85,6 +88,29 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except BaseException as error:
+        # A panic inside polars is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if os.environ.get("SWEEPER_TRACEBACK"):
+            raise
+        sys.stdout.flush()
+        print(f"sweeper: {_defect(error)}", file=sys.stderr)
+        return 2
+
+
+def _defect(error: BaseException) -> str:
+    """Return what to say of an error that nothing foresaw: what, where, and how to report it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if any(f"{os.sep}{h}{os.sep}" in f.filename for h in _HOUSES)]
+    last = (ours or frames)[-1]
+    said = " ".join(str(error).split())[:200]
+    return (
+        f"{type(error).__name__}: {said}\n"
+        f"This is a mistake of sweeper {version('sweeper')} ({Path(last.filename).name}, line "
+        f"{last.lineno}), or of input it should have refused.\n"
+        "Please report it with the command and its files; SWEEPER_TRACEBACK=1 shows all of it"
+    )
 
 
 def _dispatch(words: list[str]) -> int:

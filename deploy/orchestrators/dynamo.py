@@ -24,7 +24,8 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
         )
     if not engine.dynamo_model:
         raise UserError(f"Dynamo has no workers of {engine.title or engine.name}")
-    name, image = label(point.model), f"nvcr.io/nvidia/ai-dynamo/{engine.name}-runtime:latest"
+    name = label(point.model)
+    image = json.dumps(f"nvcr.io/nvidia/ai-dynamo/{engine.name}-runtime:latest")
     args = [engine.dynamo_model, launch.repository, *launch.options]
     spread = f"\n      multinode:\n        nodeCount: {launch.nodes}" if launch.nodes > 1 else ""
     return f"""\
@@ -50,7 +51,7 @@ spec:
           containers:
             - name: main
               image: {image}
-              command: ["python3", "-m", "dynamo.{engine.name}"]
+              command: {json.dumps(["python3", "-m", f"dynamo.{engine.name}"])}
               args: {json.dumps(args)}
               resources:
                 limits:

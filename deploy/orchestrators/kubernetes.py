@@ -39,8 +39,8 @@ spec:
       labels: {{app: {name}}}
     spec:
       containers:
-        - name: {launch.engine.name}
-          image: {launch.engine.image}
+        - name: {json.dumps(launch.engine.name)}
+          image: {json.dumps(launch.engine.image)}
           command: {json.dumps([*words, "--port", str(port), "--host", ANY_HOST])}
           ports:
             - containerPort: {port}

@@ -7,8 +7,8 @@ in for each other as typed function pointers, and that compiled and pure Python 
 The Python original stays reachable as `py_func`.
 
 The cache folder is named by a hash of all kernel sources, the numba version and the CPU, because
-numba does not notice a changed callee in another file. A read-only installation falls back to a
-cache folder of the user's.
+numba does not notice a changed callee in another file. It is used only where it belongs to the user
+and nobody else may write; without such a folder kernels are compiled for this process alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,12 +51,26 @@ def cache_folder() -> Path:
     ]
     for root in roots:
         try:
-            (root / name).mkdir(parents=True, exist_ok=True)
+            (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
             continue
-        if os.access(root / name, os.W_OK):
+        if os.access(root / name, os.W_OK) and _is_ours(root / name, root.parent):
             return root / name
-    return roots[-1] / name
+    return Path(tempfile.mkdtemp(prefix="sweeper-kernels-"))  # for this process alone
+
+
+def _is_ours(folder: Path, root: Path) -> bool:
+    """Return whether nobody else can put a file into a folder, or replace it, up to its root.
+
+    What is compiled is loaded as a pickle, which can do anything.
+    """
+    for place in (folder, *folder.parents):
+        found = place.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            return False
+        if place == root:
+            break
+    return True
 
 
 @functools.cache

@@ -104,8 +104,13 @@ def _offer(group: str, name: str, kind: type) -> None:
 
 def _chosen(overrides: list[str]) -> dict[str, str]:
     """Return the sampler and the engine that were chosen."""
-    words = (w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
-    return _USUAL | dict(words)
+    words = dict(w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
+    for room, name in words.items():
+        if not re.fullmatch(r"[\w./~ -]+", name):
+            raise UserError(
+                f"{room}={name}: write the name of one {room}, as in {room}={_USUAL[room]}"
+            )
+    return _USUAL | words
 
 
 def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
@@ -119,6 +124,8 @@ def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
 def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
     """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
     failures = plain["failures"]
+    if not isinstance(failures, dict):
+        raise UserError(f"failures={failures}: write failures.retry=true or failures.max=10")
     for room in ("", "failures", *chosen):
         known = (*(["name"] if room in chosen else []), *_known(room, chosen))
         for key in plain[room] if room else plain:

@@ -20,6 +20,7 @@ from sweeper.engines.auto import hinted, probe
 from sweeper.report.answers import Answers, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
+from sweeper.report.tables import write_text
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.samplers._capacity import capacity_search
 from sweeper.space.design_space import DesignSpace, space_of
@@ -161,7 +162,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
     """Write the summary, the front and its picture into the folder of the run."""
     answers, folder = ended.answers, ended.answers.folder
     try:
-        (folder / "summary.json").write_text(json.dumps(ended.to_dict(), indent=1, default=str))
+        write_text(folder / "summary.json", json.dumps(ended.to_dict(), indent=1, default=str))
         if len(answers.front):
             answers.front.write_parquet(folder / "front.parquet")
             if plot and len(answers.objectives) >= 2:

@@ -26,6 +26,7 @@ from simulators.core.contract import Notes, Simulator, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import knee, pareto_front, unstated
+from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
@@ -162,8 +163,7 @@ def latest(name: str, outputs: str) -> Answers:
             f"run  python -m sweeper +space={name}\n"
             f"Results there: {', '.join(known) or 'none'}"
         )
-    stored = Definition.from_json(runs[-1].read_text())
-    written = json.loads((runs[-1].parent / "config.json").read_text())["space"]
+    stored, written = _asked(runs[-1])
     space = completed(stored.space())
     return Answers(
         name=name,
@@ -173,6 +173,18 @@ def latest(name: str, outputs: str) -> Answers:
         where=where(written, space),
         folder=runs[-1].parent,
     )
+
+
+def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:
+    """Return the definition of a run and the space as it was written."""
+    try:
+        written = dict(json.loads((definition.parent / "config.json").read_text())["space"])
+        return Definition.from_json(definition.read_text()), written
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{definition.parent} is damaged ({error}); delete this folder: the results are kept "
+            "elsewhere, and earlier runs find them"
+        ) from error
 
 
 def begin(store: Store, written: Mapping[str, Any]) -> Path:
@@ -186,9 +198,9 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
         folder = folder.with_name(f"{folder.name}-again")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(written, indent=1, default=str))
-        (folder / "versions.json").write_text(json.dumps(_versions(), indent=1))
-        (folder / "definition.json").write_text(store.definition.to_json())
+        write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
+        write_text(folder / "versions.json", json.dumps(_versions(), indent=1))
+        write_text(folder / "definition.json", store.definition.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,18 @@ import polars as pl
 from simulators.core.errors import UserError
 
 
+def printable(text: str) -> str:
+    r"""Return text without what a terminal would obey; line breaks stay.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
     """Print a table; on a terminal in colour, piped as plain columns."""
+    lines = [[printable(cell) for cell in line] for line in lines]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -49,10 +60,18 @@ def read_text(file: Path) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file, and the folder it is in."""
+    """Write a file whole or not at all, and the folder it is in."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe, or a terminal
+            file.write_text(text, encoding="utf-8")
+            return
+        temporary = file.with_name(f".{os.getpid()}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from error
 

@@ -106,6 +106,8 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
         low, high = float(match["lo"]), float(match["hi"])
         if not 0 < low < high:
             raise refused("must run upwards from above 0")
+        if not math.isfinite(high / low):
+            raise refused("spans more than a number can hold")
         count = math.ceil(math.log(high / low) / math.log(CAPACITY_STEP)) + 1
         return _spaced("log", low, high, max(count, 2), whole=whole)
     match = _RANGE.match(text)

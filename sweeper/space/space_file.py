@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from simulators.core.contract import default_of, load_simulator
 from simulators.core.errors import UserError
+
+_DEEPEST, _LARGEST = 12, 1_000_000
+"""Levels of a space file, and values in it."""
 
 
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
@@ -17,17 +21,21 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     """
     import yaml  # type: ignore[import-untyped]  # comes with omegaconf, without stubs
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
+        _check_size(yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader), file)
         # OmegaConf's loader reads 1e9 as a number; plain YAML 1.1 reads it as a string.
         written = OmegaConf.to_container(OmegaConf.load(file))
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{file} cannot be read: {reason}") from error
     if not isinstance(written, dict):
         raise UserError(f"{file} is not a space: it holds no `simulator:` and `axes:`")
     space = {str(k): v for k, v in written.items()}
+    check_shape(space, str(file))
     if complete and isinstance(space.get("simulator"), str):
         axes = dict(space.get("axes") or {})
         elsewhere = {n for grid in space.get("union") or [] for n in grid}
@@ -44,6 +52,64 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         }
         space |= {"axes": axes} | {k: v for k, v in rest.items() if k not in space}
     return space
+
+
+def check_shape(space: Mapping[str, Any], where: str) -> None:
+    """Raise `UserError` for the first key that holds another kind of thing than it must."""
+    for key, (wanted, is_one) in _SHAPES.items():
+        if space.get(key) is not None and not is_one(space[key]):
+            shown = repr(space[key])
+            shown = shown if len(shown) < 80 else f"{shown[:77]}..."
+            raise UserError(f"{where}: `{key}` is {wanted}, not {shown}")
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+_SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "simulator": ("the name of a simulator", lambda v: isinstance(v, str)),
+    "axes": ("a mapping from names to values", _is_named),
+    "zip": (
+        "a list of lists of axes that move together, as in [[tp, pp]]",
+        lambda v: _is_words(v) or (isinstance(v, list) and all(map(_is_words, v))),
+    ),
+    "union": (
+        "a list of small grids, as in [{x: 1, y: [4, 8]}]",
+        lambda v: isinstance(v, list) and all(map(_is_named, v)),
+    ),
+    "derived": ("a mapping from names to SQL", _is_named),
+    "constraints": ("a list of SQL conditions", lambda v: isinstance(v, str) or _is_words(v)),
+    "slo": ("one SQL condition over the results", lambda v: isinstance(v, str)),
+    "where": ("one SQL condition over the results", lambda v: isinstance(v, str)),
+    "objectives": ("a mapping from metrics to min or max", _is_named),
+}
+"""What each key holds, in words and as a rule."""
+
+
+def _check_size(root: Any, file: Path) -> None:
+    """Raise `UserError` if a document is deep, large once its aliases are filled in, or endless."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any, depth: int) -> int:
+        if depth > _DEEPEST:
+            raise UserError(f"{file} nests deeper than {_DEEPEST}, or an anchor refers to itself")
+        if id(node) not in sizes:
+            inside = node.value if isinstance(node.value, list) else []
+            parts = (
+                part for item in inside for part in (item if isinstance(item, tuple) else [item])
+            )
+            sizes[id(node)] = 1 + sum(size(part, depth + 1) for part in parts)
+        return sizes[id(node)]
+
+    if root is not None and size(root, 0) > _LARGEST:
+        raise UserError(
+            f"{file} holds more than {_LARGEST:,} values once its aliases are filled in"
+        )
 
 
 def about(file: Path) -> str:

@@ -368,6 +368,20 @@ def test_a_damaged_part_is_named_by_every_command(
     assert "34 rows" in answer(SWEEP, capsys)
 
 
+@pytest.mark.parametrize("name", ["definition.json", "config.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"space": 3}'])
+def test_a_damaged_side_file_is_named(
+    bench: Path, capsys: pytest.CaptureFixture[str], name: str, content: str
+) -> None:
+    answer(SWEEP, capsys)
+    (side,) = Path("outputs/toy/runs").rglob(name)
+    side.write_text(content)
+    assert run("pareto toy") == 2
+    said = capsys.readouterr().err
+    assert "is damaged" in said
+    assert "34 rows" in answer(SWEEP, capsys)
+
+
 def test_spaces_are_found_by_path(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my-own space.v2.yaml").write_text(TOY)
     found = json.loads(answer("'+space=my-own space.v2.yaml' plot=false output=json", capsys))
