@@ -2,14 +2,15 @@
 
 Repeats of a configuration count once, with their mean: they err together. The share covers nine of
 ten configurations of a board. There are two: of boards that a runtime was fitted on, seen on the
-rows of the fit, and of boards that are new to it. Either is that of the board with the widest,
-since the next board may be as far off as any.
+rows of the fit, that of the board with the widest; and of boards that are new to it, the mean over
+these boards. Of new boards the whole error counts: those seen lend most kernels, whose intervals
+are so wide that they would explain anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -69,6 +70,11 @@ class Configuration:
         return float(lo_s), float(hi_s)
 
     @property
+    def off_share(self) -> float:
+        """How far it was measured from what is predicted, as a share of that."""
+        return self.measured_s / self.predicted_s - 1.0
+
+    @property
     def needed_share(self) -> float:
         """Unexplained share that just covers it."""
         lo_s, hi_s = self.interval_s(0.0)
@@ -97,16 +103,17 @@ def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
     """Return the unexplained shares on boards that are known to a runtime, and on new ones."""
     known = [one for one in configurations if one.is_known and not one.case.is_test]
     new = [one for one in configurations if not one.is_known]
-    return {True: _widest(known), False: _widest(new)}
+    widest = _covering((one.board, one.needed_share) for one in known)
+    each = _covering((one.board, abs(one.off_share)) for one in new)
+    return {True: max(widest, default=nan), False: float(np.mean(each)) if each else nan}
 
 
-def _widest(configurations: Sequence[Configuration]) -> float:
-    """Return the share that covers nine of ten configurations of every board; NaN of none."""
-    needed: dict[str, list[float]] = {}
-    for one in configurations:
-        needed.setdefault(one.board, []).append(one.needed_share)
-    widest = (float(np.quantile(shares, COVERED)) for shares in needed.values())
-    return max(widest, default=nan)
+def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
+    """Return the share that covers nine of ten configurations of each board."""
+    of_board: dict[str, list[float]] = {}
+    for board, share in shares:
+        of_board.setdefault(board, []).append(share)
+    return [float(np.quantile(many, COVERED)) for many in of_board.values()]
 
 
 def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
