@@ -24,7 +24,7 @@ def goodput_share(
     >>> share = goodput_share(16384 * one, gpu_mtbf_h=50_700 * one, checkpoint_s=30 * one,
     ...                       restart_s=900 * one)
     >>> round(float(share[0]), 3)
-    0.86
+    0.866
     """
     between_s = gpu_mtbf_h * HOUR_S / gpus
     interval_s = checkpoint_interval_s(gpus, gpu_mtbf_h=gpu_mtbf_h, checkpoint_s=checkpoint_s)
