@@ -58,7 +58,7 @@ def test_constraints_are_read_by_the_same_rule(text: str, message: str) -> None:
         "label LIKE 'a%' OR label = 'it''s -- (fine'",
         "CASE WHEN x > 1 THEN n ELSE 3 END BETWEEN 1 AND 2",
         "NOT \"x\" IS NULL",
-        "GREATEST(x, n) * 2 >= LOG2(n) + 1e-3",
+        "GREATEST(x, n) * 2 >= LOG2(n) + 0.001",
         "x::int = 2 AND CAST(n AS VARCHAR) = '2'",
         "TRUE",
     ],
