@@ -28,8 +28,8 @@ from simulators.kernels.price import price
 BAR = 16.0
 COVERAGE_BAR = (85.0, 95.0)
 
-FOLDS, FOLD_ROWS = 5, 2500
-"""Parts of the inner lengths, and rows of a kernel that are foretold, drawn at random."""
+FOLDS, FOLD_ROWS, FEWEST_ROWS = 5, 2500, 100
+"""Parts of the inner lengths; rows of a kernel that are foretold: drawn, at most and least."""
 
 MARLIN_FRAMEWORK = "vllm"
 """An engine that runs Marlin's kernels."""
@@ -46,10 +46,14 @@ def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the sam
         shipped = measured_rates(part.gpu).get((part.framework, part.dtype))
         if shipped is None:
             continue
-        alpha = 1.0 if shipped.correction is None else shipped.correction.alpha
-        predicted_s = foretold_s(drawn := part.drawn(FOLD_ROWS), alpha)
-        errors = percent_off(predicted_s, drawn.seconds)
         name = f"{part.gpu} {part.framework} {part.dtype} product MAPE, inner lengths left out"
+        drawn = part.drawn(FOLD_ROWS)
+        if len(drawn) < FEWEST_ROWS or np.unique(folds_of(drawn)).size < FOLDS:
+            found.append(absent(name, "too few rows, or inner lengths"))
+            continue
+        alpha = 1.0 if shipped.correction is None else shipped.correction.alpha
+        predicted_s = foretold_s(drawn, alpha)
+        errors = percent_off(predicted_s, drawn.seconds)
         mean = float(np.mean(np.abs(errors)))
         found.append(at_most(name, mean, BAR, errors.size, quantiles(errors)))
         lo_s, hi_s = interval_s(shipped.band or WIDEST, predicted_s)
@@ -65,13 +69,18 @@ def foretold_s(rows: Rows, alpha: float) -> Floats:
         rows: of one kernel.
         alpha: slope that the correction leaves to the formula.
     """
-    fold = np.floor(FOLDS * fraction(group_of([rows.sizes["k"]])))
+    fold = folds_of(rows)
     said, gpu = np.empty(len(rows)), load_gpu(rows.gpu)
     for one in np.unique(fold):
         aside = fold == one
         rates = fit_bent(rows.where(~aside), gpu, alpha)
         said[aside] = seconds_of(rows.where(aside), rates, gpu)
     return said
+
+
+def folds_of(rows: Rows) -> Floats:
+    """Return which fold each row is left out with, by its inner length."""
+    return np.floor(FOLDS * fraction(group_of([rows.sizes["k"]])))
 
 
 def _marlin(reference: Path) -> Iterator[Check]:
