@@ -66,8 +66,8 @@ NASTY = [
 KEYS = [*GOOD, "zip", "union", "derived", "slo", "where", "nonsense"]
 
 
-def ends_well(text: str, capsys: pytest.CaptureFixture[str], *more: str) -> None:
-    """Run a space and hold what it says to the rules of every message."""
+def ends_well(text: str, capsys: pytest.CaptureFixture[str], *more: str) -> int:
+    """Run a space, hold what it says to the rules of every message, and return its exit code."""
     Path("spaces").mkdir(exist_ok=True)
     Path("spaces/mine.yaml").write_text(text)
     code = main(["+space=mine", "plot=false", "engine=inline", *more])
@@ -77,6 +77,7 @@ def ends_well(text: str, capsys: pytest.CaptureFixture[str], *more: str) -> None
     assert "mistake of sweeper" not in said, f"{text}\n{said}"
     if code == 2:
         assert 0 < len(said.strip().splitlines()) < 12, said
+    return code
 
 
 def written(**changed: str) -> str:
@@ -98,7 +99,7 @@ def test_a_key_of_another_kind_is_a_sentence(
 def test_a_file_that_is_no_space_is_a_sentence(
     workplace: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    ends_well(text, capsys)
+    assert ends_well(text, capsys) == 2
 
 
 @pytest.mark.parametrize(

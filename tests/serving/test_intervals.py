@@ -47,6 +47,7 @@ def test_a_gpu_nobody_measured_is_less_certain() -> None:
 
 def test_a_band_widens_by_what_intervals_reach_further_and_never_narrows() -> None:
     assert widened((0.8, 1.25), (0.9, 1.1), (0.95, 1.05)) == pytest.approx((0.8, 1.25))
+    assert widened((1.0, 1.0), (1.0, 1.0), (0.5, 2.0)) == pytest.approx((0.5, 2.0))
     low, high = widened((0.8, 1.25), (0.9, 1.1), (0.5, 2.0))
     assert math.log(low) ** 2 == pytest.approx(
         math.log(0.8) ** 2 + math.log(0.5) ** 2 - math.log(0.9) ** 2

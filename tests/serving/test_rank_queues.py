@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from simulators.core.errors import Infeasible
 from simulators.serving.engine.replica import ARRIVAL, BUSY_S, COMPLETED, FIRST_TOKEN, ITERATIONS
 from simulators.serving.point import OWN, SHARED, ServingPoint
 from simulators.serving.simulator import simulate
@@ -48,6 +49,13 @@ def test_evenly_loaded_ranks_answer_as_one_queue_would() -> None:
     assert own.tpot_mean_s == pytest.approx(shared.tpot_mean_s, rel=0.1)
     assert own.kv_blocks == pytest.approx(shared.kv_blocks, rel=1e-3)
     assert own.mean_batch == pytest.approx(shared.mean_batch, rel=0.1)
+
+
+def test_queues_of_their_own_under_a_pipeline_are_refused() -> None:
+    point = dataclasses.replace(MIXTURE, pp=2, requests=8)
+    assert simulate(point).completed_requests == 8  # they share one
+    with pytest.raises(Infeasible, match="own_rank_queues_need_pp_1"):
+        simulate(dataclasses.replace(point, rank_queues=OWN))
 
 
 def test_without_data_parallel_attention_the_choice_means_nothing() -> None:

@@ -66,11 +66,11 @@ def widened(band: Ends, usual: Ends, reach: Ends) -> Ends:
     >>> [round(end, 2) for end in widened((0.8, 1.25), (0.9, 1.1), (0.5, 1.1))]
     [0.49, 1.25]
     """
-    ends = []
+    far = []
     for end, before, here in zip(band, usual, reach, strict=True):
         more = max(0.0, math.log(max(here, LEAST)) ** 2 - math.log(before) ** 2)
-        ends.append(math.copysign(math.sqrt(math.log(end) ** 2 + more), math.log(end)))
-    return math.exp(ends[0]), math.exp(ends[1])
+        far.append(math.sqrt(math.log(end) ** 2 + more))
+    return math.exp(-far[0]), math.exp(far[1])
 
 
 NONE = (1.0, 1.0)

@@ -128,7 +128,12 @@ def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
     """Return how many queues of a replica step together: one, but for data-parallel attention.
 
     Under a pipeline they share one.
+
+    Raises:
+        Infeasible: queues of their own are asked for under a pipeline.
     """
+    if point.rank_queues == OWN and point.pp > 1 and point.attention_dp > 1:
+        raise Infeasible("own_rank_queues_need_pp_1", f"pp {point.pp}")
     usual = SHARED if scheduler.deals_out else OWN
     queues = usual if point.rank_queues == AUTO else point.rank_queues
     return point.attention_dp if queues == OWN and point.pp == 1 else 1
