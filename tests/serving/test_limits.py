@@ -126,7 +126,7 @@ SHARED_SEATS = replace(
         ({}, 4),
         ({"rank_queues": "shared"}, 1),
         ({"rank_queues": "auto"}, 4),  # vLLM's engines have queues of their own
-        ({"pp": 2}, 1),
+        ({"rank_queues": "auto", "pp": 2}, 1),
         ({"rank_queues": "auto", "scheduler": "trtllm"}, 1),  # which deals out
     ],
 )
