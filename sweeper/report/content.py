@@ -13,16 +13,21 @@ from typing import Any
 
 import polars as pl
 
+from simulators.core.contract import Check
 from simulators.core.errors import UserError
+from simulators.core.folder import FOLDERS
 from sweeper.query.pareto import alike, qualifying
 from sweeper.query.sensitivity import sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers
 from sweeper.report.evidence import Evidence
 from sweeper.report.headlines import HEAD, headlines_of
+from sweeper.report.shares import in_words as shares_in_words
+from sweeper.report.shares import shares_of_row, weakest_in_words
+from sweeper.report.words import in_words
 from sweeper.store.keys import SHOWN
 
-_TABLE = 100
+_TABLE = 2_000
 """Designs of the front that stand in the table; all of them are in the picture."""
 _DRAWS = 400
 
@@ -51,20 +56,73 @@ class Content:
     def answer(self) -> str:
         """Return the answer: which design, how much, how sure."""
         found, row = self.answers, self.answers.best
-        design = ", ".join(f"<b>{_e(a)} {self._human(a, row[a])}</b>" for a in found.space.varied)
-        tiles = "".join(
-            f'<div class="tile"><b>{self._human(n, row[n])}</b><span>{_e(n)}</span></div>'
-            for n in found.objectives
+        design = ", ".join(
+            f"{_e(self.word(a))} <b>{self._human(a, row[a])}</b>" for a in found.space.varied
         )
         sure, why = self._sure()
+        tiles = "".join(map(self._tile, found.objectives))
         tiles += f'<div class="tile"><b>{sure}</b><span>likely to be on the front</span></div>'
+        notes = "".join(f"<li>{_e(note)}</li>" for note in found.notes)
         return (
             f'<p class="says">Take {design}.</p><div class="tiles">{tiles}</div>'
-            f"<p>{self._why()} {_e(why)} {self.evidence.in_short()}</p>"
-            f"<p>{self._best_of_each()}</p>"
-            f'<p class="note">{" ".join(map(_e, found.notes))}</p>'
+            f'<h2>How sure</h2><ul class="sure">{self._accuracy_here()}{self._time_rests_on()}'
+            f"<li>{why}</li>{notes}</ul>"
+            f"<p>{self._why()}</p><p>{self._best_of_each()}</p>"
             f"<p><code>python -m sweeper show {_e(found.name)} {row['key'][:SHOWN]}</code></p>"
         )
+
+    def word(self, name: str) -> str:
+        """Return what a column is called in a sentence."""
+        return in_words(name, self.answers.units.get(name, ""))
+
+    def _tile(self, name: str) -> str:
+        """Return one objective of the chosen design with its 90 % interval."""
+        row = self.answers.best
+        low, high = row.get(f"{name}_lo"), row.get(f"{name}_hi")
+        said = "no interval is stated"
+        if low is not None and high is not None:
+            said = f"{self._human(name, low)} to {self._human(name, high)}, 9 times in 10"
+        elif name in self.answers.space.axes:
+            said = "chosen"
+        doc = self.columns.get(name, ("", "", ""))[2]
+        return (
+            f'<div class="tile" title="{_e(doc)}"><b>{self._human(name, row[name])}</b>'
+            f"<span>{_e(self.word(name))}</span><span>{said}</span></div>"
+        )
+
+    def _accuracy_here(self) -> str:
+        """Return how far the simulator was off for this model on this device, line by line."""
+        names = self._named
+        if not names or not self.evidence.checks:
+            return f"<li>{self.evidence.in_short()}</li>"
+        lines = self.evidence.naming(names)
+        said = " and ".join(f"<b>{_e(name)}</b>" for name in names)
+        if not lines:
+            return (
+                f"<li>No prediction for {said} was compared with a measurement. "
+                f"{self.evidence.in_short()}</li>"
+            )
+        errors = "".join(f"<li>{_error(check)}</li>" for check in lines)
+        return f"<li>Errors that were found for {said}:<ul>{errors}</ul></li>"
+
+    @property
+    def _named(self) -> list[str]:
+        """The facts that the chosen design names, such as a model and a GPU."""
+        kinds = {n for n, folder in FOLDERS.items() if folder.path.startswith("catalog/")} - {
+            "price", "cluster",
+        }  # fmt: skip
+        best = self.answers.best
+        fields = dataclasses.fields(self.answers.simulator.point)
+        asked = [best.get(f.name) for f in fields if f.metadata.get("names") in kinds]
+        return [name for name in asked if name]
+
+    def _time_rests_on(self) -> str:
+        found = self.answers
+        said = shares_in_words(shares_of_row(found.best))
+        if not said:
+            return ""
+        weakest = weakest_in_words(found.simulator, found.best)
+        return f"<li>Of its time {_e(said)}{_e(weakest)}.</li>"
 
     def _why(self) -> str:
         found = self.answers
@@ -73,7 +131,8 @@ class Content:
         met = f" among those with <code>{_e(found.where)}</code>" if found.where else ""
         return (
             f"It is the knee of the Pareto front: of {len(found.front):,} designs that nothing "
-            f"beats in {_listed(list(found.objectives))} together{met}, it is nearest to the best "
+            f"beats in {_listed([self.word(n) for n in found.objectives])} together{met}, it is "
+            "nearest to the best "
             f"of each.{others}"
         )
 
@@ -91,16 +150,18 @@ class Content:
                 found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
             )
         except UserError:  # an objective that no logarithm describes
-            return "-", ""
+            return "-", "How likely it is to be on the front cannot be said of such objectives."
         match = likely.filter(alike(found.best, found.space.axes))
         share = float(match["p_front"][0]) if len(match) else 0.0
-        source = (
-            "by the intervals the simulator states"
-            if not bands
-            else f"if each objective of each design errs by up to {self.band:.0%} on its own, "
-            "nine times in ten"
+        assumed = _listed([self.word(n) for n in bands]) if bands else ""
+        sources = ["by the intervals the simulator states"] * bool(stated)
+        sources += [
+            f"if {assumed} err{'s' * (len(bands) == 1)} by up to {self.band:.0%}, nine times in ten"
+        ] * bool(bands)
+        return (
+            f"{share:.0%}",
+            f"It stays on the front in {share:.0%} of draws {', and '.join(sources)}.",
         )
-        return f"{share:.0%}", f"That share of draws keeps it on the front {source}."
 
     def _best_of_each(self) -> str:
         said, front, best = [], self.answers.front, self.answers.best
@@ -108,13 +169,13 @@ class Content:
             value = front[name].min() if direction == "min" else front[name].max()
             row = front.filter(pl.col(name) == value).row(0, named=True)
             differs = [
-                f"{_e(a)} {self._human(a, row[a])}"
+                f"{_e(self.word(a))} {self._human(a, row[a])}"
                 for a in self.answers.space.varied
                 if row[a] != best[a]
             ]
             how = " with " + ", ".join(differs) if differs else ", the same design"
             word = "Lowest" if direction == "min" else "Highest"
-            said.append(f"{word} {_e(name)}: {self._human(name, value)}{how}.")
+            said.append(f"{word} {_e(self.word(name))}: {self._human(name, value)}{how}.")
         return " ".join(said)
 
     def sensitivity(self) -> str:
@@ -126,12 +187,12 @@ class Content:
             except UserError:
                 continue
             bars = [
-                (axis, share, f"{share:.0%}")
+                (self.word(axis), share, f"{share:.0%}")
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
             bars.append(("axes together", found.interaction, f"{found.interaction:.0%}"))
-            blocks.append(f"<h3>{_e(name)}</h3>{_bars(bars, 1.0)}")
+            blocks.append(f"<h3>{_e(self.word(name))}</h3>{_bars(bars, 1.0)}")
         note = (
             '<p class="note">Share of the variance over qualifying designs that each axis explains '
             "by itself (first-order Sobol index); what is left is the axes acting together.</p>"
@@ -163,20 +224,45 @@ class Content:
         """Return the front, the chosen design marked; rows refer to the picture by number."""
         found, front = self.answers, self.answers.front
         chosen = [a for a in found.space.varied if front[a].n_unique() > 1]
-        names = [*chosen, *found.objectives, "equivalents"]
-        head = "".join(f"<th>{_e(n)}</th>" for n in ("key", *names))
-        step = max(1, -(-len(front) // _TABLE))
-        kept = sorted({*range(0, len(front), step), found.knee})
+        names = list(dict.fromkeys([*chosen, *found.objectives, "equivalents"]))
+        same = [
+            f"{_e(self.word(a))} {self._human(a, front[a][0])}"
+            for a in found.space.varied
+            if a not in names
+        ]
+        head = '<th scope="col">design</th>' + "".join(map(self._sorts, names))
+        kept = list(range(len(front)))
+        if len(front) > _TABLE:
+            kept = sorted({*range(0, len(front), -(-len(front) // _TABLE)), found.knee})
         lines = []
         for i in kept:
             row = front.row(i, named=True)
             cells = f"<td><code>{row['key'][:SHOWN]}</code></td>" + "".join(
-                f"<td>{self._human(n, row[n])}</td>" for n in names
+                f'<td data-value="{_e(row[n])}">{self._human(n, row[n])}</td>' for n in names
             )
             mark = ' class="chosen"' if i == found.knee else ""
             lines.append(f'<tr data-row="{i}" tabindex="0"{mark}>{cells}</tr>')
-        more = f'<p class="note">{len(kept)} of {len(front)} designs of the front.</p>'
-        return _scrolled(head, lines) + (more if step > 1 else "")
+        said = [f"{len(kept):,} of {len(front):,} designs of the front."] * (len(kept) < len(front))
+        said += [f"All: {', '.join(same)}."] * bool(same)
+        return (f'<p class="note">{" ".join(said)}</p>' if said else "") + _scrolled(head, lines)
+
+    def _sorts(self, name: str) -> str:
+        """Return the head of a column by which the reader may sort."""
+        doc = self.columns.get(name, ("", "", ""))[2] or name
+        return (
+            f'<th scope="col" aria-sort="none"><button type="button" data-sort="{_e(name)}" '
+            f'title="{_e(doc)}">{_e(self.word(name))}</button></th>'
+        )
+
+    def glossary(self) -> str:
+        """Return what the words mean: each column's name, unit and sentence."""
+        lines = "".join(
+            f"<dt>{_e(self.word(name))} <code>{_e(name)}</code></dt>"
+            f"<dd>{_e(doc)}{f' [{_e(unit)}]' if unit else ''}</dd>"
+            for name, (_role, unit, doc) in self.columns.items()
+            if doc
+        )
+        return f"<dl>{lines}</dl>"
 
     def accuracy(self) -> str:
         """Return the checks of the simulators that were used, on rows outside their fits."""
@@ -184,7 +270,8 @@ class Content:
             return '<p class="note">No accuracy table travels with these simulators.</p>'
         head = '<th>check</th><th>value</th><th>limit</th><th>rows</th><th class="text">note</th>'
         lines, known = [], self.evidence.by_room
-        for check in self.evidence.checks:
+        here = self.evidence.naming(self._named, len(self.evidence.checks))
+        for check in dict.fromkeys([*here, *self.evidence.checks]):
             value = "-" if check.value is None else f"{check.value:.4g} {_e(check.unit)}"
             verdict = {None: "", True: "ok", False: "missed"}[check.ok]
             said = f" ({check.verdict})" if check.ok is False else ""
@@ -233,12 +320,20 @@ class Content:
         return _e(self.answers.scaled(name, value))
 
 
+def _error(check: Check) -> str:
+    """Return an error with the rows it was read on."""
+    value = f"{check.value:.3g} {check.unit}".strip()
+    rows = f"{check.rows:,} row{'s' if check.rows != 1 else ''}"
+    limit = "" if check.ok is not False else f", beyond its limit of {check.limit:g}"
+    return f"{_e(check.name)}: <b>{_e(value)}</b> ({rows}{limit})"
+
+
 def _e(text: object) -> str:
     return html.escape(str(text))
 
 
 def _listed(names: Sequence[str]) -> str:
-    words = [f"<code>{_e(n)}</code>" for n in names]
+    words = [_e(n) for n in names]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
