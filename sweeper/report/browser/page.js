@@ -164,7 +164,9 @@ function fill() {
   offer("front-y", all, objectives[1] || objectives[0]);
   offer("front-c", [...all, ...axes.filter((n) => !all.includes(n))], objectives[2], "none");
   const [asked, carried] = meta.load || [];
-  const load = ordered.includes(asked) ? asked : ordered[ordered.length - 1] || axes[0];
+  const met = (axis) => alongAxis(axis, state.chosen).length;
+  const longest = [...(ordered.length ? ordered : axes)].sort((a, b) => met(b) - met(a))[0];
+  const load = ordered.includes(asked) ? asked : longest;
   offer("curve-axis", axes, load);
   offer("curve-x", all, columns.has(carried) && load === asked ? carried : load);
   offer("curve-y", all, objectives[0]);

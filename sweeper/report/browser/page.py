@@ -1,7 +1,7 @@
 """The report of a sweep as one self-contained HTML page: the answer, then what is behind it.
 
 The words, tables and bars are plain HTML and need no script; the pictures are drawn by the
-scripts of `browser/` from the results themselves, which travel inside the page as codes
+scripts beside this file from the results themselves, which travel inside the page as codes
 (`columns.py`). The page asks nothing of the network.
 """
 
@@ -20,13 +20,14 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from sweeper.query.pareto import FEASIBLE
-from sweeper.report.columns import Coded, coded, packed
-from sweeper.report.content import Content
+from sweeper.report.browser.answer import answer, named_facts, scenarios
+from sweeper.report.browser.columns import Coded, coded, packed
+from sweeper.report.browser.content import Content
 from sweeper.report.words import in_words
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
 
-_BROWSER = Path(__file__).resolve().parent / "browser"
+_HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("columns.js", "drawing.js", "pictures.js", "page.js")
 MOST = 100_000
 """Rows a page carries; of a larger sweep the front and an even sample."""
@@ -54,12 +55,13 @@ def page(content: Content, *, rows: int = MOST) -> str:
         "name": html.escape(answers.name),
         "date": f"{dt.date.today():%Y-%m-%d}",
         "question": html.escape(content.question),
-        "answer": content.answer(),
+        "answer": answer(content),
+        "scenarios": scenarios(content),
         "drawn": drawn,
         "sensitivity": content.sensitivity(),
         "waterfall": content.waterfall(),
         "table": content.table(),
-        "accuracy": content.accuracy(),
+        "accuracy": content.accuracy(named_facts(content)),
         "provenance": content.provenance(),
         "glossary": content.glossary(),
         "css": _read("page.css"),
@@ -74,7 +76,7 @@ def page(content: Content, *, rows: int = MOST) -> str:
 
 
 def _read(name: str) -> str:
-    return (_BROWSER / name).read_text(encoding="utf-8")
+    return (_HERE / name).read_text(encoding="utf-8")
 
 
 def _policy(script: str) -> str:
