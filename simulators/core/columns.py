@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -89,6 +89,28 @@ def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], lis
     if codes.null_count:
         codes, values = codes.fill_null(len(values)), [*values, None]
     return codes.to_numpy(zero_copy_only=False).astype(np.int64), values
+
+
+def members(batch: pa.RecordBatch, names: Iterable[str]) -> NDArray[np.int64]:
+    """Return a number per row, equal where rows agree in all these columns."""
+    member = np.zeros(batch.num_rows, np.int64)
+    for codes, values in (categories(batch, name) for name in names):
+        if len(values) > 1:
+            _, member = np.unique(member * len(values) + codes, return_inverse=True)
+    return member
+
+
+def alike(
+    batch: pa.RecordBatch, names: Sequence[str]
+) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
+    """Return row numbers and common values of the rows that agree in all these columns."""
+    named, member = {name: categories(batch, name) for name in names}, members(batch, names)
+    order = np.argsort(member, kind="stable")
+    return [
+        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
+        for where in np.split(order, np.cumsum(np.bincount(member))[:-1])
+        if where.size
+    ]
 
 
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Protocol
 
 from simulators.catalog.huggingface_graphs import GRAPH_KINDS, graph_sheet_of_config, kind_of_config
 from simulators.catalog.model import load_model
@@ -19,27 +18,13 @@ from simulators.core.folder import MODELS, read_toml
 from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.encoder import Encoder
-from simulators.workload.graphs.graph import Graph, Load
+from simulators.workload.graphs.graph import Family, Graph, Load
 from simulators.workload.graphs.onnx_import import graph_of_onnx
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
 from simulators.workload.graphs.unfused_transformers import Classic
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
-
-class Drawn(Protocol):
-    """A model that can be drawn for a load."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    def draw(self, load: Load) -> Graph:
-        """Return its graph."""
-        ...
-
-
-FAMILIES: dict[str, type[Drawn]] = {
+FAMILIES: dict[str, type[Family]] = {
     "classic": Classic,
     "encoder": Encoder,
     "resnet": ResNet,
@@ -92,7 +77,7 @@ def draw(name: str, load: Load) -> Graph:
 
 
 @functools.lru_cache(maxsize=64)
-def _model(path: Path, _mtime_ns: int) -> Drawn:
+def _model(path: Path, _mtime_ns: int) -> Family:
     sheet = dict(graph_sheet_of_config(path) if path.suffix == ".json" else read_toml(path))
     family = str(sheet.pop("family"))
     if family not in FAMILIES:

@@ -44,6 +44,19 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Family:
+    """A kind of model that draws itself, and what every file of such a model states."""
+
+    name: str
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a load; what its length counts, each family says."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """One operator: what it reads, the shape of its result, its own weights."""
 
