@@ -9,7 +9,7 @@ module alone stands above both rooms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,9 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.core.columns import alike, categories, numbers, outcome, schema_of
-from simulators.core.contract import Contribution, default_of, weakest_of
-from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.columns import alike, batch_of, categories, numbers, outcome, schema_of
+from simulators.core.contract import Contribution, weakest_of
+from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
 from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
@@ -144,7 +144,7 @@ class Composition:
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to.
         """
-        batch = _batch_of(point)
+        batch = batch_of(CompositionPoint, point)
         check_batch(CompositionPoint, batch)
         if _graph_rows(batch)[0]:
             job = _job_of(batch.to_pylist()[0])
@@ -256,20 +256,3 @@ def _parameters(model: str) -> int:
     """Return the weights of a model, iterated or drawn."""
     is_graph = is_graph_model(model)
     return draw(model, Load(batch=1)).parameters if is_graph else load_model(model).parameters
-
-
-def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return a batch of one point, fields left out with their defaults.
-
-    Raises:
-        UnknownNameError: a field the point type does not have.
-        UserError: a field without a default is missing.
-    """
-    known = {f.name: default_of(f) for f in fields(CompositionPoint)}
-    for name in point:
-        if name not in known:
-            raise UnknownNameError("input", name, tuple(known))
-    values = known | dict(point)
-    if missing := [name for name, value in values.items() if value is MISSING]:
-        raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
-    return pa.RecordBatch.from_pylist([values], schema=schema_of(CompositionPoint))

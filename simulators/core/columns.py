@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.errors import Infeasible
+from simulators.core.contract import default_of
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import FOLDERS
 from simulators.core.levels import SHARES, Shares
 
@@ -113,6 +114,23 @@ def alike(
     ]
 
 
+def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of one point, fields left out with their defaults.
+
+    Raises:
+        UnknownNameError: a field the point type does not have.
+        UserError: a field without a default is missing.
+    """
+    known = {f.name: default_of(f) for f in fields(kind)}
+    for name in point:
+        if name not in known:
+            raise UnknownNameError("input", name, tuple(known))
+    values = known | dict(point)
+    if missing := [name for name, value in values.items() if value is MISSING]:
+        raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
+    return pa.RecordBatch.from_pylist([values], schema=schema_of(kind))
+
+
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
     """Return the rows of a batch as points of type `kind`."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
@@ -134,6 +152,7 @@ def outcome(
     *,
     infeasible: Sequence[str] | None = None,
     shares: Shares | None = None,
+    sparse: bool = False,
 ) -> pa.RecordBatch:
     """Build what `evaluate` returns from columns of numbers.
 
@@ -143,11 +162,21 @@ def outcome(
         infeasible: per row the reason a point cannot exist, or an empty string; its metrics become
             null. None when every row is feasible.
         shares: of the time of each row that rests on numbers of each level; None: it is not said.
+        sparse: whether columns that are left out, and NaNs, are null.
     """
     schema = schema_of(metrics)
     rows = len(next(iter(columns.values())))
     dead = None if infeasible is None else np.array([bool(r) for r in infeasible], dtype=bool)
-    arrays = {f.name: pa.array(columns[f.name], type=f.type, mask=dead) for f in schema}
+
+    def array(f: pa.Field) -> pa.Array:
+        if sparse and f.name not in columns:
+            return pa.nulls(rows, f.type)
+        column, mask = columns[f.name], dead
+        if sparse and column.dtype.kind == "f" and (unknown := np.isnan(column)).any():
+            mask = unknown if dead is None else dead | unknown
+        return pa.array(column, type=f.type, mask=mask)
+
+    arrays = {f.name: array(f) for f in schema}
     if shares is None:
         evidence = [pa.nulls(rows, pa.float64()) for _ in SHARES]
     else:
