@@ -170,4 +170,6 @@ def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:
     """Return an engine of which so many requests are asked, at once unless told otherwise."""
     usual = {"runtime": "trtllm", "chunk_size": MOST_TOKENS, "arrivals": "closed"}
     settings = ENGINE | usual | more
-    return ServingPoint(model=model, gpu=gpu, clients=requests, requests=requests, window=WHOLE, **settings)
+    return ServingPoint(
+        model=model, gpu=gpu, clients=requests, requests=requests, window=WHOLE, **settings
+    )
