@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,8 +122,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     """Run the sweep under a live display."""
     sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
     space, store = sweep.space, sweep.store
-    settled = sum(len(span) for span in store.finished())
-    progress = Progress(total=sweep.sampler.size(space) - settled, objectives=sweep.objectives)
+    allowed = space.size - sum(space.removed().values())
+    progress = Progress(min(sweep.sampler.size(space), allowed), sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -134,12 +134,21 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             display.watch(part)
             _check_failures(progress, failures["max"])
 
+        def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
+            untouched = sum(map(len, fresh)) == space.size
+            left = allowed if untouched else sum(_allowed(space, batch) for batch in fresh)
+            if sum(map(len, picked)) >= sweep.sampler.size(space):
+                progress.answered = max(progress.total - left, 0)
+                progress.total = left
+            if progress.answered:
+                say(f"{progress.answered:,} answered already, {progress.total:,} to do")
+
         if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        sweep.run(watch, say)
+        sweep.run(watch, say, expect)
     return Ended(
         answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
