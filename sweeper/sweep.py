@@ -10,6 +10,7 @@ import polars as pl
 
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
@@ -35,6 +36,7 @@ class Sweep:
     store: Store
     objectives: Objectives
     where: str | None = None
+    limits: Limits = UNSTATED
 
     @classmethod
     def of(
@@ -52,7 +54,7 @@ class Sweep:
 
         Its answers are kept in `outputs`, and found there by the next run. The objectives are the
         simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
-        `**options` such as `points=500`, the engine `auto`, `inline` or `ray`.
+        `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         return cls(
@@ -80,7 +82,7 @@ class Sweep:
         if sum(len(span) for span in self.store.finished()) < len(self.space):
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
-        task = Task(self.space, self.store, self.objectives, self.where)
+        task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
                 picked = list(round_)
