@@ -18,7 +18,7 @@ from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
 from sweeper.engines._child import probed
 from sweeper.engines.limits import Limits
-from sweeper.engines.probe import hinted
+from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
@@ -216,7 +216,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or probed(_task(sweep), patience_s=_PATIENCE_S)) if todo else None
+    estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
@@ -256,8 +256,10 @@ def plan(words: list[str]) -> int:
     return 0
 
 
-def _task(sweep: Sweep) -> Task:
-    return Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+def _probed(sweep: Sweep, picked: int) -> Estimate:
+    """Return how long a point takes, from a few of so many that are picked."""
+    task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+    return probed(task, picked, patience_s=_PATIENCE_S)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:
