@@ -11,6 +11,7 @@ import polars as pl
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.task import Task
+from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -34,6 +35,7 @@ class Sweep:
     store: Store
     objectives: Objectives
     where: str | None = None
+    priced: DesignSpace | None = None  # the same space in the prices that are asked for
 
     @classmethod
     def of(
@@ -54,13 +56,15 @@ class Sweep:
         `**options` such as `points=500`, the engine `auto`, `inline` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
+        simulated = unpriced(space)
         return cls(
-            space,
+            simulated,
             load_sampler(sampler, **options),
             load_engine(engine),
-            Store(outputs, define(space)),
+            Store(outputs, define(simulated)),
             wanted,
             where,
+            space,
         )
 
     def run(
@@ -83,4 +87,4 @@ class Sweep:
                 if left:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
-        return self.store.scan()
+        return repriced(self.store.scan(), self.priced or self.space)

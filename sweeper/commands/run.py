@@ -17,6 +17,7 @@ from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
 from sweeper.engines.auto import hinted, probe
+from sweeper.query.repricing import unpriced
 from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
@@ -51,7 +52,7 @@ def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
-    space = space_of(written)
+    space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
     meta = {"space": name, "objectives": json.dumps(wanted)}
