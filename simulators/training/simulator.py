@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.gpu import load_gpu
@@ -17,7 +16,7 @@ from simulators.catalog.model import load_model
 from simulators.catalog.price import usd_per_gpu_hours
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
-from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.columns import alike, categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
@@ -72,7 +71,7 @@ class Training:
         reasons = np.full(rows, "", object)
         shares = np.full((len(LEVELS), rows), np.nan)
         all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
-        for every, group in _groups(batch):
+        for every, group in alike(batch, JOB_FIELDS):
             job = job_of(group)
             try:
                 check_job(job)
@@ -105,7 +104,7 @@ class Training:
         """
         batch = batch_of([TrainingPoint(**point)])
         check_batch(TrainingPoint, batch)
-        [(_, group)] = _groups(batch)
+        [(_, group)] = alike(batch, JOB_FIELDS)
         job, plans, constants = job_of(group), plans_of(batch), load_constants()
         check_job(job)
         sequences = numbers(batch, "batch")
@@ -178,19 +177,3 @@ def batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
     """Return points as a batch."""
     rows = [vars(point) for point in points]
     return pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], Mapping[str, Any]]]:
-    """Return row numbers and common fields of rows of one job."""
-    member = np.zeros(batch.num_rows, np.int64)
-    named = {name: categories(batch, name) for name in JOB_FIELDS}
-    for codes, values in named.values():
-        if len(values) > 1:
-            _, member = np.unique(member * len(values) + codes, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    ends = np.cumsum(np.bincount(member))
-    return [
-        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
-        for where in np.split(order, ends[:-1])
-        if where.size
-    ]
