@@ -20,6 +20,7 @@ from simulators.core.columns import alike, categories, numbers, outcome, schema_
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
@@ -131,9 +132,7 @@ class Training:
             return (CLUSTERS.find(str(value)),)
         return ()
 
-    def costs(
-        self, rows: pa.RecordBatch, prices: Mapping[str, Any]
-    ) -> Mapping[str, NDArray[np.float64]]:
+    def costs(self, rows: pa.RecordBatch, prices: Mapping[str, Any]) -> Mapping[str, Floats]:
         """Return dollars, NaN where a GPU has no price, and CO2 of whole runs."""
         codes, names = categories(rows, "gpu")
         known = str(prices["prices"])
