@@ -10,6 +10,7 @@ import polars as pl
 
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
@@ -35,6 +36,7 @@ class Sweep:
     store: Store
     objectives: Objectives
     where: str | None = None
+    limits: Limits = UNSTATED
     priced: DesignSpace | None = None  # the same space in the prices that are asked for
 
     @classmethod
@@ -53,7 +55,7 @@ class Sweep:
 
         Its answers are kept in `outputs`, and found there by the next run. The objectives are the
         simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
-        `**options` such as `points=500`, the engine `auto`, `inline` or `ray`.
+        `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         simulated = unpriced(space)
@@ -64,7 +66,7 @@ class Sweep:
             Store(outputs, define(simulated)),
             wanted,
             where,
-            space,
+            priced=space,
         )
 
     def run(
@@ -79,7 +81,7 @@ class Sweep:
         if sum(len(span) for span in self.store.finished()) < len(self.space):
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
-        task = Task(self.space, self.store, self.objectives, self.where)
+        task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
                 fresh = list(self.store.missing(self.space, round_))

@@ -126,7 +126,7 @@ class Serving:
 
     def question(self, flags: Flags) -> Question:
         """Return the question that some flags put."""
-        return question_of(flags)
+        return question_of(flags, self.evaluate)
 
     def read_log(self, text: str, source: str) -> Mapping[str, float]:
         """Return what a serving benchmark measured."""

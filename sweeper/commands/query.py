@@ -194,7 +194,7 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
     )
-    return _brief(last, found, ["p_front", "layer", *last.objectives])
+    return _brief(last, found, ["p_front", "behind", *last.objectives])
 
 
 def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:

@@ -7,9 +7,9 @@ from pathlib import Path
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import add_scenarios, at_least, flags
 from sweeper.report.answers import Answers, latest
-from sweeper.report.content import Content
+from sweeper.report.browser.content import Content
+from sweeper.report.browser.page import MOST, page
 from sweeper.report.evidence import evidence
-from sweeper.report.page import MOST, page
 from sweeper.report.tables import write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about

@@ -16,7 +16,10 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
-from sweeper.engines.auto import hinted, probe
+from sweeper.engines._child import probed
+from sweeper.engines.limits import Limits
+from sweeper.engines.probe import hinted
+from sweeper.engines.task import Task
 from sweeper.query.repricing import unpriced
 from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
@@ -55,6 +58,7 @@ def asked_by(words: list[str]) -> Asked:
     space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
+    limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
     meta = {"space": name, "objectives": json.dumps(wanted)}
     sweep = Sweep(
         space=space,
@@ -63,6 +67,7 @@ def asked_by(words: list[str]) -> Asked:
         sampler=_sampler(written, space, **composed["sampler"]),
         engine=load_engine(engine.pop("name"), **engine),
         store=Store(f"{composed['outputs']}/{name}", define(space), meta),
+        limits=limits,
     )
     return Asked(name, sweep, composed)
 
@@ -203,7 +208,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
+    estimate = (hinted(space) or probed(_task(sweep), patience_s=_PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
@@ -241,6 +246,10 @@ def plan(words: list[str]) -> int:
             f"at most {human(float(todo * width), 'bytes')} of results"
         )
     return 0
+
+
+def _task(sweep: Sweep) -> Task:
+    return Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:

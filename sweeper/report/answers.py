@@ -246,7 +246,8 @@ class Answers:
     @property
     def notes(self) -> Sequence[str]:
         """What the simulator adds below a table of its results."""
-        return self.simulator.notes(self.space.axes) if isinstance(self.simulator, Notes) else ()
+        axes = {name: tuple(dict.fromkeys(v)) for name, v in self.space.axes.items()}
+        return self.simulator.notes(axes) if isinstance(self.simulator, Notes) else ()
 
     def human(self, name: str, value: Any) -> str:
         """Return a value of a column as a person would write it."""

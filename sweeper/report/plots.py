@@ -91,7 +91,7 @@ def front(answers: Answers, asked: Columns) -> Any:
 
 def parallel(answers: Answers, _asked: Columns) -> Any:
     """Draw one line per design across all axes and objectives, the front in colour."""
-    names = [*answers.space.varied, *answers.objectives]
+    names = list(dict.fromkeys([*answers.space.varied, *answers.objectives]))
     cloud = _cloud(answers, names)
     rows = cloud.gather_every(max(1, -(-cloud.height // _LINES)))
     scales = {n: _Scale(pl.concat([rows[n], answers.front[n].cast(rows[n].dtype)])) for n in names}
