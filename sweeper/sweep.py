@@ -12,6 +12,7 @@ from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
+from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -37,6 +38,7 @@ class Sweep:
     objectives: Objectives
     where: str | None = None
     limits: Limits = UNSTATED
+    priced: DesignSpace | None = None  # the same space in the prices that are asked for
 
     @classmethod
     def of(
@@ -57,13 +59,15 @@ class Sweep:
         `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
+        simulated = unpriced(space)
         return cls(
-            space,
+            simulated,
             load_sampler(sampler, **options),
             load_engine(engine),
-            Store(outputs, define(space)),
+            Store(outputs, define(simulated)),
             wanted,
             where,
+            priced=space,
         )
 
     def run(
@@ -92,4 +96,4 @@ class Sweep:
                 if left:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
-        return self.store.scan()
+        return repriced(self.store.scan(), self.priced or self.space)

@@ -20,6 +20,7 @@ from sweeper.engines._child import probed
 from sweeper.engines.limits import Limits
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
+from sweeper.query.repricing import unpriced
 from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
@@ -54,7 +55,7 @@ def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
-    space = space_of(written)
+    space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
     limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
