@@ -17,6 +17,7 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
+from simulators.core.questions import CarriesLoad
 from sweeper.commands.flags import add_scenarios, at_least, flags
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
@@ -212,22 +213,36 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Whole replicas hour by hour for a load, of a design that says what it carries."""
+    """Whole replicas hour by hour for a load, spare ones among them, and what they take."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
     key, row = last.design(chosen.of[0] if chosen.of else KNEE)
-    if last.load is None:
+    simulator = last.simulator
+    if not isinstance(simulator, CarriesLoad):
         raise UserError(
             f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
         )
-    axis = last.load[0]
+    axis = simulator.load
     if not row.get(axis):
         raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
-    fleet = replicas_for(load, float(row[axis]), spare=chosen.spare)
+    one = float(row[axis]) / row[simulator.copies]
+    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
+    if not (chosen.json or chosen.write):
+        most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
+        print(
+            f"One replica carries {last.human(axis, one)}. At most {fleet.bought:,} stand at once "
+            f"({', '.join(most)}), {chosen.spare} of them spare; the load uses {fleet.used:.0%}."
+        )
+    taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
+    hours = range(len(load))
     return pl.DataFrame(
-        {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}
+        {"key": key, "hour": hours, "load": load, "replicas": fleet.replicas, **taken}
     )
+
+
+def _amount(unit: str, value: float) -> str:
+    return f"${value:,.2f} an hour" if unit == "usd_per_hour" else f"{value:,.0f} {unit}"
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
