@@ -18,7 +18,8 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
-from sweeper.commands.flags import add_scenarios, at_least, flags
+from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
@@ -26,7 +27,7 @@ from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
-from sweeper.report.answers import KNEE, Answers, latest
+from sweeper.report.answers import KNEE, Answers
 from sweeper.report.tables import as_json, print_table, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
@@ -62,7 +63,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     if chosen.across:
         last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
         chosen.where = None

@@ -32,8 +32,9 @@ def answer(content: Content) -> str:
     tiles = "".join(_tile(content, name) for name in found.objectives)
     tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
     notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
+    progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
     return (
-        f'<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
+        f'{progress}<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
         f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
         f"<li>{why}</li>{notes}</ul>"
         f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"
