@@ -105,7 +105,7 @@ def steps(work: Work, constants: Constants) -> Steps:
             continue
         wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(name, -1.0)
         passes = _passes(priced[name], job, constants, which, plans, wait_s)
-        told = _exposed(job, sent[name], priced[name], constants, which, plans)
+        told = _exposed(job, sent[name], priced[name], passes, constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
@@ -231,9 +231,17 @@ def _passes(
 
 
 def _exposed(
-    job: Job, sent: Messages, piece: Piece, constants: Constants, which: Ints, plans: Plans
+    job: Job,
+    sent: Messages,
+    piece: Piece,
+    passes: Mapping[str, Floats],
+    constants: Constants,
+    which: Ints,
+    plans: Plans,
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
+    hides_experts = _hides_experts(job, plans)
+    others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
     found: dict[tuple[str, str], Floats] = {}
     share: float | Floats
     for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
@@ -245,11 +253,25 @@ def _exposed(
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
                 hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
                 seconds = np.maximum(0.0, seconds - hidden)
+            if what == EXPERTS:
+                left = np.maximum(0.0, seconds - others[direction])
+                seconds = np.where(hides_experts, left, seconds)
             share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
             if what == TENSOR:  # pipelined with the products around it, if anything is
                 share = np.where(plans.overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
+
+
+def _hides_experts(job: Job, plans: Plans) -> NDArray[np.bool_]:
+    """Say for each row whether tokens travel to experts while another micro-batch computes.
+
+    Megatron-Core pairs a chunk's forward with another's backward for that where layers are
+    interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`); recipes use it
+    where experts are dealt over several nodes.
+    """
+    crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
+    return crosses & (plans.overlaps > 0) & (plans.chunks > 1) & (plans.recompute != FULL)
 
 
 def _sharded(
