@@ -271,7 +271,8 @@ def _hides_experts(job: Job, plans: Plans) -> NDArray[np.bool_]:
     where experts are dealt over several nodes.
     """
     crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
-    return crosses & (plans.overlaps > 0) & (plans.chunks > 1) & (plans.recompute != FULL)
+    hides = (plans.overlaps > 0) & (plans.chunks > 1) & (plans.recompute != FULL)
+    return np.asarray(hides & crosses, np.bool_)
 
 
 def _sharded(
