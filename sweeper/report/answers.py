@@ -29,6 +29,7 @@ from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.tables import write_text
+from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
@@ -278,6 +279,10 @@ class Answers:
     def human(self, name: str, value: Any) -> str:
         """Return a value of a column as a person would write it."""
         return human(value, self.units.get(name, ""))
+
+    def word(self, name: str) -> str:
+        """Return what a column is called in a sentence."""
+        return in_words(name, self.units.get(name, ""))
 
     def scaled(self, name: str, value: Any) -> str:
         """Return the same, but whole numbers of objectives scaled as real ones are."""
