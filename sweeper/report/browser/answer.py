@@ -33,8 +33,9 @@ def answer(content: Content) -> str:
     tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
     notes = "".join(f"<p>{escaped(note)}</p>" for note in found.notes)
     more = f"<details><summary>Prices and notes</summary>{notes}</details>" if notes else ""
+    progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
     return (
-        f'<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
+        f'{progress}<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
         f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
         f"<li>{why}</li></ul>{more}"
         f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"
