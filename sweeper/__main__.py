@@ -136,7 +136,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _called(command: str, words: list[str]) -> int:
-    module, _, function = command.partition(".")
+    module, _, function = command.rpartition(".")
     code: int = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)(words)
     return code
 

@@ -2,8 +2,8 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-answer questions. `verify` and `validate` check results and simulators; `schema` serves
-editors, `completion` shells.
+answer questions. `verify` and `validate` check results and simulators; `assist` serves
+editors and shells.
 """
 
 COMMANDS = {
@@ -19,9 +19,9 @@ COMMANDS = {
     "compare": "compare.main",
     "export": "export.main",
     "verify": "verify.main",
-    "schema": "schema.main",
+    "schema": "assist.schema.main",
     "validate": "validate.main",
     "doctor": "verify.doctor",
-    "completion": "completion.main",
+    "completion": "assist.completion.main",
 }
 """The module and the function here behind each command."""

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.__main__ import USAGE, main
 from sweeper.commands import COMMANDS
-from sweeper.commands.completion import SHELLS
+from sweeper.commands.assist.completion import SHELLS
 from sweeper.commands.flags import EXAMPLES
 from sweeper.commands.query import KINDS
 from tests.conftest import ROOT

@@ -82,7 +82,7 @@ def known() -> Known:
 
 def _flags_of(target: str) -> list[str]:
     """Return the flags that the help of a command names."""
-    module, _, function = target.partition(".")
+    module, _, function = target.rpartition(".")
     call = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
