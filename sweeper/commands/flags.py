@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.words import number_in
 
 _LINES = 4
 """Lines of a usage that stand below a mistake; `--help` has all."""
@@ -91,9 +92,12 @@ def at_least(least: int) -> Callable[[str], int]:
     """Return what reads a whole number, the `type` of an argument; fewer are refused."""
 
     def read(text: str) -> int:
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{number}: write at least {least}")
-        return number
+        number = number_in(text)
+        if number is None or number != int(number):
+            raise ValueError(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{int(number)}: write at least {least}")
+        return int(number)
 
     read.__name__ = int.__name__  # what argparse calls a number it cannot read
     return read
