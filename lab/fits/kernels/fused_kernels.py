@@ -73,6 +73,7 @@ MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 1
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
+DEBUG = False
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
 
@@ -86,6 +87,11 @@ TUNED_TILES, TUNED_TOKENS, TUNED_LEAST = ("sglang.experts.bf16",), 1024.0, 1.5
 """SGLang ships tuned tiles by experts and width, for some of the layers that one group of GPUs has
 whole: two and three times as fast where there are many tokens. What is faster than the form by
 less than half is not told from chance."""
+
+SHIPPED_TILES = {"a100_sxm": ((8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168))}
+"""Experts and widths that tiles in 16 bits are shipped for, by the names of the configuration files
+of vLLM's `fused_moe`, which SGLang ships too (`E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json`,
+found in 2024): a layer that was never timed has them as well."""
 
 NOTHING: Mapping[str, float] = {}
 
@@ -243,13 +249,14 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
     found = fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    if DEBUG: print(rows.name, errors, found)
     if rows.name not in TUNED_TILES:
         return found
     s = rows.sizes
     tuned = _tuned(
         rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
     )
-    return _fit_numbers(some, gpu, EXPERTS, tuned) | tuned
+    return _fit_numbers(some, gpu, FORMS['experts'][best if errors[best] < MUCH_LESS * errors[0] else 0], tuned) | tuned
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
@@ -261,6 +268,9 @@ def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
         speedup = float(np.median(faster[mine]))
         if speedup > TUNED_LEAST:
             found[tuned_name(experts, width)] = speedup
+    if found:
+        typical = float(np.median(list(found.values())))
+        found = {tuned_name(*shape): typical for shape in SHIPPED_TILES.get(rows.gpu, ())} | found
     return found
 
 

@@ -63,6 +63,11 @@ LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "m
           "distribution", "version")  # fmt: skip
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
+REPEATED = {("sglang", "0.5.10")}
+"""Versions whose benchmark of ranks gave an expert each of its rows again for every rank, up to as
+often as a token chooses: of many tokens times stay as they are up to `ep = topk` and halve from
+there on, of each layer, format and GPU, while few tokens wake no more experts than they should."""
+
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""
 
@@ -192,6 +197,8 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     top_k = s["topk"] / s["moe_ep_size"]
     mine = np.maximum(s["num_tokens"] * top_k, 1.0)
     awake = np.minimum(experts, mine)
+    if (rows.framework, rows.version) in REPEATED:
+        mine = mine * np.minimum(s["topk"], s["moe_ep_size"])
     if rows.variant:
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)

@@ -88,13 +88,21 @@ EXPERTS = {
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
+TWO_TILES = {**EXPERTS, "tall": 1.3, "unaligned": 1.3}
+"""The same of a library that takes low tiles up to a token an expert and tall ones beyond, which
+read weights slower, and whose loads are whole vectors where a width is a multiple of 16 alone."""
+
 FORMS = {
-    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,), "experts": (EXPERTS,),
+    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,),
+    "experts": (EXPERTS, TWO_TILES),
 }  # fmt: skip
 """The forms a kernel may have; the one that fits better is kept."""
 
 STORED_AS = {"mxfp4": "w4a16"}
 """Formats of experts that are precisions by another name: what a number takes is the same."""
+
+LOW_TILE, VECTOR = 0.25, 16.0
+"""Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
 
 TUNED = "tuned_"
 """How numbers begin that say how much faster tuned tiles are."""
@@ -161,8 +169,16 @@ def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -
     how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
     rate = peak * tuned_speedup(sizes, numbers)
-    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / rate
+    pad, slower = numbers["pad"], 1.0
+    if "tall" in numbers:
+        is_tall = sizes.tokens > sizes.experts
+        pad = np.where(is_tall, pad, pad * LOW_TILE)
+        slower = np.where(is_tall, numbers["tall"], 1.0)
+        slower = slower * np.where(sizes.width % VECTOR == 0.0, 1.0, numbers["unaligned"])
+        rate = rate / np.where(sizes.width % VECTOR == 0.0, 1.0, numbers["unaligned"])
+    compute_s = 2.0 * n * k * (rows + pad * awake) / rate
     weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    weights_s = weights_s * slower
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
     passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
