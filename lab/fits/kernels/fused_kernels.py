@@ -73,7 +73,6 @@ MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 1
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
-DEBUG = False
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
 
@@ -248,15 +247,15 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     seconds = _form_of(some, gpu)
     errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
-    found = fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
-    if DEBUG: print(rows.name, errors, found)
+    best = best if errors[best] < MUCH_LESS * errors[0] else 0
+    found = fitted[best]
     if rows.name not in TUNED_TILES:
         return found
     s = rows.sizes
     tuned = _tuned(
         rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
     )
-    return _fit_numbers(some, gpu, FORMS['experts'][best if errors[best] < MUCH_LESS * errors[0] else 0], tuned) | tuned
+    return _fit_numbers(some, gpu, FORMS[rows.kernel][best], tuned) | tuned
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
