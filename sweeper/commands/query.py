@@ -243,6 +243,6 @@ def _print(table: pl.DataFrame, last: Answers, rows: int) -> None:
         ]
         for row in table.head(rows).to_dicts()
     ]
-    print_table("", table.columns, lines)
+    print_table("", table.columns, lines, differing=True)
     if len(table) > rows:
         print(f"{rows} of {len(table):,} rows")

@@ -11,7 +11,7 @@ import polars as pl
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
-from sweeper.report.tables import print_table
+from sweeper.report.tables import print_table, print_words
 from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
@@ -59,26 +59,22 @@ def print_ended(ended: Ended) -> None:
         _print_nothing(found)
         return
     print_front(found.front, found, found.objectives, where=found.where)
-    print(_knee_sentence(found))
-    same = [a for a in found.space.varied if found.front[a].n_unique() == 1]
-    if same:
-        unmoved = ", ".join(f"{a}={found.human(a, found.front[a][0])}" for a in same)
-        print(f"Same on the whole front: {unmoved}")
+    print_words(_knee_sentence(found))
     print()
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
     rate = ended.evaluated / max(ended.seconds, 1e-9)
-    print(
+    print_words(
         f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
         f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
     )
     for reason, count in list(found.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
     if evidence := _evidence_sentence(found):
-        print(evidence)
+        print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
-        print(f"No design states {', '.join(silent)}: the front is one of the other objectives.")
+        print_words(f"No design states {', '.join(silent)}: the front is one of the others.")
     for note in found.notes:
-        print(note)
+        print_words(note)
     print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
@@ -98,12 +94,7 @@ def print_front(
     space, best = answers.space, knee(front, objectives)
     places = _spread(len(front), best, rows)
     shown = front[places]
-    chosen = [
-        c
-        for c in (*space.varied, *space.derived)
-        if c in front and c not in objectives and front[c].n_unique() > 1
-    ]
-    chosen = chosen or [c for c in space.varied if c in front][:6]
+    chosen = [c for c in (*space.varied, *space.derived) if c in front and c not in objectives]
     header = ["", "design", *chosen, *objectives, "equal"]
     lines = [
         [
@@ -119,7 +110,7 @@ def print_front(
     words += f", where {where}" if where else ""
     more = f", {len(shown)} shown" if len(shown) < len(front) else ""
     designs = "1 design" if len(front) == 1 else f"{len(front)} designs"
-    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines)
+    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines, differing=True)
 
 
 def _spread(count: int, best: int, rows: int) -> list[int]:
