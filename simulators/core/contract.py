@@ -32,6 +32,7 @@ def choice(
     unit: str = "",
     names: str = "",
     part: str = "",
+    given: bool = False,
     default: Any = MISSING,
     **rule: Any,
 ) -> Any:
@@ -43,11 +44,18 @@ def choice(
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
         part: what the field says something about, where fields are told apart by that.
+        given: whether it belongs to the question (a model, a load, a size) rather than to what a
+            designer chooses; answers are then for each of its values, unless a space says else.
         default: as in `dataclasses.field`.
         **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
     """
-    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "rule": Rule(**rule)}
-    return field(metadata=metadata, default=default)
+    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
+    return field(metadata=metadata | {"rule": Rule(**rule)}, default=default)
+
+
+def given_of(kind: type) -> tuple[str, ...]:
+    """Return the names of a point type's fields that belong to the question, not to the design."""
+    return tuple(f.name for f in fields(kind) if f.metadata.get("given"))
 
 
 def fields_of(kind: type, part: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
 from sweeper.engines.auto import hinted, probe
-from sweeper.report.answers import Answers, begin
+from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
@@ -141,7 +141,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             say(f"  {count:,} removed by {text}")
         sweep.run(watch, say)
     return Ended(
-        answers=Answers(asked.name, space, store, sweep.objectives, sweep.where, folder),
+        answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
@@ -169,7 +169,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
                 with contextlib.suppress(ModuleNotFoundError):  # matplotlib is an extra
                     from sweeper.report import plots
 
-                    plots.draw("front", answers, folder / "front.png")
+                    plots.draw("front", answers.usual, folder / "front.png")
     except OSError as error:
         raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
 

@@ -35,6 +35,7 @@ class Content:
     question: str  # what the space asks, in words
     evidence: Evidence  # accuracy of the simulators behind the results
     band: float  # half the 90 % interval of objectives for which the simulator states none
+    whole: Answers | None = None  # the answers to all scenarios, where there are several
 
     @functools.cached_property
     def columns(self) -> dict[str, tuple[str, str, str]]:
@@ -58,13 +59,35 @@ class Content:
         )
         sure, why = self._sure()
         tiles += f'<div class="tile"><b>{sure}</b><span>likely to be on the front</span></div>'
+        asked = f"For {_e(found.asked)}: take" if found.asked else "Take"
         return (
-            f'<p class="says">Take {design}.</p><div class="tiles">{tiles}</div>'
+            f'{self._scenarios()}<p class="says">{asked} {design}.</p>'
+            f'<div class="tiles">{tiles}</div>'
             f"<p>{self._why()} {_e(why)} {self.evidence.in_short()}</p>"
             f"<p>{self._best_of_each()}</p>"
             f'<p class="note">{" ".join(map(_e, found.notes))}</p>'
             f"<p><code>python -m sweeper show {_e(found.name)} {row['key'][:SHOWN]}</code></p>"
         )
+
+    def _scenarios(self) -> str:
+        """Return which design each scenario takes, where there are several."""
+        if self.whole is None or not self.whole.given:
+            return ""
+        whole, knees = self.whole, self.whole.knees
+        chosen = [n for n in whole.space.varied if n not in whole.given]
+        names = [*whole.given, *chosen, *whole.objectives]
+        head = "".join(f"<th>{_e(n)}</th>" for n in names)
+        step = max(1, -(-len(knees) // _TABLE))
+        lines = [
+            "<tr>" + "".join(f"<td>{self._human(n, row[n])}</td>" for n in names) + "</tr>"
+            for row in knees.gather_every(step).iter_rows(named=True)
+        ]
+        note = (
+            f'<p class="note">Of {len(whole.scenarios):,} scenarios ({", ".join(whole.given)}) '
+            "each has a front of its own; this is the knee of each. All below is of one of them; "
+            "<code>--at</code> chooses another, <code>--across</code> one design for all.</p>"
+        )
+        return _scrolled(head, lines) + note
 
     def _why(self) -> str:
         found = self.answers

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.kernels.judged import entry_errors, own_entry
-from lab.claims.lines import absent, error_line, percent_off, within
+from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.fused_kernels import (
     FEWEST_MODELS,
     LEFT_OUT_ROWS,
@@ -23,21 +23,17 @@ from lab.fits.kernels.fused_kernels import (
     left_out,
     predicted_s,
 )
-from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.fused_kernels import (
     GPUS,
-    MORE,
-    TABLES,
     models_of,
     octaves_of,
     read_measured,
+    tables_of,
 )
 from lab.tables.rows import Bools, Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.intervals import interval_s
-
-COVERAGE_BAR = (85.0, 95.0)
 
 FOUR_BITS = ("w4a16", "mxfp4")
 """Formats whose weights are unpacked to 16 bits before they are multiplied."""
@@ -65,12 +61,7 @@ class Foretold:
 
 def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the same rows either way
     """Return errors of models and octaves left out by GPU, framework and formats, and coverage."""
-    tables = [f"{MEASURED}/{name}" for name in (TABLES["experts"], *MORE["experts"])]
-    found = [
-        absent(f"kernels: {table}", "skipped: no table")
-        for table in tables
-        if not (reference / f"{table}.parquet").is_file()
-    ]
+    found = missing(reference, tables_of("experts"))
     inside: list[Bools] = []
     for gpu in GPUS:
         parts = read_measured(reference, gpu, "experts")
@@ -82,7 +73,7 @@ def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the sam
                 inside += [one.inside for one in done]
                 found += _lines(f"{gpu} {framework}", kind, done)
     note = "models left out, by the interval of the others"
-    return found + within("experts coverage", inside, COVERAGE_BAR, note)
+    return found + within("experts coverage", inside, note)
 
 
 def _lines(title: str, kind: str, done: Sequence[Foretold]) -> Iterator[Check]:

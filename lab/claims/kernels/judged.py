@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most, kendall_tau, percent_off
+from lab.claims.lines import absent, at_most, kendall_tau, percent_off, was_fitted
 from lab.fits.kernels.fused_kernels import predicted_s
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.intervals import interval_s
-from simulators.evidence.lookup import BEST
+from simulators.evidence.lookup import BEST, CALIBRATIONS
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price
@@ -60,6 +61,12 @@ def judged(parts: Iterable[Rows], answer: Callable[[Rows], Priced] = priced_alik
         return Judged(nothing, nothing, no, no, calibrated=True)
     predicted_s, measured_s, inside, unseen = map(np.concatenate, zip(*columns, strict=True))
     return Judged(predicted_s, measured_s, inside, unseen, calibrated)
+
+
+def is_fitted_to(folder: str, reference: Path, tables: Iterable[str]) -> bool:
+    """Say whether calibrations of a folder rest on a table: held-out rows alone judge them."""
+    files = (CALIBRATIONS / folder).glob("*.toml")
+    return was_fitted(files, (reference / table for table in tables))
 
 
 def entry_for(rows: Rows, level: str = BEST) -> Entry | None:
