@@ -1,4 +1,4 @@
-"""Watts and joules per output token of served models against ML.ENERGY's; nothing was fitted to them.
+"""Watts and joules per output token of served models against ML.ENERGY's, which nobody fitted to.
 
 No kernel of these boards was metered: their watts are by the formula of a board of their
 architecture. Joules per token are watts over a rate, so they err by that of both.
@@ -32,7 +32,8 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
 
     def ratios(row: Served) -> tuple[float, float, float]:
         metrics = simulate(row.point, shelf(row.point.runtime, row.group))
-        assert metrics.tpot_mean_s is not None and metrics.energy_j_per_token is not None
+        assert metrics.tpot_mean_s is not None
+        assert metrics.energy_j_per_token is not None
         gpus = row.point.tp * row.point.attention_dp * row.point.replicas
         watts = metrics.energy_j_per_token * metrics.tokens_per_s / gpus
         return (

@@ -45,7 +45,6 @@ from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
-    EXPERTS,
     FORMS,
     PARTS,
     attention_features,
@@ -71,6 +70,9 @@ REACH = 4.0
 MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 128.0}}
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
+
+LEAST = {"tall": 1.0, "unaligned": 1.0}
+"""Tall tiles read no faster than low ones, and odd widths no faster than even ones."""
 
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
@@ -275,13 +277,16 @@ def _fit_numbers(
     ends = [0.0 if n in PARTS else x + REACH for n, x in zip(form, start, strict=True)]
     most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in form]
     high = np.minimum(ends, most)
+    least = [
+        np.log(LEAST.get(name, x)) for name, x in zip(form, np.exp(start - REACH), strict=True)
+    ]
     seconds = _form_of(rows, gpu)
     return fit_named(
         lambda numbers: seconds({**numbers, **fixed}),
         list(form),
         np.minimum(start, high),
         rows.seconds,
-        low=start - REACH,
+        low=np.array(least),
         high=high,
         ridge=RIDGE,
     )

@@ -1,7 +1,7 @@
 """Fit watts to what boards' meters showed of kernels in loops: `python -m lab.fits power`.
 
-First the settled draw, from kernels long enough for the meter to settle: a formula that other boards
-may borrow, then trees of shapes for the board itself. Then trees for what the meter shows of all
+First the settled draw, from kernels long enough for the meter to settle: a formula that others may
+borrow, then trees of shapes for the board itself. Then trees for what the meter shows of all
 kernels, short ones too.
 """
 
@@ -32,8 +32,8 @@ START = {
     "bf16": (1.5, 0.5, 2.0), "fp8": (1.5, 0.5, 2.0), "fp8_block": (1.5, 0.5, 2.0),
     "fp4": (1.5, 0.5, 2.0), "prefill": (0.7, 0.4, 1.0), "decode": (0.5, 0.2, 1.0),
 }  # fmt: skip
-"""Where a fit begins, and between what it stays. A board at its limit does not tell how much more it
-would draw: without ends one board's shares say nothing of another's."""
+"""Where a fit begins, and between what it stays. A board at its limit does not tell how much more
+it would draw: without ends one board's shares say nothing of another's."""
 
 FORMATS = ("bf16", "fp8", "fp8_block", "fp4")
 PHASES = ("prefill", "decode")
@@ -46,7 +46,7 @@ RIDGE = 100.0
 
 TREES, SHAPE_TREES, DEPTH = 120, 80, 4
 WRITTEN = (1e-3, 3)
-"""How finely files hold trees of shapes: leaves in tenths of a percent, thresholds in three digits."""
+"""How finely files hold trees of shapes: leaves in tenths of a percent, three digits otherwise."""
 
 LEAN = 1.0
 """One shape was read high and low, by how its loop began; relative errors count alike."""

@@ -71,7 +71,8 @@ there on, of each layer, format and GPU, while few tokens wake no more experts t
 GROUPED, GROUPED_DTYPE = {("sglang", "0.5.14"), ("vllm", "0.24.0")}, "fp8_block"
 """Versions whose benchmark routes DeepSeek-V3's layers by groups, of which tokens keep half: the
 same for all of them. The rank that was timed has those: it is given half of a token's choices and,
-of twice the choices, its share; of 256 experts no more than 128 ever wake, and tokens too few to wake all of them meet."""
+of twice the choices, its share; of 256 experts no more than 128 ever wake, and tokens too few to
+wake all of them meet."""
 
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""

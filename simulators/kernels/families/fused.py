@@ -88,7 +88,7 @@ EXPERTS = {
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
-TWO_TILES = {**EXPERTS, "tall": 1.3, "unaligned": 1.3}
+TWO_TILES = {**EXPERTS, "tall": 1.1, "unaligned": 1.1}
 """The same of a library that takes low tiles up to a token an expert and tall ones beyond, which
 read weights slower, and whose loads are whole vectors where a width is a multiple of 16 alone."""
 
