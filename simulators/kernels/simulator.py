@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
-from simulators.core.columns import categories, numbers, outcome
+from simulators.core.columns import alike, numbers, outcome
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
@@ -194,6 +194,8 @@ SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
+ALIKE = (*NAMES, *WHOLE, "isolated", *SCALES)
+"""Fields that rows which one call prices have in common."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ class Kernels:
         level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
         sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
-        for where, named in _groups(batch):
+        for where, named in alike(batch, ALIKE):
             group = _spelled_out(named)
             op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
@@ -323,22 +325,6 @@ class Kernels:
 
 
 SIMULATOR = Kernels()
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
-    """Return row numbers and common fields of rows that one call can price."""
-    shared = {name: categories(batch, name) for name in (*NAMES, *WHOLE, "isolated", *SCALES)}
-    # One number stands for the codes of all fields, so that rows are compared by one number.
-    member = np.zeros(batch.num_rows, np.int64)
-    for codes, values in shared.values():
-        if len(values) > 1:
-            _, member = np.unique(member * len(values) + codes, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    return [
-        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in shared.items()})
-        for where in np.split(order, np.cumsum(np.bincount(member))[:-1])
-        if where.size
-    ]
 
 
 def _spelled_out(group: Group) -> Group:

@@ -31,6 +31,7 @@ def flags(command: str, about: str) -> Flags:
 
 def add_scenarios(parser: Flags) -> None:
     """Add the flags that say which scenarios are asked about; one at a time unless said."""
+    parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
     parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
     parser.add_argument(
         "--across", nargs="?", const="worst", metavar="HOW",

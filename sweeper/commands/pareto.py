@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
-    last = latest(chosen.name, chosen.outputs).at(chosen.at)
+    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
     asked: dict[str, Direction] = dict.fromkeys(chosen.min, "min") | dict.fromkeys(
         chosen.max, "max"
     )
@@ -67,6 +67,8 @@ def main(words: list[str]) -> int:
         return 0
     if last.asked:
         print(f"For {last.asked}")
+    if chosen.prices:
+        print("\n".join(last.notes))
     groups = front.partition_by(per, maintain_order=True) if per else [front]
     if not chosen.per and len(groups) > 1 and len(front) > chosen.rows:
         print_knees(last, rows=chosen.rows)

@@ -61,7 +61,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs).at(chosen.at)
+    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
     if chosen.across:
         last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
         chosen.where = None
@@ -75,6 +75,8 @@ def main(words: list[str]) -> int:
         print(as_json(table))
     else:
         _print(table, last, chosen.rows)
+        if chosen.prices:
+            print("\n".join(last.notes))
     return 0
 
 
@@ -192,7 +194,7 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
     )
-    return _brief(last, found, ["p_front", "layer", *last.objectives])
+    return _brief(last, found, ["p_front", "behind", *last.objectives])
 
 
 def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:

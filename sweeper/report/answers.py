@@ -22,12 +22,14 @@ from typing import Any
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Notes, Simulator, load_simulator
+from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
+from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.tables import write_text
+from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
@@ -67,8 +69,21 @@ class Answers:
 
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
-        """All rows."""
-        return self.store.scan() if self.scanned is None else self.scanned
+        """All rows, in each of the price lists that are asked for."""
+        return repriced(self.store.scan(), self.space) if self.scanned is None else self.scanned
+
+    def in_prices(self, lists: str | None) -> Answers:
+        """Return the answers in other price lists, named with commas between them."""
+        if not lists:
+            return self
+        axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
+        simulator = self.simulator
+        if not isinstance(simulator, Reprices) or "prices" not in simulator.priced:
+            raise UserError(f"designs of '{self.space.simulator}' state no costs to be priced")
+        space = priced(self.space, {n: axes[n] for n in simulator.priced if n in axes})
+        others = [n for n in self.given if n not in simulator.priced]
+        known = [n for n in simulator.priced if n in space.varied]
+        return dataclasses.replace(self, space=space, given=(*others, *known))
 
     @functools.cached_property
     def scenarios(self) -> list[dict[str, Any]]:
@@ -232,11 +247,16 @@ class Answers:
     @property
     def notes(self) -> Sequence[str]:
         """What the simulator adds below a table of its results."""
-        return self.simulator.notes(self.space.axes) if isinstance(self.simulator, Notes) else ()
+        axes = {name: tuple(dict.fromkeys(v)) for name, v in self.space.axes.items()}
+        return self.simulator.notes(axes) if isinstance(self.simulator, Notes) else ()
 
     def human(self, name: str, value: Any) -> str:
         """Return a value of a column as a person would write it."""
         return human(value, self.units.get(name, ""))
+
+    def word(self, name: str) -> str:
+        """Return what a column is called in a sentence."""
+        return in_words(name, self.units.get(name, ""))
 
     def scaled(self, name: str, value: Any) -> str:
         """Return the same, but whole numbers of objectives scaled as real ones are."""
@@ -298,6 +318,7 @@ def answers_to(
     written: Mapping[str, Any], space: DesignSpace, store: Store, folder: Path, name: str
 ) -> Answers:
     """Return the answers to a space as it was written, whose rows a store holds."""
+    space = priced(space, written.get("axes") or {})
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)
     return Answers(name, space, store, wanted, condition, folder, known)
