@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.tables.served_energy import PROMPT_TOKENS, _cut, _dtype
+from lab.tables.kernels.served_energy import PROMPT_TOKENS, _cut, _dtype
 
 
 def test_ranks_share_layers_or_keep_attention_apart() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lab.claims.lines import answered, ratio_line, skipped_lines
 from lab.fits.left_out import shelf_without
-from lab.tables.served_energy import SERVED, Served, served
+from lab.tables.kernels.served_energy import SERVED, Served, served
 from simulators.core.contract import Check
 from simulators.serving.simulator import simulate
 
