@@ -38,6 +38,11 @@ COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "
 
 PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
 EVENTS = ("tests/collectives/test_messages.py", "tests/collectives/test_trees.py")
+LOOP = (
+    "tests/serving/test_loop.py", "tests/serving/test_rank_queues.py",
+    "-k", "single or together or two_stages or in_chunks or moving or three_stages or put_somebody "
+    "or computed_once or skipping or every_rank or littles or by_hand",
+)  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
         "tests/composition/test_stages.py",
@@ -47,10 +52,20 @@ MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/serving/engine/limits.py": ("tests/serving/test_limits.py",),
     "simulators/workload/llm/parallelism.py": ("tests/workload/test_memory.py",),
     "simulators/serving/engine/admission.py": ("tests/serving/test_kv_account.py",),
+    "simulators/serving/engine/loop.py": LOOP,
+    "simulators/serving/engine/skip_ahead.py": LOOP,
     "simulators/collectives/closed/phases.py": PHASES,
     "simulators/collectives/closed/phase_model.py": PHASES,
     "simulators/collectives/events/streams.py": EVENTS,
     "simulators/collectives/events/links.py": EVENTS,
+    "simulators/collectives/events/loop.py": EVENTS,
+    "simulators/collectives/events/event_queue.py": ("tests/collectives/test_event_queue.py",),
+    "simulators/collectives/events/fair_shares.py": (
+        "tests/collectives/test_fair_shares.py",
+        *EVENTS,
+    ),
+    "simulators/dataflow/access/exact_counts.py": ("tests/dataflow/test_access.py",),
+    "simulators/dataflow/access/remainders.py": ("tests/dataflow/test_access.py",),
     "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }
@@ -112,7 +127,7 @@ SWAPS = {
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-SECONDS = 12
+SECONDS = 40
 """Of a processor: a mutant that hangs its tests is noticed."""
 
 

@@ -14,7 +14,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.evidence.borrowing import family_of
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, stamp
+from simulators.evidence.lookup import Stamp, calibrations, find, nearest_lender, stamp
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -45,9 +45,9 @@ def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
         kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
         dtypes: precisions, the wanted one first and acceptable ones after it.
     """
-    own = profile.asked != "zero_shot"
+    nearest = nearest_lender(profile.asked)
     name = gpu.measured_as or gpu.name
-    return _entry(name, gpu.architecture, profile.framework, own, kernel, dtypes, profile.stamp)
+    return _entry(name, gpu.architecture, profile.framework, nearest, kernel, dtypes, profile.stamp)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -55,7 +55,7 @@ def _entry(
     gpu: str,
     architecture: str,
     framework: str,
-    own: bool,
+    nearest: str,
     kernel: str,
     dtypes: tuple[str, ...],
     now: Stamp,
@@ -69,7 +69,7 @@ def _entry(
         family=family_of(kernel, dtypes[0]),
         framework=framework,
         precisions=dtypes,
-        own=own,
+        nearest=nearest,
     )
     if found is None:
         return None
