@@ -93,6 +93,7 @@ class Found(Generic[T]):
     framework: str
     loan: Loan
     cost: Cost
+    here: Found[T] | None = None  # what the GPU itself has for the same work, where another lends
 
     @property
     def is_of_this_board(self) -> bool:
@@ -127,7 +128,9 @@ def find(
 ) -> Found[T] | None:
     """Return the numbers that err least for a GPU; none if nobody lends any, or none is better.
 
-    Where two kinds of borrowing err alike, the nearer board, precision and framework decide.
+    Where two kinds of borrowing err alike, the nearer board, precision and framework decide. What
+    another board lends comes with what was measured for the same work on the GPU itself, by another
+    framework or in another precision, if anything was.
 
     Args:
         kind: of calibration: a table of `relatives.toml`.
@@ -144,6 +147,7 @@ def find(
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
         frameworks = tuple(dict.fromkeys((framework, *others)))
     best: Found[T] | None = None
+    here: Found[T] | None = None
     for lender in lenders(kind, gpu, architecture, nearest):
         for precision in precisions:
             for whose in frameworks:
@@ -152,7 +156,9 @@ def find(
                 if best is not None and cost.error >= best.cost.error:
                     continue
                 if (numbers := look(lender.board, whose, precision)) is not None:
-                    best = Found(numbers, lender.board, whose, loan, cost)
+                    best = Found(numbers, lender.board, whose, loan, cost, here)
+        if lender.relation == OWN:
+            here = best
     without = sheet_cost(family)
     if best is not None and without is not None and without.error < best.cost.error:
         return None

@@ -8,12 +8,13 @@ tile model prices it as that many products of the mean height.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.entries import Entry, entry_of, seconds_by
 from simulators.kernels.families.family import Family
 from simulators.kernels.families.fused import ExpertSizes, expert_features, expert_seconds
 from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rates
@@ -36,7 +37,8 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
     """Return the seconds of one grouped product over the experts of this GPU."""
     _, rates = _rates(grouped, gpu, profile)
     if (entry := entry_for(grouped, gpu, profile)) is not None:
-        seconds = fitted_expert_seconds(expert_sizes(grouped), _format(grouped), gpu, entry)
+        sizes, dtype = expert_sizes(grouped), _format(grouped)
+        seconds = seconds_by(entry, partial(fitted_expert_seconds, sizes, dtype, gpu))
         seconds = seconds - profile.kernel_s  # measurements hold the launch that `price` adds
     elif _is_narrow(grouped):
         seconds = four_norm(
