@@ -10,7 +10,9 @@ import polars as pl
 
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
+from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -34,6 +36,8 @@ class Sweep:
     store: Store
     objectives: Objectives
     where: str | None = None
+    limits: Limits = UNSTATED
+    priced: DesignSpace | None = None  # the same space in the prices that are asked for
 
     @classmethod
     def of(
@@ -51,16 +55,18 @@ class Sweep:
 
         Its answers are kept in `outputs`, and found there by the next run. The objectives are the
         simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
-        `**options` such as `points=500`, the engine `auto`, `inline` or `ray`.
+        `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
+        simulated = unpriced(space)
         return cls(
-            space,
+            simulated,
             load_sampler(sampler, **options),
             load_engine(engine),
-            Store(outputs, define(space)),
+            Store(outputs, define(simulated)),
             wanted,
             where,
+            priced=space,
         )
 
     def run(
@@ -75,7 +81,7 @@ class Sweep:
         if sum(len(span) for span in self.store.finished()) < len(self.space):
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
-        task = Task(self.space, self.store, self.objectives, self.where)
+        task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
                 fresh = list(self.store.missing(self.space, round_))
@@ -83,4 +89,4 @@ class Sweep:
                 if left:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
-        return self.store.scan()
+        return repriced(self.store.scan(), self.priced or self.space)

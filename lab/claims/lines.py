@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from lab.fits.driver import fitted_tables, sha256_of
 from lab.tables.rows import Bools, Floats
-from simulators.core.calibration import fitted_tables, sha256_of
 from simulators.core.contract import COVERAGE, Check
 from simulators.core.errors import Infeasible, UserError
 

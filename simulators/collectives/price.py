@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,16 @@ from simulators.collectives.closed.protocols import (
     sustained,
     sustained_between,
 )
-from simulators.collectives.measured import GROWTH, NETWORKS, libraries_of, measured_time
+from simulators.collectives.measured import (
+    GROWTH,
+    NETWORKS,
+    CollectiveTime,
+    libraries_of,
+    measured_time,
+    over_nodes,
+)
 from simulators.core.folder import GPUS
-from simulators.core.levels import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
+from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,16 +43,6 @@ READS = (GROWTH, CALIBRATION)
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
 """Nine of ten large messages are within these factors of NCCL's rings: on fabrics whose sustained
 share was fitted, and on others."""
-
-
-@dataclass(frozen=True)
-class CollectiveTime:
-    """Seconds for every size, their 90 % interval, and what each rests on."""
-
-    time_s: Floats
-    lo_s: Floats
-    hi_s: Floats
-    level: Ints  # positions in `core.levels.LEVELS`
 
 
 Timer = Callable[[str], CollectiveTime]
@@ -144,9 +141,7 @@ def _inside_node(
         timed = measured_time(
             gpu=name, library=library, collective=kind, dtype=dtype, ranks=ranks, size_bytes=size
         )
-        is_beyond = timed.extrapolated | (name != gpu.name)
-        level = np.where(is_beyond, EXTRAPOLATED, MEASURED)
-        return CollectiveTime(timed.time_s, timed.lo_s, timed.hi_s, level)
+        return timed if name == gpu.name else replace(timed, level=np.full(size.size, EXTRAPOLATED))
     fraction, is_fitted = sustained(cluster, gpu)
     time_s = ring_s(kind, size, ranks, cluster.link(ranks, gpu), fraction)
     level = np.full(size.size, FITTED if is_fitted else UNMODELLED)
@@ -157,18 +152,12 @@ def _inside_node(
 def _over_nodes(
     kind: str, size: Floats, nodes: int, inside: int, cluster: Cluster, timed: Timer
 ) -> CollectiveTime:
-    """Return what a collective takes over several nodes: parts inside each, and one between.
-
-    The buffer is reduce-scattered inside, combined between nodes by each GPU for its share over its
-    own port, and gathered inside; what is not combined crosses whole.
-    """
-    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    """Return what a collective takes over several nodes, between them over each GPU's own port."""
     share = 1 if kind in ("all_to_all", "send_recv", "broadcast") else inside
     time_s = ring_s(kind, size / share, nodes, cluster.inter, sustained_between())
     lo_s, hi_s = time_s / UNMODELLED_BAND, time_s * UNMODELLED_BAND
-    for part in map(timed, halves.get(kind, (kind,))):
-        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
-    return CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, UNMODELLED))
+    between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, UNMODELLED))
+    return over_nodes(kind, between, timed)
 
 
 def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:

@@ -1,9 +1,14 @@
-"""Questions to results beyond the front: what matters, what is cheapest, what is nearly as good."""
+"""Questions to results beyond the front: what matters, what is cheapest, what is nearly as good.
+
+Each scenario is answered for itself, and named in the first columns of the answer.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +17,7 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import add_scenarios, at_least, flags
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
@@ -48,6 +53,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--spare", type=at_least(0), default=1, help="of fleet: replicas that may fail"
     )
+    add_scenarios(parser)
     parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="rows to print")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
@@ -55,8 +61,13 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs)
-    table = KINDS[chosen.kind](last, chosen)
+    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    if chosen.across:
+        last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
+        chosen.where = None
+    if last.asked:
+        print(f"For {last.asked}", file=sys.stderr if chosen.json else sys.stdout)
+    table = _answered(last, chosen)
     if chosen.write:
         write_table(table, Path(chosen.write))
         print(f"{len(table):,} rows written to {chosen.write}")
@@ -64,7 +75,33 @@ def main(words: list[str]) -> int:
         print(as_json(table))
     else:
         _print(table, last, chosen.rows)
+        if chosen.prices:
+            print("\n".join(last.notes))
     return 0
+
+
+def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
+    """Return the answer to each scenario, with the scenario in front; of one design, to its own."""
+    kind, chosen.count = KINDS[chosen.kind], 1 if last.given else chosen.rows
+    if chosen.kind in _OF_A_DESIGN:
+        return kind(last, chosen)
+    if chosen.level in last.given:  # asked for each of its values as it is
+        last = dataclasses.replace(last, given=tuple(n for n in last.given if n != chosen.level))
+    found, refused = [], None
+    for one in last.each():
+        try:
+            table = kind(one, chosen)
+        except UserError as error:
+            refused = error
+            continue
+        said = [pl.lit(one.scenario[name]).alias(name) for name in last.given]
+        found.append(table.select(*said, pl.exclude(last.given)))
+    if refused is not None and not found:
+        raise refused
+    if refused is not None:
+        left = len(last.scenarios) - len(found)
+        print(f"{left:,} scenarios have no answer, as in: {refused}", file=sys.stderr)
+    return pl.concat(found, how="vertical_relaxed")
 
 
 def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
@@ -91,7 +128,7 @@ def _cheapest(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     if slo is None:
         first = next(iter(last.objectives))
         raise UserError(f"cheapest needs --slo, as in --slo '{first} <= 1'")
-    best = cheapest(last.results, cost, slo, count=chosen.rows)
+    best = cheapest(last.results, cost, slo, count=chosen.count)
     return _brief(last, best, [cost])
 
 
@@ -157,7 +194,7 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
     )
-    return _brief(last, found, ["p_front", "layer", *last.objectives])
+    return _brief(last, found, ["p_front", "behind", *last.objectives])
 
 
 def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
@@ -169,6 +206,7 @@ def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     """The designs one axis step from a design, those that improve on it first."""
     _, row = last.design(chosen.of[0] if chosen.of else KNEE)
+    last = last.within({name: row[name] for name in last.given})
     axes = {n: list(dict.fromkeys(last.space.axes[n])) for n in last.space.varied}
     return steps_from(last.results, row, axes, last.objectives)
 
@@ -206,6 +244,8 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
     "near": _near,
     "fleet": _fleet,
 }
+_OF_A_DESIGN = ("near", "fleet")
+"""Questions about one design, which belongs to one scenario."""
 
 
 def _where(last: Answers, chosen: argparse.Namespace) -> str | None:

@@ -16,8 +16,12 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
-from sweeper.engines.auto import hinted, probe
-from sweeper.report.answers import Answers, begin
+from sweeper.engines._child import probed
+from sweeper.engines.limits import Limits
+from sweeper.engines.probe import hinted
+from sweeper.engines.task import Task
+from sweeper.query.repricing import unpriced
+from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
@@ -51,9 +55,10 @@ def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
-    space = space_of(written)
+    space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
+    limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
     meta = {"space": name, "objectives": json.dumps(wanted)}
     sweep = Sweep(
         space=space,
@@ -62,6 +67,7 @@ def asked_by(words: list[str]) -> Asked:
         sampler=_sampler(written, space, **composed["sampler"]),
         engine=load_engine(engine.pop("name"), **engine),
         store=Store(f"{composed['outputs']}/{name}", define(space), meta),
+        limits=limits,
     )
     return Asked(name, sweep, composed)
 
@@ -141,7 +147,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             say(f"  {count:,} removed by {text}")
         sweep.run(watch, say)
     return Ended(
-        answers=Answers(asked.name, space, store, sweep.objectives, sweep.where, folder),
+        answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
@@ -169,7 +175,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
                 with contextlib.suppress(ModuleNotFoundError):  # matplotlib is an extra
                     from sweeper.report import plots
 
-                    plots.draw("front", answers, folder / "front.png")
+                    plots.draw("front", answers.usual, folder / "front.png")
     except OSError as error:
         raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
 
@@ -202,7 +208,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
+    estimate = (hinted(space) or probed(_task(sweep), patience_s=_PATIENCE_S)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
@@ -240,6 +246,10 @@ def plan(words: list[str]) -> int:
             f"at most {human(float(todo * width), 'bytes')} of results"
         )
     return 0
+
+
+def _task(sweep: Sweep) -> Task:
+    return Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:

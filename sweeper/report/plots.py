@@ -84,14 +84,14 @@ def front(answers: Answers, asked: Columns) -> Any:
         axis.set_label_text(_label(answers, name))
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{answers.name}: {answers.space.size:,} points", loc="left")
+    axes.set_title(f"{answers.title}: {answers.space.size:,} points", loc="left")
     axes.legend(frameon=False, fontsize=8, loc="best")
     return figure
 
 
 def parallel(answers: Answers, _asked: Columns) -> Any:
     """Draw one line per design across all axes and objectives, the front in colour."""
-    names = [*answers.space.varied, *answers.objectives]
+    names = list(dict.fromkeys([*answers.space.varied, *answers.objectives]))
     cloud = _cloud(answers, names)
     rows = cloud.gather_every(max(1, -(-cloud.height // _LINES)))
     scales = {n: _Scale(pl.concat([rows[n], answers.front[n].cast(rows[n].dtype)])) for n in names}
@@ -108,7 +108,7 @@ def parallel(answers: Answers, _asked: Columns) -> Any:
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{answers.name}: the front among {cloud.height:,} designs", loc="left")
+    axes.set_title(f"{answers.title}: the front among {cloud.height:,} designs", loc="left")
     return figure
 
 
@@ -139,7 +139,7 @@ def heat(answers: Answers, asked: Columns) -> Any:
         axis.set_ticks(range(len(values)), labels, fontsize=8)
         axis.set_label_text(name)
     _colorbar(figure, image, answers, of, f"best {of}")
-    axes.set_title(f"{answers.name}: best {of} by {x} and {y}", loc="left")
+    axes.set_title(f"{answers.title}: best {of} by {x} and {y}", loc="left")
     return figure
 
 
@@ -173,7 +173,7 @@ def curves(answers: Answers, asked: Columns) -> Any:
         axis.set_label_text(name)
     axes.grid(visible=True, alpha=0.25)
     axes.legend(frameon=False)
-    axes.set_title(f"{answers.name}: {y} along {along}", loc="left")
+    axes.set_title(f"{answers.title}: {y} along {along}", loc="left")
     return figure
 
 
@@ -193,7 +193,7 @@ def sensitivity(answers: Answers, asked: Columns) -> Any:
         axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
         axes.set_title(metric, loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{answers.name}: share of variance explained", x=0.01, ha="left")
+    figure.suptitle(f"{answers.title}: share of variance explained", x=0.01, ha="left")
     return figure
 
 
@@ -214,7 +214,7 @@ def waterfall(answers: Answers, _asked: Columns) -> Any:
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{answers.name}: where the points went", loc="left")
+    axes.set_title(f"{answers.title}: where the points went", loc="left")
     return figure
 
 

@@ -45,8 +45,10 @@ class Ended:
             "engine": list(self.said),
             "objectives": dict(found.objectives),
             "where": found.where,
+            "given": list(found.given),
             "front": found.front.to_dicts(),
-            "knee": found.best if len(found.front) else None,
+            "knee": found.usual.best if len(found.front) else None,
+            "knees": found.knees.to_dicts() if found.given else [],
             "files": f"{found.store.results}/*.parquet",
         }
 
@@ -58,8 +60,11 @@ def print_ended(ended: Ended) -> None:
     if found.front.is_empty():
         _print_nothing(found)
         return
-    print_front(found.front, found, found.objectives, where=found.where)
-    print_words(_knee_sentence(found))
+    if found.given:
+        print_knees(found)
+    else:
+        print_front(found.front, found, found.objectives, where=found.where)
+        print_words(_knee_sentence(found))
     print()
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
     rate = ended.evaluated / max(ended.seconds, 1e-9)
@@ -69,7 +74,7 @@ def print_ended(ended: Ended) -> None:
     )
     for reason, count in list(found.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
-    if evidence := _evidence_sentence(found):
+    if evidence := _evidence_sentence(found.usual):
         print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
         print_words(f"No design states {', '.join(silent)}: the front is one of the others.")
@@ -78,8 +83,53 @@ def print_ended(ended: Ended) -> None:
     print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
+    if found.given:
+        print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}")
+        print(f"       python -m sweeper pareto {found.name} --across   one design for all of them")
+        return
     print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}")
     print(f'       python -m sweeper pareto {found.name} --where "{_example(found)}"')
+
+
+def at_example(found: Answers) -> str:
+    """Return the words that name a scenario of results, as in `qps=4,model=gpt2`."""
+    return ",".join(
+        f"{n}={v:g}" if isinstance(v, float) else f"{n}={v}"
+        for n, v in found.usual.scenario.items()
+    )
+
+
+def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
+    """Print the knee of each scenario's front: what was given, what is chosen, what it achieves."""
+    knees = answers.knees
+    shown = knees[_spread(len(knees), 0, rows)]
+    chosen = [
+        c
+        for c in (*answers.space.varied, *answers.space.derived)
+        if c not in answers.given and c in knees and c not in answers.objectives
+    ]
+    columns = [*answers.given, *chosen, *answers.objectives]
+    lines = [
+        [
+            "",
+            row["key"][:SHOWN],
+            *(answers.scaled(c, row[c]) for c in columns),
+            f"{row['designs']:,}",
+        ]
+        for row in shown.to_dicts()
+    ]
+    words = ", ".join(f"{n} {d}" for n, d in answers.objectives.items())
+    words += f", where {answers.where}" if answers.where else ""
+    more = f", {len(shown)} shown" if len(shown) < len(knees) else ""
+    without = len(answers.scenarios) - len(knees)
+    print_table(
+        f"Knee of each scenario's Pareto front: {words} ({len(knees):,} scenarios{more})",
+        ["", "design", *columns, "on the front"],
+        lines,
+        differing=True,
+    )
+    if without:
+        print(f"{without:,} further scenarios have no design that qualifies.")
 
 
 def print_front(
@@ -94,7 +144,11 @@ def print_front(
     space, best = answers.space, knee(front, objectives)
     places = _spread(len(front), best, rows)
     shown = front[places]
-    chosen = [c for c in (*space.varied, *space.derived) if c in front and c not in objectives]
+    chosen = [
+        c
+        for c in (*space.varied, *space.derived)
+        if c in front and c not in objectives and c not in answers.given
+    ]
     header = ["", "design", *chosen, *objectives, "equal"]
     lines = [
         [

@@ -232,7 +232,7 @@ def test_every_file_behind_a_point_is_named() -> None:
     }
     assert named["scheduler"] == []  # what is shipped is part of the simulator's version
     assert named["workload"] == ["chat.toml"]
-    assert named["prices"] == ["public_cloud.toml"]
+    assert named["prices"] == []  # costs follow from rows, in whatever list
     assert named["model"] == ["llama3_1_8b.toml"]
     assert {"h100_sxm.toml", "dgx_h100.toml"} <= set(named["gpu"])
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)

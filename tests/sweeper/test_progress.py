@@ -96,7 +96,7 @@ def test_piped_progress_has_no_control_characters(
     with shown(Progress(len(asked), task.objectives), stream) as display:
         task.run(display.watch, display.say)
     text = stream.getvalue()
-    assert text.splitlines()[0] == "engine inline: this process"
+    assert text.splitlines()[0] == "engine inline: this process, without limits per point"
     assert "error 1 · infeasible 1" in text
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
 
@@ -111,4 +111,4 @@ def test_a_terminal_is_redrawn_in_place(tmp_path: Path) -> None:
     with shown(Progress(9, task.objectives), stream) as display:
         task.run(display.watch, display.say)
     assert "\x1b[" in stream.getvalue()
-    assert "engine inline: this process" in stream.getvalue()
+    assert "engine inline: this process, without limits per point" in stream.getvalue()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import entry_errors, own_entry
+from lab.claims.kernels.judged import entry_errors, held_by_others, own_entry
 from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.fused_kernels import (
     FEWEST_MODELS,
@@ -33,7 +33,6 @@ from lab.tables.kernels.fused_kernels import (
 from lab.tables.rows import Bools, Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import interval_s
 
 FOUR_BITS = ("w4a16", "mxfp4")
 """Formats whose weights are unpacked to 16 bits before they are multiplied."""
@@ -110,14 +109,6 @@ def _foretold(parts: Sequence[Rows], dtype: str) -> Foretold | None:
         errors=np.concatenate([percent_off(*model) for model in models]),
         skewed=np.concatenate([np.zeros(0), *errors]),
         octaves=np.concatenate([entry_errors(*one) for one in left_out(drawn, octaves_of)]),
-        inside=np.concatenate([_held(models, number) for number in range(len(models))]),
+        inside=np.concatenate(held_by_others(models, band_of_groups)),
         shapes=np.zeros(0) if shipped is None else entry_errors(held_out, shipped),
     )
-
-
-def _held(models: Sequence[tuple[Floats, Floats]], number: int) -> Bools:
-    """Say which rows of one model, predicted and measured, lie in the interval of the others."""
-    predicted_s, measured_s = models[number]
-    others = [model for at, model in enumerate(models) if at != number]
-    lo_s, hi_s = interval_s(band_of_groups(others), predicted_s)
-    return np.asarray((lo_s <= measured_s) & (measured_s <= hi_s))

@@ -16,7 +16,6 @@ squares too.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.measured_deployments import FRAMEWORKS
@@ -83,7 +83,7 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
 
 def shipped_width(metric: str, engine: str = MEASURED) -> Width:
     """Return how far a metric of deployments is off: `tpot` or `ttft`."""
-    return width_from(_fitted(CALIBRATION.stat().st_mtime_ns)[engine][metric])
+    return width_from(_fitted()[engine][metric])
 
 
 def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics:
@@ -93,7 +93,7 @@ def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics
         metric, of = name.split("_")[:2]
         value, band = getattr(metrics, name), bands[metric]
         if of == "p99":
-            tails = _fitted(CALIBRATION.stat().st_mtime_ns)["tail"]
+            tails = _fitted()["tail"]
             band = both(band, tails[metric]["ends"])
         if value is not None:
             found |= {f"{name}_lo": value * band[0], f"{name}_hi": value * band[1]}
@@ -110,6 +110,5 @@ def both(one: Ends, other: Ends) -> Ends:
     return math.exp(-low), math.exp(high)
 
 
-@functools.lru_cache(maxsize=1)
-def _fitted(_mtime_ns: int) -> Mapping[str, Any]:
-    return read_calibration(CALIBRATION)
+def _fitted() -> Mapping[str, Any]:
+    return once(read_calibration, CALIBRATION)

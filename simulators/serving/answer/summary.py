@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simulators.catalog.price import usd_per_mtok
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
@@ -139,13 +140,14 @@ def _rates(paid: Served, span_s: float, run: Run) -> dict[str, float | None]:
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
-    hours = span_s * gpus / 3600.0
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(met)) * per_s,
-        "cost_usd_per_mtok": None if usd is None or not tokens else usd * hours / tokens * 1e6,
+        "cost_usd_per_mtok": (
+            None if usd is None or not tokens else usd_per_mtok(usd, float(gpus), tokens * per_s)
+        ),
     }
 
 
