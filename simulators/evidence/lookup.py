@@ -25,6 +25,7 @@ from simulators.evidence.borrowing import (
     COSTS,
     GENERATION,
     LINES,
+    OTHER,
     OWN,
     RELATIONS,
     Cost,
@@ -256,6 +257,12 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for file in calibrations(kind).get(b, ())
     )
     return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *found)))
+
+
+def has_kin(gpu: Gpu) -> bool:
+    """Say whether fused kernels of any board of the vendor were measured."""
+    name = gpu.measured_as or gpu.name
+    return any(one.relation != OTHER for one in lenders("fused", name, gpu.architecture))
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
