@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
+from sweeper.space.spans import Batch
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import adopt
@@ -70,12 +71,16 @@ class Sweep:
         )
 
     def run(
-        self, watch: Callable[[Part], None] = lambda _: None, say: Say = lambda _: None
+        self,
+        watch: Callable[[Part], None] = lambda _: None,
+        say: Say = lambda _: None,
+        expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
         """Answer it, and return all answers.
 
         A sweep interrupted at any line can be run again; it loses what was in flight. `watch` is
-        told of every part as it arrives, `say` what is being done, a line at a time.
+        told of every part as it arrives, `say` what is being done, a line at a time, and `expect`
+        before each round which points are picked and which of them have no answer yet.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):
@@ -84,7 +89,9 @@ class Sweep:
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
-                fresh = list(self.store.missing(self.space, round_))
+                picked = list(round_)
+                fresh = list(self.store.missing(self.space, picked))
+                expect(picked, fresh)
                 left = sum(len(batch) for batch in fresh)
                 if left:
                     for part in crew.run(task, fresh, left, say):

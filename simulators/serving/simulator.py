@@ -61,9 +61,10 @@ class Serving:
     load: str = "qps"
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
+    copies: str = "replicas"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = ("gpu", "gpus", "tokens_per_s")
-    cost_metrics: tuple[str, ...] = ("cost_usd_per_mtok",)
+    cost_metrics: tuple[str, ...] = ("cost_usd_per_mtok", "cost_usd_per_hour")
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -146,11 +147,22 @@ class Serving:
     def costs(
         self, rows: pa.RecordBatch, prices: Mapping[str, Any]
     ) -> Mapping[str, NDArray[np.float64]]:
-        """Return dollars per million tokens; NaN where a GPU has no price."""
+        """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
         codes, gpus = categories(rows, "gpu")
         usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
         size, rate = (numbers(rows, n).astype(np.float64) for n in ("gpus", "tokens_per_s"))
-        return {"cost_usd_per_mtok": usd_per_mtok(usd[codes], size, rate)}
+        return {
+            "cost_usd_per_mtok": usd_per_mtok(usd[codes], size, rate),
+            "cost_usd_per_hour": usd[codes] * size,
+        }
+
+    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the GPUs of one replica, and what they cost an hour where a price is known."""
+        taken = {"gpus": row["gpus"] / row["replicas"]}
+        if row["cost_usd_per_mtok"] is not None:
+            usd = row["cost_usd_per_mtok"] * row["tokens_per_s"] * 3600.0 / 1e6
+            taken["usd_per_hour"] = usd / row["replicas"]
+        return taken
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""

@@ -29,16 +29,6 @@ def flags(command: str, about: str) -> Flags:
     return Flags(prog=f"python -m sweeper {command}", description=about, allow_abbrev=False)
 
 
-def add_scenarios(parser: Flags) -> None:
-    """Add the flags that say which scenarios are asked about; one at a time unless said."""
-    parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
-    parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
-    parser.add_argument(
-        "--across", nargs="?", const="worst", metavar="HOW",
-        help="designs that do for all scenarios, by the worst over them (or: mean)",
-    )  # fmt: skip
-
-
 def at_least(least: int) -> Callable[[str], int]:
     """Return what reads a whole number, the `type` of an argument; fewer are refused."""
 

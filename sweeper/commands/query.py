@@ -17,7 +17,9 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import add_scenarios, at_least, flags
+from simulators.core.questions import CarriesLoad
+from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
@@ -25,7 +27,7 @@ from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
-from sweeper.report.answers import KNEE, Answers, latest
+from sweeper.report.answers import KNEE, Answers
 from sweeper.report.tables import as_json, print_table, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
@@ -61,7 +63,7 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     if chosen.across:
         last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
         chosen.where = None
@@ -212,22 +214,36 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Whole replicas hour by hour for a load, of a design that says what it carries."""
+    """Whole replicas hour by hour for a load, spare ones among them, and what they take."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
     key, row = last.design(chosen.of[0] if chosen.of else KNEE)
-    if last.load is None:
+    simulator = last.simulator
+    if not isinstance(simulator, CarriesLoad):
         raise UserError(
             f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
         )
-    axis = last.load[0]
+    axis = simulator.load
     if not row.get(axis):
         raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
-    fleet = replicas_for(load, float(row[axis]), spare=chosen.spare)
+    one = float(row[axis]) / row[simulator.copies]
+    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
+    if not (chosen.json or chosen.write):
+        most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
+        print(
+            f"One replica carries {last.human(axis, one)}. At most {fleet.bought:,} stand at once "
+            f"({', '.join(most)}), {chosen.spare} of them spare; the load uses {fleet.used:.0%}."
+        )
+    taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
+    hours = range(len(load))
     return pl.DataFrame(
-        {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}
+        {"key": key, "hour": hours, "load": load, "replicas": fleet.replicas, **taken}
     )
+
+
+def _amount(unit: str, value: float) -> str:
+    return f"${value:,.2f} an hour" if unit == "usd_per_hour" else f"{value:,.0f} {unit}"
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {

@@ -156,6 +156,7 @@ def _columns(
         "tokens_per_s": tokens_per_s,
         "tokens_per_s_per_gpu": tokens_per_s / gpus,
         "cost_usd_per_mtok": usd_per_mtok(design.usd_per_gpu_hour, gpus, tokens_per_s),
+        "cost_usd_per_hour": design.usd_per_gpu_hour * gpus,
         "energy_j_per_token": joules / tokens,
         "kv_use_mean": state.running * (lengths.prompt + tokens / 2.0) / design.kv_tokens,
         "mean_batch": members / iterations,
