@@ -39,9 +39,10 @@ COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "
 PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
 EVENTS = ("tests/collectives/test_messages.py", "tests/collectives/test_trees.py")
 LOOP = (
-    "tests/serving/test_loop.py", "tests/serving/test_rank_queues.py",
+    "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
+    "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
     "-k", "single or together or two_stages or in_chunks or moving or three_stages or put_somebody "
-    "or computed_once or skipping or every_rank or littles or by_hand",
+    "or computed_once or skipping or every_rank or littles or released or think_time",
 )  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
@@ -118,6 +119,10 @@ EQUAL = {
     "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
     "turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]: "
     "0 -> 1": "another rank of the leaf stands for its uplinks",
+    "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
+    "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
+    "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
+    "1 -> 2": "the scheduler is asked once more, and decides the same",
 }
 """Mutants, by the line they are in, that compute the same as what they are of, and why."""
 
