@@ -123,6 +123,12 @@ EQUAL = {
     "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
     "1 -> 2": "the scheduler is asked once more, and decides the same",
+    "if below >= length:: below >= length -> below > length": "the event itself stands there",
+    "if right < length and (: right < length -> right <= length": "the event itself stands there",
+    "and queue[right, SEQUENCE] < queue[below, SEQUENCE]: queue[right, SEQUENCE] < queue[below, "
+    "SEQUENCE] -> queue[right, SEQUENCE] <= queue[below, SEQUENCE]": "no two have one number",
+    "time == queue[below, TIME] and sequence < queue[below, SEQUENCE]: sequence < queue[below, "
+    "SEQUENCE] -> sequence <= queue[below, SEQUENCE]": "no two have one number",
 }
 """Mutants, by the line they are in, that compute the same as what they are of, and why."""
 
