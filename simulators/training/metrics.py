@@ -206,8 +206,8 @@ def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
 
 def _first(batch: pa.RecordBatch, name: str, where: NDArray[np.int64]) -> str:
     """Return the value of the first of some rows."""
-    codes, values = categories(batch, name)
-    return str(values[int(codes[where[0]])])
+    column = batch.column(batch.schema.get_field_index(name))
+    return str(column[int(where[0])].as_py())
 
 
 def costs_of(
