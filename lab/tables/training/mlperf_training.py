@@ -60,8 +60,8 @@ def submissions(reference: Path) -> Iterator[Submission]:
         if usable and row["config_gbs_consistent"] and step_seconds(row):
             key = (row["submitter"], row["benchmark"], row["time_to_train_min_min"])
             found.setdefault(key, (row, []))[1].append(row["round"])
-    for row, rounds in found.values():
-        yield _submission(row, tuple(rounds))
+    for first, rounds in found.values():
+        yield _submission(first, tuple(rounds))
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
