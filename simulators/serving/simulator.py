@@ -53,7 +53,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 5
+    version: int = 6
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
