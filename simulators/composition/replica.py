@@ -69,7 +69,8 @@ def share_of_many(tokens: Column) -> Column:
     [0.0, 0.5, 1.0]
     """
     octaves = np.log2(np.maximum(tokens, FEW_TOKENS) / FEW_TOKENS)
-    return np.minimum(1.0, octaves / np.log2(MANY_TOKENS / FEW_TOKENS))
+    share: Column = np.minimum(1.0, octaves / np.log2(MANY_TOKENS / FEW_TOKENS))
+    return share
 
 
 def effects_without(names: str) -> Effects:

@@ -69,7 +69,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 5
+    version: int = 6
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -19,7 +19,7 @@ import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Ints
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
@@ -73,7 +73,7 @@ def _measured(_mtime_ns: int) -> dict[str, Any]:
 
 def behind(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
     """Return the requests with what servers, one for each replica, do to them before an engine."""
-    service_s = frontend.token_s / replicas * asked.prompt_tokens
+    service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
     return replace(asked, service_s=service_s, delay_s=frontend.request_s)
 
 
