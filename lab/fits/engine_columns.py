@@ -59,7 +59,7 @@ COLUMNS = (
 )  # fmt: skip
 """What the time of a token is a sum of; all but `fixed` have constants."""
 
-KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.2), (1.0, 0.3)
+KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
     "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
     **dict.fromkeys(KINDS, (5e-06, 1e-05)),
