@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from importlib.metadata import version
@@ -70,6 +72,7 @@ First steps:  python -m sweeper +space=quickstart
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; mistakes are explained, not traced."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _end_alike()
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     warnings.formatwarning = lambda message, *_: f"sweeper: {message}\n"
@@ -79,12 +82,12 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         print(f"sweeper: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ended:
         print(
             "\nsweeper: stopped; what was written is kept, and the same command goes on",
             file=sys.stderr,
         )
-        return 130
+        return 128 + (ended.args[0] if ended.args else signal.SIGINT)
     except BrokenPipeError:  # `| head` closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -97,6 +100,18 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         print(f"sweeper: {_defect(error)}", file=sys.stderr)
         return 2
+
+
+def _end_alike() -> None:
+    """Let the signals that ask a process to end do what Ctrl-C does: nothing is left half-way."""
+
+    def end(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one, and means it
+                signal.signal(number, end)
 
 
 def _defect(error: BaseException) -> str:

@@ -8,7 +8,14 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 _JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"), (1e-12, "pJ"))
-_SCALES = {"J": _JOULES, "s": _SECONDS, "B": _BYTES, "bytes": _BYTES, "flops": _FLOPS}
+_SCALES = {
+    "J": _JOULES,
+    "s": _SECONDS,
+    "B": _BYTES,
+    "bytes": _BYTES,
+    "flops": _FLOPS,
+    "FLOP": _FLOPS,
+}
 
 
 def human(value: object, unit: str = "") -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from lab.fits.driver import fitted_tables, sha256_of
 from lab.tables.rows import Bools, Floats
-from simulators.core.calibration import fitted_tables, sha256_of
 from simulators.core.contract import COVERAGE, Check
 from simulators.core.errors import Infeasible, UserError
 
@@ -25,6 +25,9 @@ def absent(name: str, note: str = "no rows", unit: str = "") -> Check:
     """Return a line for what cannot be judged, and why."""
     return Check(name, None, unit, note=note)
 
+
+COVERAGE_BAR, SHAPES_COVERAGE_BAR = (85.0, 95.0), (87.0, 94.0)
+"""Percent of rows that 90 % intervals should hold: of what was left out, and of shapes alone."""
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
@@ -99,10 +102,10 @@ def at_least(
     peer: float | None = None,
 ) -> Check:
     """Return a value beside the smallest that is allowed, if one is set."""
-    if np.isnan(value):
-        return absent(name, unit=unit)
-    ok = None if limit is None else bool(value >= limit)
-    return Check(name, value, unit, limit, ok, rows, note, peer=known(peer))
+    line = at_most(name, value, None, rows, note, unit, peer)
+    if limit is None or line.value is None:
+        return line
+    return replace(line, limit=limit, ok=bool(value >= limit))
 
 
 def known(peer: float | None) -> float | None:
@@ -111,11 +114,14 @@ def known(peer: float | None) -> float | None:
 
 
 def within(
-    name: str, inside: Sequence[Bools], allowed: tuple[float, float], note: str = ""
+    name: str,
+    inside: Sequence[Bools],
+    note: str = "",
+    allowed: tuple[float, float] = COVERAGE_BAR,
 ) -> list[Check]:
     """Return the share of rows inside their intervals beside its allowed range, in percent.
 
-    >>> within("coverage", [np.array([True, True])], (85.0, 95.0))[0].verdict
+    >>> within("coverage", [np.array([True, True])])[0].verdict
     'too wide'
     """
     held = np.concatenate([np.zeros(0, bool), *inside])
@@ -232,3 +238,12 @@ def was_fitted(calibrations: Iterable[Path], tables: Iterable[Path]) -> bool:
     """Say whether a calibration rests on one of these tables, so that its rows do not judge it."""
     digests = {digest for _, digest in fitted_tables(calibrations)}
     return any(sha256_of(table) in digests for table in tables if table.is_file())
+
+
+def missing(reference: Path, tables: Iterable[str]) -> list[Check]:
+    """Return a line for each table of kernels that is not there."""
+    return [
+        absent(f"kernels: {table}", "skipped: no table")
+        for table in tables
+        if not (reference / table).is_file()
+    ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes
+from lab.fits.driver import Calibration, calibration, hashes, sha256_of
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
@@ -26,7 +26,6 @@ from simulators.collectives.measured import (
     Curve,
     busbw_factor,
 )
-from simulators.core.calibration import sha256_of
 from simulators.core.jit import Floats
 
 FOLDER, OWN = CALIBRATIONS.parent, OWN_CALIBRATIONS

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import hashlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import SEAL, reference_folder, sha256_of, write_calibration
+from simulators.core.calibration import SEAL, read_calibration, reference_folder
 from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
@@ -178,6 +179,43 @@ def hashes(reference: Path, tables: Iterable[str]) -> dict[str, str]:
     if not found:
         raise UserError(f"{reference} has no {' or '.join(names)}: there is nothing to fit to")
     return found
+
+
+def fitted_tables(files: Iterable[Path]) -> set[tuple[str, str]]:
+    """Return name and hash of every table that some calibrations were fitted to.
+
+    Raises:
+        UserError: a calibration is unreadable or was changed by hand.
+    """
+    blocks = (read_calibration(file)["provenance"] for file in files)
+    pairs = (zip(_listed(b["measured"]), _listed(b["sha256"]), strict=True) for b in blocks)
+    return {pair for found in pairs for pair in found}
+
+
+def write_calibration(path: Path, body: str) -> None:
+    """Write the text of a calibration and seal it; the file is whole or absent."""
+    body = body.rstrip("\n") + "\n"
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".partial")
+    draft.write_text(f"{body}{SEAL}{seal}\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's content.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _listed(entry: object) -> tuple[str, ...]:
+    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)
 
 
 def strings(items: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.driver import Calibration, calibration, hashes, sha256_of, table_lines
 from lab.fits.engine_columns import (
     ALIKE,
     BORROWED,
@@ -45,7 +45,6 @@ from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
 from simulators.composition.price import iteration, part_rows
 from simulators.composition.replica import Replica, load_runtime
-from simulators.core.calibration import sha256_of
 from simulators.core.errors import UserError
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats

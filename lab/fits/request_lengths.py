@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, hashes
-from simulators.core.calibration import sha256_of
+from lab.fits.driver import Calibration, hashes, sha256_of
 from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream

@@ -24,6 +24,7 @@ class ServingEngine:
     port: int
     schedulers: tuple[str, ...]  # that form batches as it does, its own first
     optional_schedulers: tuple[str, ...] = ()  # others that it can be told to follow
+    vendors: tuple[str, ...]  # of GPUs that it runs on
     runtime: str = ""  # whose times it has; unless said, the one of its name
     max_sequences: int  # that run at a time unless it is told otherwise
     block_sizes: tuple[int, ...]  # tokens of a KV block

@@ -66,6 +66,7 @@ class LanguageModel:
     quantised_ffn: int = 0  # that width in public 4-bit checkpoints, where they pad it; 0: the same
     fp8_channels: bool = False  # its public 8-bit checkpoint scales channels, not blocks
     published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
+    formats: tuple[str, ...] = ()  # precisions its makers' own checkpoint can be run in; none: bf16
     source: str
     aliases: tuple[str, ...] = ()
 

@@ -29,7 +29,7 @@ from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.levels import EXTRAPOLATED, LEVELS, MEASURED, UNMODELLED, shares_of
+from simulators.core.levels import LEVELS, MEASURED, UNMODELLED, shares_of
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""
@@ -219,8 +219,7 @@ def _measured(rows: Rows, times: Times) -> None:
             times.reasons[mine] = str(verdict)
             continue
         times.write(mine, found.time_s, found.lo_s, found.hi_s)
-        known = np.where(found.extrapolated, EXTRAPOLATED, MEASURED)
-        times.level[mine] = known if found.calibrated else UNMODELLED
+        times.level[mine] = found.level
 
 
 def _why_not(rows: Rows, row: int) -> str:

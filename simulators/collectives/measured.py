@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import PACKAGE, Folder
+from simulators.core.levels import EXTRAPOLATED, MEASURED
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -80,19 +82,41 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Seconds with their 90 % interval, and how they came about."""
+class CollectiveTime:
+    """Seconds for every size, their 90 % interval, and what each rests on."""
 
     time_s: Floats
     lo_s: Floats
     hi_s: Floats
-    extrapolated: Bools
-    calibrated: bool = True  # it rests on measurements alone
+    level: NDArray[np.int64]  # positions in `core.levels.LEVELS`
+
+
+def over_nodes(
+    kind: str,
+    between: CollectiveTime,
+    inside: Callable[[str], CollectiveTime],
+    *,
+    at_once: bool = False,
+) -> CollectiveTime:
+    """Return what a collective takes over several nodes: one part between, others inside each.
+
+    The buffer is reduce-scattered inside, combined between nodes by each GPU for its share, and
+    gathered inside; what is not combined crosses whole. Parts follow one another, or go on at once,
+    as those of NCCL's rings do: then the slower counts.
+    """
+    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
+    parts = [inside(part) for part in halves.get(kind, (kind,))]
+    columns = {}
+    for name in ("time_s", "lo_s", "hi_s"):
+        nodes_s = sum((getattr(part, name) for part in parts), start=np.zeros(()))
+        ports_s = getattr(between, name)
+        columns[name] = np.maximum(ports_s, nodes_s) if at_once else ports_s + nodes_s
+    return CollectiveTime(level=between.level, **columns)
 
 
 def measured_time(
     *, gpu: str, library: str, collective: str, dtype: str, ranks: int, size_bytes: Floats
-) -> Timed:
+) -> CollectiveTime:
     """Return what a collective takes on the GPUs of one node.
 
     Args:
@@ -112,14 +136,14 @@ def measured_time(
         raise Infeasible("no_ranks", f"{ranks} ranks")
     if ranks == 1:
         nothing = np.zeros_like(size_bytes)
-        return Timed(nothing, nothing, nothing, np.zeros(size_bytes.shape, bool))
+        return CollectiveTime(nothing, nothing, nothing, np.full(size_bytes.shape, MEASURED))
     source = STAND_INS.get(collective, collective)
     if collective == "send_recv":
         ranks, size_bytes = 2, 2.0 * size_bytes
     timed = _over_ranks(_curves_of(gpu, library, source, dtype), source, ranks, size_bytes, gpu)
     if source == collective:
         return timed
-    return dataclasses.replace(timed, extrapolated=np.ones(size_bytes.shape, bool))
+    return dataclasses.replace(timed, level=np.full(size_bytes.shape, EXTRAPOLATED))
 
 
 def libraries_of(gpu: str, collective: str) -> tuple[str, ...]:
@@ -143,7 +167,7 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
 def _over_ranks(
     curves: dict[int, Curve], collective: str, ranks: int, size_bytes: Floats, gpu: str
-) -> Timed:
+) -> CollectiveTime:
     """Return the time by the curve of as many ranks, between two curves, or beyond the last."""
     if ranks in curves:
         exact = curves[ranks]
@@ -169,9 +193,10 @@ def _over_ranks(
     return _with_band(time_s, band * STEP_BAND ** max(0.0, abs(doublings) - 1.0), everywhere)
 
 
-def _with_band(time_s: Floats, band: float, extrapolated: Bools) -> Timed:
+def _with_band(time_s: Floats, band: float, extrapolated: Bools) -> CollectiveTime:
     wide = np.where(extrapolated, STEP_BAND * band, band)
-    return Timed(time_s, time_s * np.exp(-wide), time_s * np.exp(wide), extrapolated)
+    level = np.where(extrapolated, EXTRAPOLATED, MEASURED)
+    return CollectiveTime(time_s, time_s * np.exp(-wide), time_s * np.exp(wide), level)
 
 
 def _curves_of(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Curve]:
@@ -192,12 +217,10 @@ def _curves_of(gpu: str, library: str, collective: str, dtype: str) -> dict[int,
 
 def _all_curves(gpu: str) -> dict[tuple[str, str, str, int], Curve]:
     """Return the curves of a GPU by library, collective, precision and ranks."""
-    path = NETWORKS.find(gpu)
-    return _read_curves(path, path.stat().st_mtime_ns)
+    return NETWORKS.load(gpu, _read_curves)
 
 
-@functools.lru_cache(maxsize=64)
-def _read_curves(path: Path, _mtime_ns: int) -> dict[tuple[str, str, str, int], Curve]:
+def _read_curves(path: Path) -> dict[tuple[str, str, str, int], Curve]:
     names = [f.name for f in dataclasses.fields(Curve)]
     found = {}
     for entry in read_calibration(path)["curve"]:

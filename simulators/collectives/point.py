@@ -22,17 +22,22 @@ class CollectivePoint:
     """One collective, or a step of many, their algorithm, and the network they run on."""
 
     collective: str = choice(
-        f"{', '.join(COLLECTIVES[:-1])} or send_recv", default="all_reduce", known=COLLECTIVES
+        f"{', '.join(COLLECTIVES[:-1])} or send_recv",
+        default="all_reduce",
+        known=COLLECTIVES,
+        given=True,
     )
     size_bytes: int = choice(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end",
         unit="B",
         default=1 << 20,
+        given=True,
     )
     trace: str = choice(
         "a step instead: a folder of Chakra traces or operator graphs, one for each rank, or a "
         "file of operators or layers that all ranks run",
         default="",
+        given=True,
     )
     issue: str = choice(
         "of a step's communication that is ready: the earliest first (fifo) or the latest (lifo)",
@@ -43,6 +48,7 @@ class CollectivePoint:
         "a file of topologies/, or blocks from the inside out: switch:8,ring:4; torus:4x4; "
         "fat_tree:64:8:2",
         default="hgx_h100",
+        given=True,
     )
     algorithm: str = choice(
         "ring, direct, direct:K, halving_doubling, double_binary_tree, in_network or flat:ring; "
@@ -72,10 +78,11 @@ class CollectivePoint:
         "flow (messages share links fairly)",
         default="measured",
         known=FIDELITIES,
+        given=True,
     )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
-    dtype: str = choice("precision of the numbers, when measured", default="fp16")
+    dtype: str = choice("precision of the numbers, when measured", default="fp16", given=True)
 
 
 _time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")

@@ -26,7 +26,7 @@ from simulators.collectives.point import EVENTFUL, CollectiveMetrics, Collective
 from simulators.collectives.topologies.plan import NS
 from simulators.collectives.topologies.topology import file_behind
 from simulators.collectives.traces.step import trace_files
-from simulators.core.columns import outcome
+from simulators.core.columns import batch_of, outcome
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares, shares_of
@@ -56,12 +56,7 @@ class Collectives:
         out, shares = _columns(rows, times), shares_of(times.level)
         for i in np.flatnonzero(is_step):
             reasons[i] = _play(rows, int(i), out, shares)
-        answer = outcome(CollectiveMetrics, out, infeasible=list(reasons), shares=shares)
-        for name in (name for name, column in out.items() if np.isnan(column).any()):
-            at = answer.schema.get_field_index(name)
-            known = pa.array(out[name], mask=np.isnan(out[name]) | (reasons != ""))
-            answer = answer.set_column(at, answer.schema.field(at), known)
-        return answer
+        return outcome(CollectiveMetrics, out, infeasible=list(reasons), shares=shares, sparse=True)
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
         """Return the phases of a modelled collective, a measured one as a whole, or a step's parts.
@@ -70,7 +65,7 @@ class Collectives:
             Infeasible: the collective cannot be carried out so.
             UserError: a value nothing answers to.
         """
-        batch = _batch_of(point)
+        batch = batch_of(CollectivePoint, point)
         [row] = self.evaluate(batch).to_pylist()
         if row["status"] != "ok":
             name, _, words = row["reason"].partition(": ")
@@ -96,16 +91,10 @@ class Collectives:
         """Compile the models."""
         for fidelity in ("analytic", *EVENTFUL):
             point = {"collective": "all_reduce", "size_bytes": 1024, "fidelity": fidelity}
-            self.evaluate(_batch_of(point))
+            self.evaluate(batch_of(CollectivePoint, point))
 
 
 SIMULATOR = Collectives()
-
-
-def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return a batch of one point; fields that are left out have their defaults."""
-    columns = {f.name: [point.get(f.name, f.default)] for f in fields(CollectivePoint)}
-    return pa.RecordBatch.from_pydict(columns)
 
 
 def _columns(rows: Rows, times: Times) -> Columns:

@@ -72,14 +72,9 @@ class Row:
 
     def where(self, present: Column) -> Row:
         """Return the row where there is something to do, and nothing where there is not."""
-        there = np.asarray(present) > 0
-        return replace(
-            self,
-            seconds=np.where(there, self.seconds, 0.0),
-            joules=np.where(there, self.joules, 0.0),
-            lo_s=np.where(there, self.lo_s, 0.0),
-            hi_s=np.where(there, self.hi_s, 0.0),
-        )
+        there, columns = np.asarray(present) > 0, ("seconds", "joules", "lo_s", "hi_s")
+        some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in columns}
+        return replace(self, **some)
 
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:

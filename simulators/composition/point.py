@@ -21,7 +21,7 @@ PER_ROW = ("phase", "batch", "context", "size", "dp")
 class CompositionPoint:
     """A replica and the batch it processes once."""
 
-    model: str = choice("the model, or the path of a config.json", names="model")
+    model: str = choice("the model, or the path of a config.json", names="model", given=True)
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
     tp: int = choice("GPUs that share every layer", default=1)
@@ -30,13 +30,17 @@ class CompositionPoint:
         "prefill of whole prompts, decode of one token each, training; a graph's: inference",
         default="decode",
         known=PHASES,
+        given=True,
     )
     batch: int = choice("requests in the batch", default=1, at_least=1)
-    context: int = choice("tokens of each prompt, or read by each decode", default=1024, at_least=1)
+    context: int = choice(
+        "tokens of each prompt, or read by each decode", default=1024, at_least=1, given=True
+    )
     size: int = choice(
         "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual",
         default=0,
         at_least=0,
+        given=True,
     )
     dp: int = choice(
         "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
@@ -55,7 +59,9 @@ class CompositionPoint:
         "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1
     )
     without: str = choice(
-        f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
+        f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing",
+        default=NOTHING,
+        given=True,
     )
     accelerator: str = choice(
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",

@@ -116,15 +116,8 @@ class Iteration:
     @property
     def busy_s(self) -> Column:
         """Time with kernels or messages under way."""
-        return (
-            self.tokens_s
-            + self.experts_s
-            + self.prefill_attention_s
-            + self.decode_attention_s
-            + self.mixed_attention_s
-            + self.collective_s
-            + self.send_recv_s
-        )
+        busy_s: Column = sum((getattr(self, f"{name}_s") for name in PARTS), start=0.0)
+        return busy_s
 
     @property
     def latency_s(self) -> Column:

@@ -9,7 +9,7 @@ module alone stands above both rooms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,9 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.core.columns import categories, numbers, outcome, schema_of
-from simulators.core.contract import Contribution, default_of, weakest_of
-from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.columns import alike, batch_of, categories, numbers, outcome, schema_of
+from simulators.core.contract import Contribution, weakest_of
+from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
 from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
@@ -62,6 +62,9 @@ from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
 from simulators.workload.precision import BYTES
+
+SHARED = tuple(f.name for f in fields(CompositionPoint) if f.name not in PER_ROW)
+"""Fields that rows of one replica have in common."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Composition:
             for name, value in _graph_metrics(job, done).items():
                 out[name][row] = value
             shares[:, row] = done.shares
-        for every, group in _groups(batch):
+        for every, group in alike(batch, SHARED):
             where = every[~is_graph[every]]
             if not where.size:
                 continue
@@ -141,12 +144,12 @@ class Composition:
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to.
         """
-        batch = _batch_of(point)
+        batch = batch_of(CompositionPoint, point)
         check_batch(CompositionPoint, batch)
         if _graph_rows(batch)[0]:
             job = _job_of(batch.to_pylist()[0])
             return graphs.explained_pass(job, graphs.price_pass(job))
-        [(where, group)] = _groups(batch)
+        [(where, group)] = alike(batch, SHARED)
         replica, step = replica_of(group), step_of(batch, where)
         if reason := why_not(replica, memory_of(replica, step, batch, where))[0]:
             name, _, words = reason.partition(": ")
@@ -183,24 +186,6 @@ class Composition:
 
 
 SIMULATOR = Composition()
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
-    """Return row numbers and common fields of rows that have the same replica."""
-    shared = [f.name for f in fields(CompositionPoint) if f.name not in PER_ROW]
-    named = {name: categories(batch, name) for name in shared}
-    # One number stands for the codes of all fields, so that rows are compared by one number.
-    member = np.zeros(batch.num_rows, np.int64)
-    for codes, values in named.values():
-        if len(values) > 1:
-            _, member = np.unique(member * len(values) + codes, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    ends = np.cumsum(np.bincount(member))
-    return [
-        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
-        for where in np.split(order, ends[:-1])
-        if where.size
-    ]
 
 
 def _graph_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -271,20 +256,3 @@ def _parameters(model: str) -> int:
     """Return the weights of a model, iterated or drawn."""
     is_graph = is_graph_model(model)
     return draw(model, Load(batch=1)).parameters if is_graph else load_model(model).parameters
-
-
-def _batch_of(point: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return a batch of one point, fields left out with their defaults.
-
-    Raises:
-        UnknownNameError: a field the point type does not have.
-        UserError: a field without a default is missing.
-    """
-    known = {f.name: default_of(f) for f in fields(CompositionPoint)}
-    for name in point:
-        if name not in known:
-            raise UnknownNameError("input", name, tuple(known))
-    values = known | dict(point)
-    if missing := [name for name, value in values.items() if value is MISSING]:
-        raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
-    return pa.RecordBatch.from_pylist([values], schema=schema_of(CompositionPoint))

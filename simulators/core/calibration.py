@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,40 +61,3 @@ def read_choice(path: Path) -> dict[str, Any]:
     content = read_toml(path)
     is_fitted = "provenance" in content or SEAL in path.read_text(encoding="utf-8")
     return read_calibration(path) if is_fitted else content
-
-
-def fitted_tables(files: Iterable[Path]) -> set[tuple[str, str]]:
-    """Return name and hash of every table that some calibrations were fitted to.
-
-    Raises:
-        UserError: a calibration is unreadable or was changed by hand.
-    """
-    blocks = (read_calibration(file)["provenance"] for file in files)
-    pairs = (zip(_listed(b["measured"]), _listed(b["sha256"]), strict=True) for b in blocks)
-    return {pair for found in pairs for pair in found}
-
-
-def write_calibration(path: Path, body: str) -> None:
-    """Write the text of a calibration and seal it; the file is whole or absent."""
-    body = body.rstrip("\n") + "\n"
-    seal = hashlib.sha256(body.encode()).hexdigest()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".partial")
-    draft.write_text(f"{body}{SEAL}{seal}\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file's content.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-
-
-def _listed(entry: object) -> tuple[str, ...]:
-    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.errors import Infeasible
+from simulators.core.contract import default_of
+from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import FOLDERS
 from simulators.core.levels import SHARES, Shares
 
@@ -91,6 +92,45 @@ def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], lis
     return codes.to_numpy(zero_copy_only=False).astype(np.int64), values
 
 
+def members(batch: pa.RecordBatch, names: Iterable[str]) -> NDArray[np.int64]:
+    """Return a number per row, equal where rows agree in all these columns."""
+    member = np.zeros(batch.num_rows, np.int64)
+    for codes, values in (categories(batch, name) for name in names):
+        if len(values) > 1:
+            _, member = np.unique(member * len(values) + codes, return_inverse=True)
+    return member
+
+
+def alike(
+    batch: pa.RecordBatch, names: Sequence[str]
+) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
+    """Return row numbers and common values of the rows that agree in all these columns."""
+    named, member = {name: categories(batch, name) for name in names}, members(batch, names)
+    order = np.argsort(member, kind="stable")
+    return [
+        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
+        for where in np.split(order, np.cumsum(np.bincount(member))[:-1])
+        if where.size
+    ]
+
+
+def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch of one point, fields left out with their defaults.
+
+    Raises:
+        UnknownNameError: a field the point type does not have.
+        UserError: a field without a default is missing.
+    """
+    known = {f.name: default_of(f) for f in fields(kind)}
+    for name in point:
+        if name not in known:
+            raise UnknownNameError("input", name, tuple(known))
+    values = known | dict(point)
+    if missing := [name for name, value in values.items() if value is MISSING]:
+        raise UserError(f"{', '.join(missing)} missing: what is explained is one whole design")
+    return pa.RecordBatch.from_pylist([values], schema=schema_of(kind))
+
+
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
     """Return the rows of a batch as points of type `kind`."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
@@ -112,6 +152,7 @@ def outcome(
     *,
     infeasible: Sequence[str] | None = None,
     shares: Shares | None = None,
+    sparse: bool = False,
 ) -> pa.RecordBatch:
     """Build what `evaluate` returns from columns of numbers.
 
@@ -121,11 +162,21 @@ def outcome(
         infeasible: per row the reason a point cannot exist, or an empty string; its metrics become
             null. None when every row is feasible.
         shares: of the time of each row that rests on numbers of each level; None: it is not said.
+        sparse: whether columns that are left out, and NaNs, are null.
     """
     schema = schema_of(metrics)
     rows = len(next(iter(columns.values())))
     dead = None if infeasible is None else np.array([bool(r) for r in infeasible], dtype=bool)
-    arrays = {f.name: pa.array(columns[f.name], type=f.type, mask=dead) for f in schema}
+
+    def array(f: pa.Field) -> pa.Array:
+        if sparse and f.name not in columns:
+            return pa.nulls(rows, f.type)
+        column, mask = columns[f.name], dead
+        if sparse and column.dtype.kind == "f" and (unknown := np.isnan(column)).any():
+            mask = unknown if dead is None else dead | unknown
+        return pa.array(column, type=f.type, mask=mask)
+
+    arrays = {f.name: array(f) for f in schema}
     if shares is None:
         evidence = [pa.nulls(rows, pa.float64()) for _ in SHARES]
     else:

@@ -32,6 +32,7 @@ def choice(
     unit: str = "",
     names: str = "",
     part: str = "",
+    given: bool = False,
     default: Any = MISSING,
     **rule: Any,
 ) -> Any:
@@ -43,11 +44,18 @@ def choice(
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
         part: what the field says something about, where fields are told apart by that.
+        given: whether it belongs to the question (a model, a load, a size) rather than to what a
+            designer chooses; answers are then for each of its values, unless a space says else.
         default: as in `dataclasses.field`.
         **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
     """
-    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "rule": Rule(**rule)}
-    return field(metadata=metadata, default=default)
+    metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
+    return field(metadata=metadata | {"rule": Rule(**rule)}, default=default)
+
+
+def given_of(kind: type) -> tuple[str, ...]:
+    """Return the names of a point type's fields that belong to the question, not to the design."""
+    return tuple(f.name for f in fields(kind) if f.metadata.get("given"))
 
 
 def fields_of(kind: type, part: str) -> tuple[str, ...]:
@@ -128,6 +136,28 @@ class Hints(Protocol):
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return a relative guess of the CPU-seconds each row will take."""
+        ...
+
+
+@runtime_checkable
+class Reprices(Protocol):
+    """A simulator whose costs follow from its other columns: no price asks for a new simulation.
+
+    Points are simulated at the defaults of `priced`; what results are asked for in other prices is
+    computed from the rows that are there.
+    """
+
+    priced: tuple[str, ...]  # fields of the point that say prices, and change nothing but costs
+    cost_needs: tuple[str, ...]  # the fields and metrics that costs follow from besides
+    cost_metrics: tuple[str, ...]  # the metrics that are such costs
+
+    def costs(
+        self, rows: pa.RecordBatch, prices: Mapping[str, Any]
+    ) -> Mapping[str, NDArray[np.float64]]:
+        """Return the costs of rows of `cost_needs` at one value of each priced field.
+
+        NaN where there is no price.
+        """
         ...
 
 

@@ -113,8 +113,7 @@ class Folder:
 
     def load(self, name: str, read: Callable[[Path], T]) -> T:
         """Return what `read` makes of the file behind a name, once per version of the file."""
-        path = self.find(name)
-        return cast(T, _once(read, path, path.stat().st_mtime_ns))
+        return once(read, self.find(name))
 
     def has(self, name: str) -> bool:
         """Say whether a name or an alias resolves here."""
@@ -191,6 +190,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     return _read_toml(path, stat.st_mtime_ns, stat.st_size)
+
+
+def once(read: Callable[[Path], T], path: Path) -> T:
+    """Return what `read` makes of a file, once per version of it."""
+    return cast(T, _once(read, path, path.stat().st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,19 +10,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from simulators.core.folder import PACKAGE, SIMULATORS
 
 
-def flag(doc: str, *, least: int | None = None, choices: Sequence[Any] = (), **default: Any) -> Any:
+def flag(
+    doc: str,
+    *,
+    least: int | None = None,
+    choices: Sequence[Any] = (),
+    unit: str = "",
+    **default: Any,
+) -> Any:
     """Declare a field of a question's flags; one without a default must be given.
 
     Args:
         doc: what `--help` says of it.
         least: the least whole number it may be.
         choices: the values it may take; any if empty.
+        unit: of a number, which may be written with it: "s" lets `800ms` be read.
         **default: `default=` as in `dataclasses.field`.
     """
-    return field(metadata={"doc": doc, "least": least, "choices": tuple(choices)}, **default)
+    metadata = {"doc": doc, "least": least, "choices": tuple(choices), "unit": unit}
+    return field(metadata=metadata, **default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +55,26 @@ class Question:
         name: of the space.
         asks: the question as a sentence.
         space: what a space file would hold.
-        cost: the metric that the answer keeps lowest.
-        without_cost: the one it keeps lowest instead where no design states that.
+        given: axes that are asked about: of each combination of their values there is an answer.
+        device: the axis by whose values designs are told apart: each has its best, or a reason.
+        copies: the axis of which each answer wants the least; empty: all points are evaluated.
+        devices: a derived column that grows with it.
+        amounts: dollars of a design in a price list, each with the words behind it, the one that
+            is kept lowest first; none without a price.
+        prices: the price lists that are asked about.
+        without_price: the metric that is kept lowest where nothing has a price.
+        budget: the most that the first amount may be.
         deadlines: what the answer must meet.
+        foreseen: by what factor points will miss a deadline at least, by a model that costs little.
+        excluded: columns of truths that must be false, each with what is said of it otherwise.
         shown: metrics told of the answer.
+        asked: what is told of the load that a design was asked to carry.
         details: axes that, where they vary, are told of a design behind its description.
         alternatives: fields in one of which the next best design differs.
-        device: the field by whose values it is told what times rest on.
         described: a design in a phrase.
-        costs: amounts in dollars of a design, each with the words behind it; none without a price.
+        refused: devices of which no design can be tried, and why.
         too_large: what is said when the constraints leave no point.
         among: which designs there were, as in "on at most 8 of h100_sxm".
-        warnings: by column of truths, what is said of a design for which it is true.
         advice: lines that say what would help when no design meets the deadlines.
         target: what the answer may be exported for besides its own engine.
     """
@@ -61,20 +82,27 @@ class Question:
     name: str
     asks: str
     space: Mapping[str, Any]
-    cost: str
-    without_cost: str
+    given: tuple[str, ...]
+    device: str
+    amounts: Callable[[Mapping[str, Any], str], Mapping[str, float]]
+    prices: tuple[str, ...]
+    without_price: str
     deadlines: tuple[Deadline, ...]
     shown: tuple[str, ...]
     details: tuple[str, ...]
     alternatives: tuple[str, ...]
-    device: str
     described: Callable[[Mapping[str, Any]], str]
-    costs: Callable[[Mapping[str, Any]], Mapping[str, float]]
     too_large: str
     among: str
-    warnings: Mapping[str, str]
     advice: tuple[str, ...]
     target: str
+    copies: str = ""
+    devices: str = ""
+    budget: float | None = None
+    foreseen: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -120,6 +148,11 @@ class CarriesLoad(Protocol):
     load: str  # the field that says how much a design is asked to carry
     throughput: str  # the metric that grows with it
     deadlines: str  # an example of what is promised, as an SQL condition
+    copies: str  # the field that says how many copies of a replica share it
+
+    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
+        ...
 
 
 def askable() -> list[str]:

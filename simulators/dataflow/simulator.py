@@ -50,8 +50,10 @@ class DataflowPoint:
     """A network, the accelerator it runs on, and how hard the mapper tries."""
 
     accelerator: str = choice("the accelerator, or the path of one's own", names="accelerator")
-    network: str = choice(f"the network: {', '.join(network_names())}", default="resnet50")
-    layer: str = choice("one of its layers, or all of them", default="all")
+    network: str = choice(
+        f"the network: {', '.join(network_names())}", default="resnet50", given=True
+    )
+    layer: str = choice("one of its layers, or all of them", default="all", given=True)
     pe_rows: int = choice("rows of the array; 0 as in the file", default=0)
     pe_cols: int = choice("columns of the array; 0 as in the file", default=0)
     buffer_scale: float = choice("depth of shared buffers, relative", default=1.0)
@@ -65,12 +67,13 @@ class DataflowPoint:
         f"what the mapper minimises: {', '.join(NAMED)}, or an expression of "
         f"{', '.join(QUANTITIES)}",
         default="edp",
+        given=True,
     )
     constraints: str = choice("path of a YAML file of what mappings must obey", default="")
     mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
     fused: bool = choice("neighbours may keep what is between them on chip", default=False)
-    weight_density: str = choice("non-zero weights: 0.3, 2:4, banded 0.1", default="1")
-    input_density: str = choice("non-zero inputs, alike", default="1")
+    weight_density: str = choice("non-zero weights: 0.3, 2:4, banded 0.1", default="1", given=True)
+    input_density: str = choice("non-zero inputs, alike", default="1", given=True)
     weight_format: str = choice(f"how weights are stored: {', '.join(FORMATS)}", default="none")
     input_format: str = choice("how inputs are stored, alike", default="none")
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
@@ -79,12 +82,17 @@ class DataflowPoint:
         "exact, or extrapolated from a few iterations, as Timeloop counts",
         default="exact",
         known=("exact", "extrapolated"),
+        given=True,
     )
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
     evaluations: int = choice(
-        "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
+        "mappings tried per distinct layer",
+        default=40_000,
+        at_least=1,
+        at_most=10**8,
+        given=True,
     )
-    seed: int = choice("of the mapper", default=0, at_least=0)
+    seed: int = choice("of the mapper", default=0, at_least=0, given=True)
 
 
 _total = partial(metric, page="dataflow.md#energy-time-and-area")

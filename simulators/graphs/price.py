@@ -192,14 +192,9 @@ def explained_pass(job: Job, one: Pass) -> list[Contribution]:
         )
         for (phase, name), (count, seconds, joules, work, moved) in rows.items()
     ]
+    draw_w = resting_w(job.gpu)
     waits = [
-        (
-            phase,
-            "launches",
-            part.launch_s,
-            job.replicas * part.launch_s * resting_w(job.gpu),
-            "host",
-        )
+        (phase, "launches", part.launch_s, job.replicas * part.launch_s * draw_w, "host")
         for phase, part in one.spans.items()
     ]
     summing_j = job.replicas * one.waiting_j

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu, load_gpu, what_if
-from simulators.core.columns import categories, numbers, outcome
+from simulators.core.columns import alike, numbers, outcome
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
@@ -194,6 +194,8 @@ SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
+ALIKE = (*NAMES, *WHOLE, "isolated", *SCALES)
+"""Fields that rows which one call prices have in common."""
 
 
 @dataclass(frozen=True)
@@ -201,43 +203,48 @@ class KernelPoint:
     """One operator, its sizes, and the GPU it runs on."""
 
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
-    op: str = choice(f"the operator: {', '.join(OPS)}", known=tuple(OPS))
+    op: str = choice(f"the operator: {', '.join(OPS)}", known=tuple(OPS), given=True)
     dtype: str = choice(
         f"precision of the operands: {', '.join(PRECISIONS)}", default="fp16", known=FORMATS
     )
     weight_dtype: str = choice(
         "precision of stored weights, if narrower", default="", known=("", *BYTES)
     )
-    batch: int = choice("products in a batched GEMM; requests in attention", default=1)
-    m: int = choice("rows of the result; tokens", default=1)
-    n: int = choice("columns of the result", default=1)
-    k: int = choice("length of the inner products", default=1)
-    rows: int = choice("rows of an elementwise operator, norm, softmax or embedding", default=1)
-    cols: int = choice("numbers in each of them", default=1)
-    heads: int = choice("query heads on this GPU", default=1)
-    kv_heads: int = choice("key and value heads on this GPU", default=1)
-    head_dim: int = choice("numbers per head", default=128)
-    new_tokens: int = choice("query tokens per request in prefill", default=1)
-    past_tokens: int = choice("tokens per request already in the KV cache", default=0)
-    experts: int = choice("experts on this GPU", default=1)
-    top_k: int = choice("experts each token is routed to", default=1)
-    in_channels: int = choice("channels of a convolution's images", default=1)
-    out_channels: int = choice("filters of a convolution", default=1)
-    kernel_size: int = choice("side of a convolution's filters", default=1)
-    input_size: int = choice("side of a convolution's images", default=1)
-    stride: int = choice("step of a convolution's filters", default=1)
-    padding: int = choice("zeros around a convolution's images", default=0)
+    batch: int = choice("products in a batched GEMM; requests in attention", default=1, given=True)
+    m: int = choice("rows of the result; tokens", default=1, given=True)
+    n: int = choice("columns of the result", default=1, given=True)
+    k: int = choice("length of the inner products", default=1, given=True)
+    rows: int = choice(
+        "rows of an elementwise operator, norm, softmax or embedding", default=1, given=True
+    )
+    cols: int = choice("numbers in each of them", default=1, given=True)
+    heads: int = choice("query heads on this GPU", default=1, given=True)
+    kv_heads: int = choice("key and value heads on this GPU", default=1, given=True)
+    head_dim: int = choice("numbers per head", default=128, given=True)
+    new_tokens: int = choice("query tokens per request in prefill", default=1, given=True)
+    past_tokens: int = choice("tokens per request already in the KV cache", default=0, given=True)
+    experts: int = choice("experts on this GPU", default=1, given=True)
+    top_k: int = choice("experts each token is routed to", default=1, given=True)
+    in_channels: int = choice("channels of a convolution's images", default=1, given=True)
+    out_channels: int = choice("filters of a convolution", default=1, given=True)
+    kernel_size: int = choice("side of a convolution's filters", default=1, given=True)
+    input_size: int = choice("side of a convolution's images", default=1, given=True)
+    stride: int = choice("step of a convolution's filters", default=1, given=True)
+    padding: int = choice("zeros around a convolution's images", default=0, given=True)
     information: str = choice(
         "level of information: zero_shot, few_shot, full, or best of what there is",
         default=BEST,
         known=(*LEVELS, BEST),
+        given=True,
     )
     framework: str = choice(
         f"whose kernels run: {', '.join(FRAMEWORKS)}; another's stand in where it has none",
         default=DEFAULT_FRAMEWORK,
         known=FRAMEWORKS,
     )
-    isolated: bool = choice("timed alone from the host, dispatch included", default=False)
+    isolated: bool = choice(
+        "timed alone from the host, dispatch included", default=False, given=True
+    )
     sm_scale: float = choice("SMs of a what-if device, relative", default=1.0, above=0)
     clock_scale: float = choice("clock of a what-if device, relative", default=1.0, above=0)
     bandwidth_scale: float = choice(
@@ -284,7 +291,7 @@ class Kernels:
         level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
         sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
-        for where, named in _groups(batch):
+        for where, named in alike(batch, ALIKE):
             group = _spelled_out(named)
             op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
@@ -318,22 +325,6 @@ class Kernels:
 
 
 SIMULATOR = Kernels()
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
-    """Return row numbers and common fields of rows that one call can price."""
-    shared = {name: categories(batch, name) for name in (*NAMES, *WHOLE, "isolated", *SCALES)}
-    # One number stands for the codes of all fields, so that rows are compared by one number.
-    member = np.zeros(batch.num_rows, np.int64)
-    for codes, values in shared.values():
-        if len(values) > 1:
-            _, member = np.unique(member * len(values) + codes, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    return [
-        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in shared.items()})
-        for where in np.split(order, np.cumsum(np.bincount(member))[:-1])
-        if where.size
-    ]
 
 
 def _spelled_out(group: Group) -> Group:

@@ -20,16 +20,17 @@ MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
+WINDOWS = STEADY, WHOLE = "steady", "whole"
 
 built = functools.partial(choice, part="deployment")
-asked = functools.partial(choice, part="demand")
+asked = functools.partial(choice, part="demand", given=True)
 
 
 @dataclass(frozen=True)
 class ServingPoint:
     """One deployment and what is asked of it."""
 
-    model: str = built("the language model", names="model")
+    model: str = built("the language model", names="model", given=True)
     gpu: str = built("the GPU, or the path of a data sheet of one's own", names="gpu")
     cluster: str = built("the nodes; auto: those the GPU is usually bought in", default="auto")
     tp: int = built("tensor parallel degree", at_least=1, default=1)
@@ -74,7 +75,7 @@ class ServingPoint:
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)
     seeds: int = choice(
         "runs to average, with this seed and those after it; latencies get confidence intervals",
-        at_least=1, default=1,
+        at_least=1, default=1, given=True,
     )  # fmt: skip
     arrivals: str = asked(
         f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
@@ -96,8 +97,15 @@ class ServingPoint:
         "how long after its arrival an unfinished request is given up by its client; null: never",
         unit="s", above=0.0, default=None,
     )  # fmt: skip
-    warmup: int = choice("first requests left out of latencies and rates", at_least=0, default=0)
-    cooldown: int = choice("last requests left out of them", at_least=0, default=0)
+    warmup: int = choice(
+        "first requests left out of latencies and rates", at_least=0, default=0, given=True
+    )
+    cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
+    window: str = choice(
+        "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
+        "programs count that measure a server",
+        known=WINDOWS, default=STEADY,
+    )  # fmt: skip
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
@@ -117,6 +125,7 @@ class ServingPoint:
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
         default="",
+        given=True,
     )
     block_size: int = choice("tokens per KV block", at_least=1, default=16)
     memory_fraction: float = choice(
@@ -150,17 +159,22 @@ class ServingPoint:
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
         default=NOTHING,
+        given=True,
     )
     max_context: int = choice(
         "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
     )
-    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0)
-    slo_tpot_s: float = choice("deadline of the mean later token", unit="s", default=0.05)
-    prices: str = built("price list", names="price", default=PUBLIC_CLOUD)
-    usd_per_gpu_hour: float | None = built("overrides the price list", unit="$", default=None)
+    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0, given=True)
+    slo_tpot_s: float = choice(
+        "deadline of the mean later token", unit="s", default=0.05, given=True
+    )
+    prices: str = built("price list", names="price", default=PUBLIC_CLOUD, given=True)
+    usd_per_gpu_hour: float | None = built(
+        "overrides the price list", unit="$", default=None, given=True
+    )
     fidelity: str = choice(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
-        known=FIDELITIES, default=EVENT,
+        known=FIDELITIES, default=EVENT, given=True,
     )  # fmt: skip
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)

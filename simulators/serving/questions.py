@@ -2,147 +2,242 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.catalog.price import load_prices
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
 from simulators.core.questions import Deadline, Question, flag
+from simulators.core.words import number_of
+from simulators.serving.candidates import (
+    ANY,
+    BATCHES,
+    CHECKPOINT,
+    CHUNKS,
+    Board,
+    Load,
+    Steady,
+    board_of,
+    cuts_of,
+    engine_named,
+    foreseen,
+    grids_of,
+    load_of,
+)
+from simulators.serving.demand.traces import is_trace
 
-COST = "cost_usd_per_mtok"
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
 
-USD_PER_HOUR = 0.0036
-"""Seconds of an hour over a million: what turns $ per million tokens at a rate into $ per hour."""
+HOUR, MTOK = "an hour", "per million tokens"
 
 
 @dataclass(frozen=True)
 class Flags:
     """What may be asked: a model, GPUs, a load and its deadlines."""
 
-    model: str = flag("a model of the catalog, or a config.json")
+    model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B; or a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
     gpus: int = flag("how many there are (default 8)", least=1, default=8)
-    workload: str = flag("chat, code, or the path of a trace", default="chat")
-    qps: float = flag("requests per second (default 1)", default=1.0)
-    ttft: float = flag("deadline of the first token (default 1 s)", default=1.0)
-    tpot: float = flag("deadline of later tokens (default 0.05 s)", default=0.05)
+    workload: str = flag("chat, code, sharegpt, or the path of a trace", default="chat")
+    qps: float | None = flag(
+        "requests per second (default 1, of a trace its own)", unit="1/s", default=None
+    )
+    traffic: str = flag("multiples of that load, as in 1x,2x", default="1x")
+    ttft: float = flag("deadline of the first token (default 1s)", unit="s", default=1.0)
+    tpot: float = flag("deadline of later tokens (default 50ms)", unit="s", default=0.05)
     percentile: int = flag(
         "of requests that meet the deadlines (default 99)", choices=(50, 90, 95, 99), default=99
     )
-    budget: float | None = flag("$ per hour that may be spent", default=None)
-    dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
-    engine: str = flag(f"of {', '.join(ENGINES.names())}", default="vllm")
-    requests: int = flag("simulated per design", least=1, default=1000)
+    budget: float | None = flag("$ per hour that may be spent", unit="$", default=None)
+    prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
+    dtype: str = flag("precisions (default those of the makers' checkpoint)", default=CHECKPOINT)
+    engine: str = flag(f"of {', '.join(ENGINES.names())} (default any that runs)", default=ANY)
+    requests: int = flag(
+        "replayed (default a whole trace; else enough for the percentile)", least=0, default=0
+    )
 
 
-def question_of(flags: Flags) -> Question:
+def question_of(flags: Flags, steady: Steady) -> Question:
     """Return the question that some flags put.
 
+    Args:
+        flags: what was asked.
+        steady: what answers designs in the steady state, to foresee which have no hope.
+
     Raises:
-        UserError: a number is not above zero, or an engine is unknown.
+        UserError: a number is not above zero, or a name is unknown.
     """
-    for what in ("qps", "ttft", "tpot"):
-        if not getattr(flags, what) > 0:
-            raise UserError(f"--{what} {getattr(flags, what):g}: write a number above zero")
-    for engine in flags.engine.split(","):
-        if engine not in ENGINES.names():
-            raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
+    for what in ("qps", "ttft", "tpot", "budget"):
+        value = getattr(flags, what)
+        if value is not None and not value > 0:
+            raise UserError(f"--{what} {value:g}: write a number above zero")
+    if flags.engine != ANY:
+        for engine in flags.engine.split(","):
+            if engine not in ENGINES.names():
+                raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
+    models = _named(flags.model, lambda name: load_model(name).name)
+    gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
+    prices = _named(flags.prices, lambda name: load_prices(name).name)
+    boards = [board_of(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
+    refused = {board.gpu: board.refused for board in boards if board.refused}
+    if len(refused) == len(boards):
+        raise UserError("\n".join(f"{gpu}: {why}" for gpu, why in refused.items()))
+    load = load_of(
+        flags.workload, flags.qps, _factors(flags.traffic), flags.percentile, flags.requests
+    )
     of = "p99" if flags.percentile >= TAIL else "mean"
     deadlines = tuple(
         Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_{of}_s")
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
-    space = _space(flags, deadlines)
+    space = _space(flags, models, boards, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
+    asked = "that trace" if load.rates == (None,) else f"{_rates(load)} requests per second"
+    among = f"on at most {flags.gpus} of {', '.join(gpus)}"
     return Question(
-        name=f"ask_{Path(flags.model).stem}_{mark}",
-        asks=f"How is {flags.model} best served at {flags.qps:g} requests per second?",
+        name=f"ask_{Path(models[0]).stem}_{mark}",
+        asks=f"How is {' or '.join(models)} best served at {asked}?",
         space=space,
-        cost=COST,
-        without_cost="gpus",
-        deadlines=deadlines,
-        shown=(
-            "ttft_p50_s",
-            "ttft_p99_s",
-            "tpot_p50_s",
-            "tpot_p99_s",
-            "tokens_per_s",
-            "mean_batch",
-        ),
-        details=("dtype", "max_batch", "chunk_size"),
-        alternatives=("gpu", "tp", "pp", "replicas", "dtype"),
+        given=("model", "qps"),
         device="gpu",
-        described=_described,
-        costs=_costs,
-        too_large=(
-            f"{flags.model} in {flags.dtype} does not fit on {flags.gpus} {flags.gpu}; take more "
-            "(--gpus), larger ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
+        copies="replicas",
+        devices="boards",
+        amounts=_amounts,
+        prices=tuple(prices),
+        budget=flags.budget,
+        without_price="gpus",
+        deadlines=deadlines,
+        foreseen=functools.partial(
+            foreseen,
+            steady=steady,
+            own_rate=load.own_rate,
+            ttft_s=flags.ttft if flags.percentile >= TAIL else None,
+            tpot_s=flags.tpot,
         ),
-        among=f"on at most {flags.gpus} of {flags.gpu}",
-        warnings={"saturated": "its backlog grows"},
+        excluded={"saturated": "its queue grows as long as it runs"},
+        shown=("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "tokens_per_s",
+               "mean_batch"),
+        asked=lambda row: _replayed(row, flags.workload, load),
+        details=("dtype", "max_batch", "chunk_size"),
+        alternatives=("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),
+        described=_described,
+        refused=refused,
+        too_large=(
+            f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; take more (--gpus), larger "
+            "ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
+        ),
+        among=among,
         advice=(
             "More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision",
             "(--dtype fp8) would help.",
         ),
         target="kubernetes",
-    )
+    )  # fmt: skip
 
 
-def _costs(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a design costs; nothing if its GPUs have no price."""
-    if row[COST] is None:
+def _named(words: str, canonical: Any) -> list[str]:
+    """Return the names that words with commas between them stand for; paths stay as they are."""
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if not names:
+        raise UserError("write at least one name")
+    found = [name if "/" in name and Path(name).is_file() else canonical(name) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def _factors(words: str) -> list[float]:
+    """Return multiples of a load.
+
+    >>> _factors("1x,2.5x")
+    [1.0, 2.5]
+    """
+    found = []
+    for word in words.split(","):
+        factor = number_of(word.strip().casefold().removesuffix("x"), "--traffic", example="1x,2x")
+        if not factor > 0:
+            raise UserError(f"--traffic {word}: write a number above zero, as in 2x")
+        found.append(factor)
+    return list(dict.fromkeys(found))
+
+
+def _rates(load: Load) -> str:
+    return ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
+
+
+def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
+    """Return which requests a design answered, of how many."""
+    answered = row["completed_requests"] or 0
+    rate = "at its own pace" if row["qps"] is None else f"at {row['qps']:.4g} a second"
+    if is_trace(workload):
+        of = f"{answered:,} of {load.available:,} requests of {Path(workload).name}"
+    else:
+        of = f"{answered:,} of {row['requests']:,} requests of {workload}"
+    return f"{of}, {rate}"
+
+
+def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
+    """Return what a design costs by a price list; nothing if that has no price of its GPU."""
+    listed, gpu = load_prices(prices), load_gpu(row["gpu"])
+    if listed.quote(gpu) is None:
         return {}
-    per_hour = row[COST] * row["tokens_per_s"] * USD_PER_HOUR
-    return {"per million tokens": row[COST], "an hour": per_hour}
+    per_hour = listed.usd_per_gpu_hour(gpu) * row["gpus"]
+    found = {HOUR: per_hour}
+    if row["tokens_per_s"]:
+        found[MTOK] = per_hour / 3600.0 / row["tokens_per_s"] * 1e6
+    return found
 
 
-def _space(flags: Flags, deadlines: tuple[Deadline, ...]) -> dict[str, Any]:
-    """Return the designs to choose from: cuts over powers of two of the GPUs, batches, engines."""
+def _space(
+    flags: Flags,
+    models: Sequence[str],
+    boards: Sequence[Board],
+    load: Load,
+    deadlines: tuple[Deadline, ...],
+    prices: str,
+) -> dict[str, Any]:
+    """Return the designs to choose from."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
-    where = f"{slo} AND NOT saturated"
-    if flags.budget is not None:
-        where += f" AND {COST} * tokens_per_s * {USD_PER_HOUR} <= {flags.budget:g}"
-    powers = [2**i for i in range(int(math.log2(flags.gpus)) + 1)]
+    cut, rules = cuts_of(models, flags.gpus)
     return {
         "simulator": "serving",
         "axes": {
-            "model": flags.model,
-            "gpu": flags.gpu.split(","),
             "workload": flags.workload,
-            "tp": [n for n in powers if n <= 8],
-            "pp": [n for n in powers if n <= 4],
-            "replicas": sorted({*powers, flags.gpus, max(1, flags.gpus * 3 // 4)}),
-            "chunk_size": [512, 2048, 8192],
-            "max_batch": [64, 256],
-            "dtype": flags.dtype.split(","),
-            "qps": flags.qps,
-            "requests": flags.requests,
+            **cut,
+            "chunk_size": list(CHUNKS),
+            "max_batch": list(BATCHES),
+            "qps": list(load.rates),
+            "requests": load.requests,
             "slo_ttft_s": flags.ttft,
             "slo_tpot_s": flags.tpot,
+            "prices": prices,
+            "replicas": f"1..{flags.gpus}",
         },
-        "union": [
-            {"scheduler": load_engine(engine).schedulers[0]} for engine in flags.engine.split(",")
+        "union": grids_of(boards),
+        "derived": {"boards": "gpus"},
+        "constraints": [
+            f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules
         ],
-        "constraints": [f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes"],
-        "where": where,
-        "objectives": {COST: "min", **{d.metric: "min" for d in deadlines}},
-    }
+        "where": f"{slo} AND NOT saturated",
+        "objectives": {"cost_usd_per_mtok": "min", **{d.metric: "min" for d in deadlines}},
+    }  # fmt: skip
 
 
 def _described(row: Mapping[str, Any]) -> str:
     """Return a design in a phrase: copies, GPUs, how the model is cut over them, the engine."""
     copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
-    cut = f"tp {row['tp']}" + (f", pp {row['pp']}" if row["pp"] > 1 else "")
-    engines = (load_engine(name) for name in ENGINES.names())
-    engine = next(
-        (e.name for e in engines if e.schedulers[0] == row["scheduler"]), row["scheduler"]
+    cut = ", ".join(
+        f"{name} {row[field]}"
+        for name, field in (("tp", "tp"), ("pp", "pp"), ("ep", "ep"), ("dp", "attention_dp"))
+        if field == "tp" or row[field] > 1
     )
-    return f"{copies}{row['tp'] * row['pp']} {row['gpu']} ({cut}), {engine}"
+    gpus = row["tp"] * row["pp"] * row["attention_dp"]
+    return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.columns import categories
+from simulators.core.columns import members
 from simulators.core.jit import Ints
 
 C = TypeVar("C")
@@ -47,12 +47,7 @@ def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
     >>> kinds_of(pa.record_batch({"tp": [4, 4, 2, 4], "pp": [1, 2, 1, 1]}), ["tp", "pp"]).tolist()
     [0, 1, 2, 0]
     """
-    kind = np.zeros(batch.num_rows, np.int64)
-    for name in alike:
-        codes, values = categories(batch, name)
-        if len(values) > 1:
-            _, kind = np.unique(kind * len(values) + codes, return_inverse=True)
-    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
+    _, first, kind = np.unique(members(batch, alike), return_index=True, return_inverse=True)
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
     numbered: Ints = rank[kind]

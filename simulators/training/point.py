@@ -23,7 +23,7 @@ _degree = partial(choice, at_least=1, at_most=1 << 16)
 class TrainingPoint:
     """A model on GPUs, how it is cut and run, and how many tokens it is trained on."""
 
-    model: str = choice("the model, or the path of a config.json", names="model")
+    model: str = choice("the model, or the path of a config.json", names="model", given=True)
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
     tp: int = _degree("tensor ranks: GPUs that share every layer", default=1)
@@ -33,9 +33,11 @@ class TrainingPoint:
     ep: int = _degree("expert ranks, among data, context and tensor ranks", default=1)
     expert_tp: int = _degree("tensor ranks of every expert", default=1)
     chunks: int = _degree("chunks of layers on a pipeline rank, if interleaved", default=1)
-    batch: int = choice("sequences of a step, of all replicas", default=1024, at_least=1)
+    batch: int = choice(
+        "sequences of a step, of all replicas", default=1024, at_least=1, given=True
+    )
     micro_batch: int = choice("sequences of a pass of a replica", default=1, at_least=1)
-    sequence: int = choice("tokens of a sequence", default=4096, at_least=1)
+    sequence: int = choice("tokens of a sequence", default=4096, at_least=1, given=True)
     dtype: str = choice("precision of the linear layers' products", default="bf16", known=DTYPES)
     schedule: str = choice(
         f"of the pipeline: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
@@ -72,25 +74,35 @@ class TrainingPoint:
         "of adapters beside attention's projections, all other weights frozen; 0: all are trained",
         default=0,
         at_least=0,
+        given=True,
     )
     gradient_dtype: str = choice(
         "precision in which gradients are summed", default="fp32", known=GRADIENTS
     )
     overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
-    tokens: float = choice("tokens of the whole run", default=1e12, above=0)
+    tokens: float = choice("tokens of the whole run", default=1e12, above=0, given=True)
     gpu_mtbf_h: float = choice(
         "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Llama 3, 2024)",
         unit="h",
         default=50_700.0,
         above=0,
+        given=True,
     )
     checkpoint_s: float = choice(
-        "seconds in which writing a checkpoint stops the run", unit="s", default=30.0, at_least=0
+        "seconds in which writing a checkpoint stops the run",
+        unit="s",
+        default=30.0,
+        at_least=0,
+        given=True,
     )
     restart_s: float = choice(
-        "seconds from a failure until training goes on", unit="s", default=900.0, at_least=0
+        "seconds from a failure until training goes on",
+        unit="s",
+        default=900.0,
+        at_least=0,
+        given=True,
     )
-    prices: str = choice("the price list", names="price", default=DEFAULT)
+    prices: str = choice("the price list", names="price", default=DEFAULT, given=True)
 
 
 _time = partial(metric, unit="s", page="training.md#step-time-and-its-parts")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulators.catalog.model import load_model
+from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.errors import UserError
 from simulators.core.questions import Deadline, Question, flag
 
@@ -47,8 +48,10 @@ def question_of(flags: Flags) -> Question:
         name=f"train_{Path(flags.model).stem}_{mark}",
         asks=f"How is {flags.model} best trained on {flags.gpus} GPUs?",
         space=space,
-        cost=COST,
-        without_cost="run_s",
+        given=("model",),
+        amounts=lambda row, _: {} if row[COST] is None else {"for the run": row[COST]},
+        prices=(PUBLIC_CLOUD,),
+        without_price="run_s",
         deadlines=(Deadline(metric="run_s", limit=flags.days * DAY_S, interval="step_s"),),
         shown=(
             "step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes",
@@ -58,10 +61,8 @@ def question_of(flags: Flags) -> Question:
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
         described=_described,
-        costs=lambda row: {} if row[COST] is None else {"for the run": row[COST]},
         too_large=f"no cut uses exactly {flags.gpus} GPUs; take a power of two times 8",
         among=f"on {flags.gpus} of {flags.gpu}",
-        warnings={},
         advice=("More or faster GPUs (--gpus, --gpu), a narrower precision (--dtype fp8), or more",
                 "days (--days) would help."),
         target="megatron",

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.catalog.price import usd_per_gpu_hours
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
-from simulators.core.columns import categories, numbers, outcome, schema_of
+from simulators.core.columns import alike, categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.folder import CLUSTERS, GPUS, MODELS, PRICES
+from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
@@ -31,6 +32,7 @@ from simulators.training.job import check_job
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import (
     JOB_FIELDS,
+    costs_of,
     job_of,
     memory_metrics,
     plans_of,
@@ -48,11 +50,14 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 1
+    version: int = 2
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
     flags: type = Flags
+    priced: tuple[str, ...] = ("prices",)
+    cost_needs: tuple[str, ...] = ("gpu", "tp", "pp", "dp", "cp", "run_s", "run_energy_j")
+    cost_metrics: tuple[str, ...] = ("run_cost_usd", "run_carbon_g")
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Price every row; rows that share a layer are priced together.
@@ -67,7 +72,7 @@ class Training:
         reasons = np.full(rows, "", object)
         shares = np.full((len(LEVELS), rows), np.nan)
         all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
-        for every, group in _groups(batch):
+        for every, group in alike(batch, JOB_FIELDS):
             job = job_of(group)
             try:
                 check_job(job)
@@ -100,7 +105,7 @@ class Training:
         """
         batch = batch_of([TrainingPoint(**point)])
         check_batch(TrainingPoint, batch)
-        [(_, group)] = _groups(batch)
+        [(_, group)] = alike(batch, JOB_FIELDS)
         job, plans, constants = job_of(group), plans_of(batch), load_constants()
         check_job(job)
         sequences = numbers(batch, "batch")
@@ -125,9 +130,16 @@ class Training:
             return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
-        if name == "prices":
-            return (PRICES.find(str(value)),)
         return ()
+
+    def costs(self, rows: pa.RecordBatch, prices: Mapping[str, Any]) -> Mapping[str, Floats]:
+        """Return dollars, NaN where a GPU has no price, and CO2 of whole runs."""
+        codes, names = categories(rows, "gpu")
+        known = str(prices["prices"])
+        one = {n: numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:]}
+        gpus = one["tp"] * one["pp"] * one["dp"] * one["cp"]
+        usd = usd_per_gpu_hours(names, known)[codes]
+        return costs_of(one["run_s"], one["run_energy_j"], gpus, usd, known)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""
@@ -164,19 +176,3 @@ def batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
     """Return points as a batch."""
     rows = [vars(point) for point in points]
     return pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[NDArray[np.int64], Mapping[str, Any]]]:
-    """Return row numbers and common fields of rows of one job."""
-    member = np.zeros(batch.num_rows, np.int64)
-    named = {name: categories(batch, name) for name in JOB_FIELDS}
-    for codes, values in named.values():
-        if len(values) > 1:
-            _, member = np.unique(member * len(values) + codes, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    ends = np.cumsum(np.bincount(member))
-    return [
-        (where, {name: values[int(codes[where[0]])] for name, (codes, values) in named.items()})
-        for where in np.split(order, ends[:-1])
-        if where.size
-    ]

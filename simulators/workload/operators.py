@@ -15,44 +15,49 @@ Column = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemm:
-    """`out[batch, m, n] = in[batch, m, k] @ w[batch, k, n]`; `batch` 1 is a linear layer."""
+class Launched:
+    """What every operator has: a name, the format of its numbers, and how often it runs."""
 
     name: str
-    m: Column
-    n: Column
-    k: Column
-    batch: Column = 1.0
-    dtype: str = "fp16"  # of the multiplication
-    weight_dtype: str = ""  # of the stored weights, if narrower (w4a16 ...)
+    dtype: str = "fp16"
     repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedGemm:
+class Gemm(Launched):
+    """`out[batch, m, n] = in[batch, m, k] @ w[batch, k, n]`; `batch` 1 is a linear layer.
+
+    `dtype` is that of the multiplication.
+    """
+
+    m: Column
+    n: Column
+    k: Column
+    batch: Column = 1.0
+    weight_dtype: str = ""  # of the stored weights, if narrower (w4a16 ...)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedGemm(Launched):
     """The expert layers of a mixture: `tokens` rows routed to `top_k` of `experts` on this GPU."""
 
-    name: str
     tokens: Column
     n: Column
     k: Column
     experts: int
     top_k: float
-    dtype: str = "fp16"
     weight_dtype: str = ""  # of the stored weights, if narrower
     width: float = 0.0  # of an expert, as cut: what libraries tune tiles by; 0: not told
     ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class Attention(Launched):
     """Scores, softmax and weighted sum in one kernel (flash attention), on this GPU's heads.
 
     A batch of unequal requests is described by sums over its requests, so that it stays a column.
     """
 
-    name: str
     phase: str  # "prefill" (compute heavy), "decode" (one query token per request), "mixed"
     requests: Column
     query_tokens: Column  # sum of new tokens
@@ -61,62 +66,49 @@ class Attention:
     heads: float
     kv_heads: float
     head_dim: float
-    dtype: str = "fp16"
     kv_dtype: str = "fp16"
     window: Column = 0.0  # keys a query sees at most; 0: all
     context_tokens: Column = 0.0  # of single new tokens: cached in all; 0: no window hides any
     latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norm:
+class Norm(Launched):
     """Layer or RMS norm over `cols` of `rows` rows; `softmax` is priced by the same traffic."""
 
-    name: str
     rows: Column
     cols: Column
     kind: str = "rms_norm"  # rms_norm, layer_norm, softmax
-    dtype: str = "fp16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elementwise:
+class Elementwise(Launched):
     """A fused chain of pointwise operations: `reads` + `writes` numbers moved per element."""
 
-    name: str
     elements: Column
     reads: float = 1.0
     writes: float = 1.0
-    dtype: str = "fp16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
+class Embedding(Launched):
     """Rows of a table gathered by index."""
 
-    name: str
     rows: Column
     cols: Column
-    dtype: str = "fp16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalConvolution:
+class CausalConvolution(Launched):
     """The short convolution before a state: each channel mixes its last four tokens."""
 
-    name: str
     phase: str  # prefill or decode
     requests: Column
     tokens: Column  # of all requests
     channels: Column
     dtype: str = "bf16"
-    repeat: float = 1
 
 
 STATE_CHUNK = 64.0
@@ -124,10 +116,9 @@ STATE_CHUNK = 64.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateUpdate:
+class StateUpdate(Launched):
     """Tokens pass through matrix states: in chunks for a prompt, one by one in a decode."""
 
-    name: str
     phase: str  # prefill or decode
     requests: Column
     tokens: Column  # of all requests
@@ -137,40 +128,34 @@ class StateUpdate:
     value_dim: float = 128.0
     rule: str = "delta"  # gated delta rule, or ssd of Mamba-2
     dtype: str = "bf16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantisation:
+class Quantisation(Launched):
     """Numbers become narrow ones; `scan` is the search for their scale, which comes before."""
 
-    name: str
     rows: Column
     cols: Column
     to: str = "fp8"
     scan: bool = False
     dtype: str = "bf16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderAttention:
+class EncoderAttention(Launched):
     """Every token attends to all of its request, as in vision transformers."""
 
-    name: str
     requests: Column
     tokens: Column  # of all requests
     heads: Column
     head_dim: Column
     dtype: str = "bf16"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convolution:
+class Convolution(Launched):
     """A square 2-D convolution over `batch` square images."""
 
-    name: str
     batch: Column
     in_channels: Column
     out_channels: Column
@@ -179,7 +164,6 @@ class Convolution:
     stride: Column = 1.0
     padding: Column = 0.0
     dtype: str = "fp32"
-    repeat: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)

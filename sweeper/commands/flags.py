@@ -8,6 +8,9 @@ from typing import NoReturn
 
 from simulators.core.errors import UserError, suggestion
 
+_LINES = 4
+"""Lines of a usage that stand below a mistake; `--help` has all."""
+
 
 class Flags(argparse.ArgumentParser):
     """An argument parser that fails like everything else here: in one paragraph."""
@@ -16,7 +19,9 @@ class Flags(argparse.ArgumentParser):
         """Say what is wrong and how the command is used."""
         known = [s for action in self._actions for s in action.option_strings]
         wrong = message.rpartition(": ")[2].split()[0] if "unrecognized" in message else ""
-        raise UserError(f"{message}{suggestion(wrong, known)}\n{self.format_usage().strip()}")
+        usage = self.format_usage().strip().splitlines()
+        usage = [*usage[:_LINES], "..."] if len(usage) > _LINES else usage
+        raise UserError("\n".join([f"{message}{suggestion(wrong, known)}", *usage]))
 
 
 def flags(command: str, about: str) -> Flags:

@@ -26,7 +26,9 @@ from sweeper.space.shipped_files import conf, find_space, spaces
 from sweeper.space.space_file import read_space
 
 _TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
-_FAILURES = ("retry", "max")
+_FAILURES = ("retry", "max", "timeout_s", "memory_gb")
+_NONE: dict[str, tuple[type, ...]] = {"timeout_s": (), "memory_gb": (type(None),)}
+"""Where no limit can be asked for, and where it can."""
 _USUAL = {"sampler": "grid", "engine": "auto"}
 
 
@@ -137,6 +139,10 @@ def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
     most = failures["max"]
     if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
         raise UserError(f"failures.max={most}: write a whole number, or null for no limit")
+    for key in ("timeout_s", "memory_gb"):
+        value = failures.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float, *_NONE[key])):
+            raise UserError(f"failures.{key}={value}: write a number above 0")
 
 
 @contextlib.contextmanager

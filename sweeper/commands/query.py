@@ -1,9 +1,14 @@
-"""Questions to results beyond the front: what matters, what is cheapest, what is nearly as good."""
+"""Questions to results beyond the front: what matters, what is cheapest, what is nearly as good.
+
+Each scenario is answered for itself, and named in the first columns of the answer.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +17,9 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
+from simulators.core.questions import CarriesLoad
 from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
@@ -20,7 +27,7 @@ from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
-from sweeper.report.answers import KNEE, Answers, latest
+from sweeper.report.answers import KNEE, Answers
 from sweeper.report.tables import as_json, print_table, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
@@ -48,6 +55,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--spare", type=at_least(0), default=1, help="of fleet: replicas that may fail"
     )
+    add_scenarios(parser)
     parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="rows to print")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
@@ -55,8 +63,13 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs)
-    table = KINDS[chosen.kind](last, chosen)
+    last = opened(chosen)
+    if chosen.across:
+        last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
+        chosen.where = None
+    if last.asked:
+        print(f"For {last.asked}", file=sys.stderr if chosen.json else sys.stdout)
+    table = _answered(last, chosen)
     if chosen.write:
         write_table(table, Path(chosen.write))
         print(f"{len(table):,} rows written to {chosen.write}")
@@ -64,7 +77,33 @@ def main(words: list[str]) -> int:
         print(as_json(table))
     else:
         _print(table, last, chosen.rows)
+        if chosen.prices:
+            print("\n".join(last.notes))
     return 0
+
+
+def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
+    """Return the answer to each scenario, with the scenario in front; of one design, to its own."""
+    kind, chosen.count = KINDS[chosen.kind], 1 if last.given else chosen.rows
+    if chosen.kind in _OF_A_DESIGN:
+        return kind(last, chosen)
+    if chosen.level in last.given:  # asked for each of its values as it is
+        last = dataclasses.replace(last, given=tuple(n for n in last.given if n != chosen.level))
+    found, refused = [], None
+    for one in last.each():
+        try:
+            table = kind(one, chosen)
+        except UserError as error:
+            refused = error
+            continue
+        said = [pl.lit(one.scenario[name]).alias(name) for name in last.given]
+        found.append(table.select(*said, pl.exclude(last.given)))
+    if refused is not None and not found:
+        raise refused
+    if refused is not None:
+        left = len(last.scenarios) - len(found)
+        print(f"{left:,} scenarios have no answer, as in: {refused}", file=sys.stderr)
+    return pl.concat(found, how="vertical_relaxed")
 
 
 def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
@@ -91,7 +130,7 @@ def _cheapest(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     if slo is None:
         first = next(iter(last.objectives))
         raise UserError(f"cheapest needs --slo, as in --slo '{first} <= 1'")
-    best = cheapest(last.results, cost, slo, count=chosen.rows)
+    best = cheapest(last.results, cost, slo, count=chosen.count)
     return _brief(last, best, [cost])
 
 
@@ -157,7 +196,7 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
     )
-    return _brief(last, found, ["p_front", "layer", *last.objectives])
+    return _brief(last, found, ["p_front", "behind", *last.objectives])
 
 
 def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
@@ -169,27 +208,42 @@ def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     """The designs one axis step from a design, those that improve on it first."""
     _, row = last.design(chosen.of[0] if chosen.of else KNEE)
+    last = last.within({name: row[name] for name in last.given})
     axes = {n: list(dict.fromkeys(last.space.axes[n])) for n in last.space.varied}
     return steps_from(last.results, row, axes, last.objectives)
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Whole replicas hour by hour for a load, of a design that says what it carries."""
+    """Whole replicas hour by hour for a load, spare ones among them, and what they take."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
     key, row = last.design(chosen.of[0] if chosen.of else KNEE)
-    if last.load is None:
+    simulator = last.simulator
+    if not isinstance(simulator, CarriesLoad):
         raise UserError(
             f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
         )
-    axis = last.load[0]
+    axis = simulator.load
     if not row.get(axis):
         raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
-    fleet = replicas_for(load, float(row[axis]), spare=chosen.spare)
+    one = float(row[axis]) / row[simulator.copies]
+    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
+    if not (chosen.json or chosen.write):
+        most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
+        print(
+            f"One replica carries {last.human(axis, one)}. At most {fleet.bought:,} stand at once "
+            f"({', '.join(most)}), {chosen.spare} of them spare; the load uses {fleet.used:.0%}."
+        )
+    taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
+    hours = range(len(load))
     return pl.DataFrame(
-        {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}
+        {"key": key, "hour": hours, "load": load, "replicas": fleet.replicas, **taken}
     )
+
+
+def _amount(unit: str, value: float) -> str:
+    return f"${value:,.2f} an hour" if unit == "usd_per_hour" else f"{value:,.0f} {unit}"
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
@@ -206,6 +260,8 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
     "near": _near,
     "fleet": _fleet,
 }
+_OF_A_DESIGN = ("near", "fleet")
+"""Questions about one design, which belongs to one scenario."""
 
 
 def _where(last: Answers, chosen: argparse.Namespace) -> str | None:
@@ -243,6 +299,6 @@ def _print(table: pl.DataFrame, last: Answers, rows: int) -> None:
         ]
         for row in table.head(rows).to_dicts()
     ]
-    print_table("", table.columns, lines)
+    print_table("", table.columns, lines, differing=True)
     if len(table) > rows:
         print(f"{rows} of {len(table):,} rows")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import at_least, flags
-from sweeper.report.answers import Answers, latest
-from sweeper.report.content import Content
+from sweeper.commands.opened import add_scenarios, opened
+from sweeper.report.answers import Answers
+from sweeper.report.browser.content import Content
+from sweeper.report.browser.page import MOST, page
 from sweeper.report.evidence import evidence
-from sweeper.report.page import MOST, page
 from sweeper.report.tables import write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about
@@ -21,6 +22,7 @@ def main(words: list[str]) -> int:
     """Write the page."""
     parser = flags("report", "one self-contained HTML page of a sweep's results")
     parser.add_argument("name", help="a space that has been run")
+    add_scenarios(parser)
     parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--file", metavar="FILE", help="default: report.html beside the run")
     parser.add_argument(
@@ -33,7 +35,9 @@ def main(words: list[str]) -> int:
         help="half the 90 %% interval of an objective whose simulator states none (0.1: 10 %%)",
     )
     chosen = parser.parse_args(words)
-    content = content_of(latest(chosen.name, chosen.outputs), band=chosen.band)
+    last = opened(chosen)
+    last = last.across(chosen.across) if chosen.across else last
+    content = content_of(last, band=chosen.band)
     text = page(content, rows=chosen.rows)
     file = Path(chosen.file) if chosen.file else content.answers.folder / "report.html"
     write_text(file, text)
@@ -42,14 +46,18 @@ def main(words: list[str]) -> int:
 
 
 def content_of(last: Answers, *, band: float) -> Content:
-    """Return what a report says of the last run of a space."""
+    """Return what a report says of the last run of a space, in full of one of its scenarios."""
     _check_front(last)
     asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # what `ask` wrote
     file = spaces().get(last.name) or (asked if asked.is_file() else None)
     text = about(file) if file else ""
     question = text[: text.index("?") + 1] if "?" in text else text
     return Content(
-        last, question or f"Which design of {last.name}?", evidence(last.space.simulator), band
+        last.usual,
+        question or f"Which design of {last.name}?",
+        evidence(last.space.simulator),
+        band,
+        last,
     )
 
 
@@ -62,6 +70,7 @@ def plot(words: list[str]) -> int:
     parser.add_argument("--x", metavar="COLUMN", help="across: an axis or a metric")
     parser.add_argument("--y", metavar="COLUMN", help="up: an axis or a metric")
     parser.add_argument("--of", metavar="METRIC", help="of heat: whose best value")
+    add_scenarios(parser)
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     try:
@@ -73,10 +82,11 @@ def plot(words: list[str]) -> int:
     file = Path(chosen.file)
     if file.suffix not in _SUFFIXES:
         raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
-    last = latest(chosen.name, chosen.outputs)
+    last = opened(chosen)
+    last = last.across(chosen.across) if chosen.across else last
     _check_front(last)
     try:
-        plots.draw(chosen.kind, last, file, plots.Columns(chosen.x, chosen.y, chosen.of))
+        plots.draw(chosen.kind, last.usual, file, plots.Columns(chosen.x, chosen.y, chosen.of))
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from error
     print(file)

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,12 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
-from sweeper.engines.auto import hinted, probe
-from sweeper.report.answers import Answers, begin
+from sweeper.engines._child import probed
+from sweeper.engines.limits import Limits
+from sweeper.engines.probe import Estimate, hinted
+from sweeper.engines.task import Task
+from sweeper.query.repricing import unpriced
+from sweeper.report.answers import answers_to, begin
 from sweeper.report.progress import Progress, shown
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
@@ -51,9 +55,10 @@ def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
-    space = space_of(written)
+    space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
+    limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
     meta = {"space": name, "objectives": json.dumps(wanted)}
     sweep = Sweep(
         space=space,
@@ -62,6 +67,7 @@ def asked_by(words: list[str]) -> Asked:
         sampler=_sampler(written, space, **composed["sampler"]),
         engine=load_engine(engine.pop("name"), **engine),
         store=Store(f"{composed['outputs']}/{name}", define(space), meta),
+        limits=limits,
     )
     return Asked(name, sweep, composed)
 
@@ -108,7 +114,8 @@ def sweep(asked: Asked) -> Ended:
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
     with _alone(store):
-        folder = begin(store, asked.written)
+        picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
+        folder = begin(store, {**asked.written, "points": picked})
         try:
             return _answered(asked, folder)
         except UserError:
@@ -122,8 +129,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     """Run the sweep under a live display."""
     sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
     space, store = sweep.space, sweep.store
-    settled = sum(len(span) for span in store.finished())
-    progress = Progress(total=sweep.sampler.size(space) - settled, objectives=sweep.objectives)
+    allowed = space.size - sum(space.removed().values())
+    progress = Progress(min(sweep.sampler.size(space), allowed), sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -134,14 +141,23 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             display.watch(part)
             _check_failures(progress, failures["max"])
 
+        def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
+            untouched = sum(map(len, fresh)) == space.size
+            left = allowed if untouched else sum(_allowed(space, batch) for batch in fresh)
+            if sum(map(len, picked)) >= sweep.sampler.size(space):
+                progress.answered = max(progress.total - left, 0)
+                progress.total = left
+            if progress.answered:
+                say(f"{progress.answered:,} answered already, {progress.total:,} to do")
+
         if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        sweep.run(watch, say)
+        sweep.run(watch, say, expect)
     return Ended(
-        answers=Answers(asked.name, space, store, sweep.objectives, sweep.where, folder),
+        answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
@@ -169,7 +185,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
                 with contextlib.suppress(ModuleNotFoundError):  # matplotlib is an extra
                     from sweeper.report import plots
 
-                    plots.draw("front", answers, folder / "front.png")
+                    plots.draw("front", answers.usual, folder / "front.png")
     except OSError as error:
         raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
 
@@ -202,7 +218,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or probe(space, patience_s=_PATIENCE_S)) if todo else None
+    estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
@@ -240,6 +256,12 @@ def plan(words: list[str]) -> int:
             f"at most {human(float(todo * width), 'bytes')} of results"
         )
     return 0
+
+
+def _probed(sweep: Sweep, picked: int) -> Estimate:
+    """Return how long a point takes, from a few of so many that are picked."""
+    task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+    return probed(task, picked, patience_s=_PATIENCE_S)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:

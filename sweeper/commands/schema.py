@@ -29,6 +29,7 @@ _ABOUT = {
     "slo": "what a capacity axis is pushed up to: a condition on metrics",
     "where": "a condition on results that designs on the front must meet",
     "objectives": "metrics to make small or large: name to min or max",
+    "given": "axes that a design does not choose: each of their values has an answer of its own",
 }
 
 
@@ -60,6 +61,7 @@ def space_schema() -> dict[str, Any]:
         "slo": {"type": ["string", "null"]},
         "where": {"type": ["string", "null"]},
         "objectives": {"type": "object", "additionalProperties": {"enum": ["min", "max"]}},
+        "given": {"type": ["array", "null"], "items": {"type": "string"}},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

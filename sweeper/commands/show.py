@@ -17,6 +17,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.flags import flags
+from sweeper.commands.opened import tell_progress
 from sweeper.report.answers import latest, point_of
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
@@ -182,6 +183,7 @@ def _fields(kind: type) -> None:
 
 def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     last = latest(name, outputs)
+    tell_progress(last)
     _, row = last.design(prefix)
     space = last.space
     for title, names in (

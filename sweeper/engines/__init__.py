@@ -1,8 +1,9 @@
 """Engines: where the work of a sweep is done; what is done is the same everywhere, bit for bit.
 
 An engine's name is the name of its file, and its fields are its options on the command line:
-`inline`, `ray` (whose actors are in `_actors`) and `auto`, which chooses. All cut the work into
-`chunks` and answer each by a `task`.
+`inline`, `process`, `ray` and `auto`, which chooses. All cut the work into `chunks` and answer each
+by a `task`. Workers that can be killed (`_child`, `_actors`) are led by one `crew`, which holds the
+limits per point; `inline` has none.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Engine(Protocol):
         ...
 
 
-ENGINES = ("auto", "inline", "ray")
+ENGINES = ("auto", "inline", "process", "ray")
 
 
 def options_of(name: str) -> type:

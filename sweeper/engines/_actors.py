@@ -1,38 +1,34 @@
-"""Workers that are Ray actors: how they are hired, given work, watched and replaced.
+"""Workers that are Ray actors: an `Office` of a `Team`, on this machine or on a cluster's.
 
-An actor gets ranges of point numbers, two at a time (one runs, one waits), writes its rows itself
-and sends back counts. It is never restarted but replaced: with restarts on, a dying actor also
-fails the chunk behind the one that killed it, and innocents are blamed. A chunk whose worker died
-or hung is split by four until the culprit is alone; alone, it is tried once more, then recorded.
+An actor is refused unless it is made of what this process is and writes where this process reads.
+It is never restarted: with restarts on, a dying actor also fails the work behind that which killed
+it, and innocents are blamed. Two pieces of work at a time, one of which waits, hide the round trip.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
+import platform
+import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import state
 
 from simulators.core.errors import UserError
-from sweeper.engines import Say
-from sweeper.engines.chunks import Chunks
+from sweeper.engines._cluster import joined
+from sweeper.engines.crew import Lost, Refused, Team
+from sweeper.engines.identity import Card, card_of, check_facts, difference
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
-from sweeper.space.spans import Batch, split
+from sweeper.space.spans import Batch
+from sweeper.store.presence import appears, leave, remove
 from sweeper.store.store import Part
-
-_IN_FLIGHT = 2
-_POLL_S = 0.25
-_SLACK = 10.0
-"""A chunk may take this many times what was expected before its worker is called hung."""
-
 
 _LOST = (
     ray.exceptions.RayActorError,
@@ -41,211 +37,205 @@ _LOST = (
     ray.exceptions.OutOfMemoryError,
 )
 """How Ray reports that a worker, or the machine it ran on, is gone."""
+_UNFIT = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.RayTaskError,
+    ray.exceptions.RuntimeEnvSetupError,
+)
+"""How it reports that one never came to be."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    batch: Batch
-    suspect: bool = False
-    tries: int = 0
-
-
-@dataclass
-class _Worker:
-    """One actor and what it was given, oldest first."""
-
-    name: str
-    handle: Any
-    ready: Any  # resolves once it has started and knows its task; its time counts from then
-    jobs: deque[tuple[Any, _Job]] = field(default_factory=deque)
-    since: float = field(default_factory=time.monotonic)
-
-    @property
-    def room(self) -> int:
-        """How many more jobs it may be given; a suspect job is given alone."""
-        if any(job.suspect for _, job in self.jobs):
-            return 0
-        return _IN_FLIGHT - len(self.jobs)
-
-
-class _Actor:
+class _Remote:
     """What runs in the worker process."""
 
-    def __init__(self, folder: str) -> None:
-        os.chdir(folder)
+    def __init__(self) -> None:
         self.task: Task | None = None
 
-    def take(self, task: Task) -> None:
+    def introduce(self, folder: str, simulator: str, results: str, token: str) -> tuple[str, Any]:
+        """Return who this is and its card, or why it cannot be of use; leave a token."""
+        who = f"{platform.node()} (pid {os.getpid()})"
+        try:
+            os.chdir(folder)
+            card = card_of(simulator)
+            leave(results, token)
+        except OSError as error:
+            return who, f"{folder}: {error.strerror}"
+        except UserError as error:
+            return who, str(error)
+        return who, dict(card)
+
+    def take(self, task: Task) -> str:
+        """Make ready for a task; return what is wrong with the files it reads here, if anything."""
         self.task = task
+        try:
+            check_facts(task)
+        except UserError as error:
+            return str(error)
         task.warm_up()
         pareto_kernel.warm_up()
-
-    def pid(self) -> int:
-        """Return the worker's process id; answers once the worker is ready."""
-        return os.getpid()
+        task.limits.hold_memory()
+        return ""
 
     def answer(self, batch: Batch) -> list[Part] | UserError:
+        """Answer a batch."""
         assert self.task
         try:
             return list(self.task.answer_in_parts(batch))
         except UserError as error:  # travels back as a value: Ray would wrap it in its own
             return error
+        except MemoryError:  # beyond its limit where no point can be told from another
+            os._exit(1)
 
 
-@contextmanager
-def hired(address: str, actors: int, point_timeout_s: float) -> Iterator[_Actors]:
-    """Let everybody go at the end, and stop Ray if it was started for them."""
-    ours = not ray.is_initialized()
-    crew = _Actors(address, actors, point_timeout_s)
-    try:
-        yield crew
-    finally:
-        for worker in crew.hired:
-            ray.kill(worker.handle)
-        if ours and ray.is_initialized():
-            ray.shutdown()
+class Actor:
+    """The driver's end of one actor."""
+
+    depth = 2
+
+    def __init__(self, name: str) -> None:
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        self.name = name
+        self.handle = ray.remote(_Remote).options(**options).remote()
+        self.given: deque[Any] = deque()
+        self.task: Task | None = None
+        self.token = ""
+        self.steps: deque[Any] = deque()  # what it has still to do to be ready, in order
+
+    def introduce(self, task: Task) -> None:
+        """Ask who it is, unless that is known, and let it take the task."""
+        task.warm_up()
+        pareto_kernel.warm_up()  # compiled here once, the loops come from the cache everywhere else
+        if self.task is not None and self.task.store.results == task.store.results:
+            self.steps = deque([self.handle.take.remote(task)])
+        else:
+            self.token = f".token-{secrets.token_hex(8)}"
+            simulator, results = task.space.simulator, task.store.results
+            here = str(Path.cwd())
+            self.steps = deque([self.handle.introduce.remote(here, simulator, results, self.token)])
+        self.task = task
+
+    def ready(self) -> bool:
+        """Return whether it has taken the task."""
+        assert self.task
+        while self.steps and ray.wait([self.steps[0]], timeout=0)[0]:
+            try:
+                news = ray.get(self.steps.popleft())
+            except _UNFIT as error:
+                raise Refused(f"{self.name}: {_reason(error)}") from error
+            if isinstance(news, tuple):
+                self._check(*news)
+                self.steps.append(self.handle.take.remote(self.task))
+            elif news:
+                raise Refused(f"{self.name}: {news}")
+        return not self.steps
+
+    def _check(self, who: str, card: Card | str) -> None:
+        """Raise `Refused` unless the actor is made of what this process is, and writes here."""
+        assert self.task
+        self.name = f"{self.name} on {who}"
+        if isinstance(card, str):
+            raise Refused(f"{self.name}: {card}")
+        if other := difference(card, card_of(self.task.space.simulator)):
+            raise Refused(f"{self.name}: {other}; install the same there")
+        results = self.task.store.results
+        if not appears(results, self.token):
+            raise Refused(
+                f"{self.name}: what it writes into {results} does not arrive here; share that "
+                "folder between the machines, or set outputs= to one that is"
+            )
+        remove(results, self.token)
+
+    def give(self, batch: Batch) -> None:
+        """Queue a batch."""
+        self.given.append(self.handle.answer.remote(batch))
+
+    def answer(self) -> list[Part] | UserError | None:
+        """Return the oldest answer, if it is there."""
+        if not ray.wait([self.given[0]], timeout=0)[0]:
+            return None
+        try:
+            found: list[Part] | UserError = ray.get(self.given.popleft())
+        except _LOST as error:
+            raise Lost(type(error).__name__) from error
+        except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
+            raise error.cause if isinstance(error.cause, Exception) else error from error
+        return found
+
+    def awaited(self) -> list[Any]:
+        """Return what it is to answer next."""
+        return [queue[0] for queue in (self.steps, self.given) if queue]
+
+    def placed(self) -> bool:
+        """Return whether a machine has a CPU for it."""
+        return bool(state.actors(self.handle._actor_id.hex())["Address"]["IPAddress"])
+
+    def dismiss(self) -> None:
+        """Kill it."""
+        ray.kill(self.handle)
+        if self.task is not None and self.token:
+            remove(self.task.store.results, self.token)
 
 
 @dataclass
-class _Actors:
-    """The actors of one sweep."""
+class Cluster:
+    """Where actors come from."""
 
-    address: str
-    wanted: int
-    point_timeout_s: float
-    hired: list[_Worker] = field(default_factory=list)
-    names: Iterator[int] = field(default_factory=itertools.count)
+    patience_s: float
+    what: str = "ray"
 
-    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
-        """Keep every actor busy until the batches end."""
-        started, before = time.perf_counter(), len(self.hired)
-        self._hire(task)
-        if len(self.hired) > before:
-            pids = ray.get([w.handle.pid.remote() for w in self.hired])
-            names = ", ".join(f"{w.name} (pid {p})" for w, p in zip(self.hired, pids, strict=True))
-            seconds = time.perf_counter() - started
-            say(f"engine ray: {len(self.hired)} actors hired in {seconds:.1f} s: {names}")
-        chunks = Chunks(batches, total, workers=len(self.hired))
-        again: deque[_Job] = deque()
-        while True:
-            self._give(chunks, again)
-            busy = [w for w in self.hired if w.jobs]
-            if not busy:
-                return
-            ready, _ = ray.wait([w.jobs[0][0] for w in busy], num_returns=1, timeout=_POLL_S)
-            for worker in busy:
-                if worker.jobs[0][0] in ready:
-                    yield from self._collect(task, worker, chunks, again)
-                elif self._hung(worker, chunks):
-                    ray.kill(worker.handle)
-                    yield from self._replace(task, worker, again, "timeout", "no answer in time")
+    def recruit(self, name: str) -> Actor:
+        """Ask Ray for an actor; it starts once a CPU is free."""
+        return Actor(name.replace("worker", "actor"))
 
-    def _hire(self, task: Task) -> None:
-        task.warm_up()
-        pareto_kernel.warm_up()  # compiled here once, the loops come from the cache everywhere else
-        if not ray.is_initialized():
-            _start(self.address, self.wanted)
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        wanted = self.wanted or cores
-        if wanted > cores:  # one of them would never be scheduled, and waited for
-            raise UserError(f"engine.actors={wanted}: the cluster has only {cores} CPUs")
-        for worker in self.hired:
-            worker.ready = worker.handle.take.remote(task)
-        while len(self.hired) < wanted:
-            self.hired.append(self._recruit(task))
+    def wait(self, workers: Sequence[Actor], seconds: float) -> None:
+        """Wait until one of them has an answer."""
+        if asked := [reference for w in workers for reference in w.awaited()]:
+            ray.wait(asked, num_returns=1, timeout=seconds)
 
-    def _recruit(self, task: Task) -> _Worker:
-        name = f"actor-{next(self.names)}"
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        handle = ray.remote(_Actor).options(**options).remote(str(Path.cwd()))
-        return _Worker(name, handle, ready=handle.take.remote(task))
+    def obstacle(self, workers: Sequence[Actor]) -> str:
+        """Return whether CPUs are held by others.
 
-    def _give(self, chunks: Chunks, again: deque[_Job]) -> None:
-        # Round by round, so that the first chunks do not all queue at the first worker.
-        for _ in range(_IN_FLIGHT):
-            for worker in self.hired:
-                if worker.room <= 0:
-                    continue
-                if again and again[0].suspect and worker.jobs:
-                    continue
-                job = again.popleft() if again else None
-                if job is None and (batch := next(chunks, None)) is not None:
-                    job = _Job(batch)
-                if job is None:
-                    return
-                if not worker.jobs:
-                    worker.since = time.monotonic()
-                worker.jobs.append((worker.handle.answer.remote(job.batch), job))
-
-    def _collect(
-        self, task: Task, worker: _Worker, chunks: Chunks, again: deque[_Job]
-    ) -> Iterator[Part]:
-        try:
-            result = ray.get(worker.jobs[0][0])
-        except _LOST as error:
-            yield from self._replace(task, worker, again, "crash", type(error).__name__)
-            return
-        except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
-            raise error.cause if isinstance(error.cause, Exception) else error from error
-        worker.jobs.popleft()
-        now = time.monotonic()
-        worker.since = now
-        if isinstance(result, UserError):
-            raise result
-        chunks.learn(sum(p.points for p in result), sum(p.seconds for p in result))
-        yield from result
-
-    def _hung(self, worker: _Worker, chunks: Chunks) -> bool:
-        if worker.ready is not None:
-            if ray.wait([worker.ready], timeout=0)[0]:
-                worker.ready, worker.since = None, time.monotonic()
-            return False
-        points = len(worker.jobs[0][1].batch)
-        allowed = self.point_timeout_s
-        if points > 1:
-            allowed = max(allowed, _SLACK * points * chunks.point_s)
-        return time.monotonic() - worker.since > allowed
-
-    def _replace(
-        self, task: Task, worker: _Worker, again: deque[_Job], status: str, reason: str
-    ) -> Iterator[Part]:
-        """Hire another actor; requeue what waited, examine what ran."""
-        jobs = [job for _, job in worker.jobs]
-        self.hired[self.hired.index(worker)] = self._recruit(task)
-        culprit, innocent = jobs[0], jobs[1:]
-        again.extendleft(reversed(innocent))
-        left = list(task.store.missing(task.space, [culprit.batch]))  # it may have written parts
-        if not left:
-            return
-        if len(left) > 1 or len(left[0]) > 1:
-            pieces = [piece for batch in left for piece in split(batch, 4)]
-            again.extendleft(_Job(piece, suspect=True) for piece in reversed(pieces))
-        elif culprit.tries == 0 and status == "crash":
-            again.appendleft(_Job(left[0], suspect=True, tries=1))
-        else:
-            yield task.give_up(left[0], status, f"{status}: {reason}")
+        Raises:
+            UserError: no machine is left.
+        """
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if not any(node["Resources"].get("CPU") for node in alive):
+            raise UserError(
+                "engine ray: no machine of the cluster is left; what was written is kept, and the "
+                "same command goes on"
+            )
+        unplaced = sum(not worker.placed() for worker in workers)
+        free = int(ray.available_resources().get("CPU", 0))
+        if unplaced > free and _others():
+            return f"waiting for {unplaced - free} CPUs held by others"
+        return f"waiting for {len(workers)} actors to start" if workers else ""
 
 
-def _start(address: str, actors: int) -> None:
-    """Start Ray quietly, with a CPU for each of `actors`, or join the cluster at `address`."""
-    one = dict.fromkeys(
-        ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
+def _others() -> bool:
+    """Return whether other programs use the cluster."""
+    mine = ray.get_runtime_context().get_job_id()
+    return any(
+        not job["IsDead"] and job["JobID"] != mine and "_ray_internal" not in str(job)
+        for job in state.jobs()
     )
-    # Columns of a megabyte come and go with every chunk: let the allocator keep their pages.
-    kept = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
-    passed = {k: os.environ[k] for k in ("NUMBA_CACHE_DIR", "SWEEPER_HOME") if k in os.environ}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "1")
-    options: dict[str, Any] = {
-        "address": address,
-        "runtime_env": {"env_vars": {**one, **kept, **passed}},
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-    }
-    if address == "local":
-        options |= {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
-        options["num_cpus"] = actors or None
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UserError(f"engine.address={address}: Ray did not start: {error}") from error
+
+
+@contextmanager
+def hired(address: str, actors: int, patience_s: float) -> Iterator[Team]:
+    """Lead actors, and let everybody go at the end; stop Ray if it was started for them."""
+    with joined(address, actors):
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if actors > cores:  # one of them would never be scheduled, and waited for
+            raise UserError(f"engine.actors={actors}: the cluster has only {cores} CPUs")
+        team = Team(Cluster(patience_s), wanted=actors or cores)
+        try:
+            yield team
+        finally:
+            team.dismiss()
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of a remote error that says what it was."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "Error: " in line and "ray::" not in line]
+    return (telling or lines or [type(error).__name__])[-1][:300]

@@ -1,91 +1,36 @@
-"""The engine that chooses: small work is done in this process, large work by Ray actors.
+"""The engine that chooses: small work is done in one other process, large work by Ray actors.
 
 Starting Ray and hiring actors costs about ten seconds. A few points spread over the space are
-evaluated first (and not kept) to estimate the whole.
+evaluated first (and not kept) to estimate the whole, in a process that can be killed.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
-from simulators.core.contract import Hints, load_simulator
 from sweeper.engines import Crew, Engine, Say, load_engine
-from sweeper.engines.task import Task, evaluate
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, Index
+from sweeper.engines._child import probed
+from sweeper.engines.probe import Estimate
+from sweeper.engines.task import Task
+from sweeper.space.spans import Batch
 from sweeper.store.store import Part
 from sweeper.units import human
-
-PROBES, PROBE_S = 64, 1.0
-"""Points evaluated to estimate a sweep, and the time after which fewer will do."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How long one point takes, from a few of them; no probes where the simulator guessed."""
-
-    probes: int
-    point_s: float
-
-
-def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
-    """Return what the simulator itself guesses of points spread over the space, if it guesses."""
-    simulator = load_simulator(space.simulator)
-    if not isinstance(simulator, Hints):
-        return None
-    where = _spread(space, samples)
-    batch = space.batch(where, space.kept(where))
-    guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
-    return Estimate(0, float(guesses) / len(where))
-
-
-def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S) -> Estimate:
-    """Evaluate points spread evenly over the space, keeping nothing, until patience ends."""
-    simulator = load_simulator(space.simulator)
-    order = np.random.default_rng(0).permutation(_spread(space, probes))
-    allowed = space.kept(order)
-    first = order[:1] if allowed is None else order[allowed][:1]
-    spent, done, rows = 0.0, 0, 1
-    evaluate(simulator, space.batch(first))  # loads and fills what later points find ready
-    while done < len(order) and spent < patience_s:
-        where = np.sort(order[done : done + rows])
-        started = time.perf_counter()
-        evaluate(simulator, space.batch(where, space.kept(where)))
-        spent += time.perf_counter() - started
-        done += len(where)
-        rows *= 2
-    return Estimate(done, spent / max(done, 1))
-
-
-def _spread(space: DesignSpace, count: int) -> Index:
-    """Return point numbers, one somewhere in each of `count` equal stretches of the space.
-
-    Always in the middle, they could all share one value of the fastest axis.
-    """
-    count = min(count, len(space))
-    places = np.arange(count) + np.random.default_rng(0).random(count)
-    return np.unique((places / count * len(space)).astype(np.int64))
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Inline below `worth_s` seconds of estimated work, Ray above.
+    """One process below `worth_s` seconds of estimated work, Ray above.
 
     Args:
         worth_s: the CPU-seconds of work from which Ray is worth starting.
         actors: how many to hire; 0 takes one per core.
-        point_timeout_s: see the engine `ray`.
     """
 
     worth_s: float = 20.0
     actors: int = 0
-    point_timeout_s: float = 600.0
 
     @contextmanager
     def open(self) -> Iterator[_Choice]:
@@ -108,8 +53,9 @@ class _Choice:
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
-            task.warm_up()
-            self.estimate = probe(task.space)
+            self.estimate = probed(task, total)
+            if self.estimate.stopped:
+                say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or (not self.hired and self._is_worth_it(self.estimate)):
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
         yield from self.crew.run(task, batches, total, say)
@@ -129,10 +75,10 @@ class _Choice:
         self.hired = self._is_worth_it(estimate)
         if not self.hired:
             why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"
-            say(f"auto chose inline: {figures}, {why}")
-            return load_engine("inline")
+            say(f"auto chose process: {figures}, {why}")
+            return load_engine("process")
         say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
-        return load_engine("ray", actors=self._workers, point_timeout_s=options.point_timeout_s)
+        return load_engine("ray", actors=self._workers)
 
 
 ENGINE = Auto

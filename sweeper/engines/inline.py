@@ -1,4 +1,7 @@
-"""The engine that does all the work in this process: for tests, debuggers and small sweeps."""
+"""The engine that does all the work in this process: for tests, debuggers and small sweeps.
+
+It holds no limits per point: one that hangs or exits takes this process along.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class _Here:
         """Answer one chunk after the other."""
         if not self.announced:
             self.announced = True
-            say("engine inline: this process")
+            say("engine inline: this process, without limits per point")
         chunks = Chunks(batches, total)
         for chunk in chunks:
             started = time.perf_counter()

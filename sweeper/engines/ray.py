@@ -20,19 +20,22 @@ class Ray:
     Args:
         actors: how many; 0 takes one per core of the cluster.
         address: `local` starts Ray here; `auto` or `ray://host:port` joins a running cluster.
-        point_timeout_s: a point alone that takes longer becomes a row with status `timeout`.
+        ready_s: an actor that is not ready by then is given up, be it that others hold the CPUs.
     """
 
     actors: int = 0
     address: str = "local"
-    point_timeout_s: float = 600.0
+    ready_s: float = 300.0
 
     @contextmanager
     def open(self) -> Iterator[Crew]:
         """Start Ray, unless this process has one already, and let everybody go at the end."""
+        from sweeper.engines._cluster import prepare
+
+        prepare(self.address)  # before Ray is imported, which reads it
         from sweeper.engines import _actors
 
-        with _actors.hired(self.address, self.actors, self.point_timeout_s) as crew:
+        with _actors.hired(self.address, self.actors, self.ready_s) as crew:
             yield crew
 
 

@@ -21,6 +21,7 @@ from simulators.core.columns import STATUSES
 from simulators.core.contract import Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.engines.chunks import PART
+from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -37,6 +38,7 @@ class Task:
     store: Store
     objectives: Objectives
     where: str | None = None
+    limits: Limits = UNSTATED
 
     def warm_up(self) -> None:
         """Compile what will be called, so that the cache serves every worker."""

@@ -24,13 +24,14 @@ def steps_from(
     better), and per objective the new value and, as `NAME_change`, its relative change. Steps that
     are better come first, then those with the largest gain in the first objective.
     `axes` go from axis to its values in order; of an axis of names every other value is one step
-    away.
+    away. An axis that is an objective, such as a capacity, is an outcome and no step.
 
     >>> rows = pl.LazyFrame({"tp": [1, 2, 4], "cost": [3.0, 2.0, 5.0]})
     >>> steps_from(rows, {"tp": 4, "cost": 5.0}, {"tp": [1, 2, 4]}, {"cost": "min"}).rows()
     [('tp', '4', '2', True, 2.0, -0.6)]
     """
     good = qualifying(results)
+    axes = {n: values for n, values in axes.items() if n not in objectives}
     tables = []
     for axis, values in axes.items():
         others = [a for a in axes if a != axis]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.query.pareto_kernel import Matrix, distinct_front, group_fronts
 from sweeper.space.objectives import Objectives
 from sweeper.space.sql import check_columns, computed, condition
 
@@ -104,12 +104,24 @@ def unstated(
 
 def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
     """Return the rows of `table` on the front of their group, and how many rows equal each."""
-    picked = []
-    groups = table.partition_by(per, maintain_order=True) if per and len(table) else [table]
-    for rows in groups:
-        kept, ties = distinct_front(minimised(rows, objectives))
-        picked.append(rows[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32)))
-    return pl.concat(picked)
+    values = minimised(table, objectives)
+    if per:
+        kept, ties = group_fronts(values, group_numbers(table, per))
+    else:
+        kept, ties = distinct_front(values)
+    return table[kept].with_columns(equivalents=pl.Series(ties, dtype=pl.UInt32))
+
+
+def group_numbers(table: pl.DataFrame, per: Sequence[str]) -> Ints:
+    """Return a number for each row: rows with the same values of some columns have the same one.
+
+    >>> group_numbers(pl.DataFrame({"a": ["x", "y", "x"]}), ["a"]).tolist()
+    [0, 1, 0]
+    """
+    keyed = table.select(per)
+    known = keyed.unique(maintain_order=True).with_row_index("__group")
+    joined = keyed.join(known, on=list(per), how="left", nulls_equal=True, maintain_order="left")
+    return joined["__group"].cast(pl.Int64).to_numpy()
 
 
 def _merged(found: list[pl.DataFrame], objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:

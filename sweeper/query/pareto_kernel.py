@@ -50,6 +50,37 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     return rows[:size][order], ties[:size][order]
 
 
+def group_fronts(values: Matrix, groups: Ints) -> tuple[Ints, Ints]:
+    """Return the same of each group of rows on its own, in the order of the rows.
+
+    Args:
+        values: as for `distinct_front`.
+        groups: a number for each row; rows of one number are one group.
+
+    >>> rows, _ = group_fronts(np.array([[1.0], [2.0], [4.0], [3.0]]), np.array([0, 0, 1, 1]))
+    >>> rows.tolist()
+    [0, 3]
+    """
+    order = np.argsort(groups, kind="stable")
+    ordered = np.ascontiguousarray(values[order], np.float64)
+    ends = np.append(np.flatnonzero(np.diff(groups[order])) + 1, len(order))
+    kept, ties = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    window = _window_pass.compiled if len(order) > _SMALL else None
+    size = lo = 0
+    for hi in ends.tolist():
+        rows, counts = kept[size : size + _WINDOW], ties[size : size + _WINDOW]
+        found = window(ordered[lo:hi], rows, counts) if window and hi > lo else -1
+        if found < 0:  # few rows in all, or a front that outgrows the window
+            members, equal = distinct_front(ordered[lo:hi])
+            found = len(members)
+            kept[size : size + found], ties[size : size + found] = members, equal
+        kept[size : size + found] += lo
+        size, lo = size + found, hi
+    kept, ties = order[kept[:size]], ties[:size]
+    by_row = np.argsort(kept)
+    return kept[by_row], ties[by_row]
+
+
 def dominated(values: Matrix, members: Matrix) -> Mask:
     """Return which rows some member dominates: no worse anywhere, better somewhere."""
     alive = np.ones(len(values), bool)

@@ -40,7 +40,7 @@ class Sensitivity:
 def sensitivity(
     results: pl.LazyFrame, metric: str, axes: Sequence[str], *, where: str | None = None
 ) -> Sensitivity:
-    """Return main effects and first-order Sobol indices of the axes on a metric.
+    """Return main effects and first-order Sobol indices of the axes on a metric, itself left out.
 
     >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [0.0, 1.0, 3.0, 4.0]})
     >>> sensitivity(rows, "y", ["b", "a"]).indices.rows()
@@ -55,7 +55,7 @@ def sensitivity(
     if rows < 2:
         raise UserError(f"sensitivity of '{metric}' needs at least two feasible designs")
     indices, effects = [], []
-    for axis in axes:
+    for axis in (name for name in axes if name != metric):
         by_value, whole = _main_effect(good, metric, axis)
         share = _explained(by_value, mean, variance, rows, whole=whole)
         low, high = by_value.select(pl.col("mean").min(), high=pl.col("mean").max()).row(0)

@@ -40,7 +40,9 @@ def probable_front(
     seed: int = 0,
     limit: int = 20_000,
 ) -> pl.DataFrame:
-    """Return the designs of the first three layers with `p_front`, the likeliest first.
+    """Return the designs of the first three fronts with `p_front`, the likeliest first.
+
+    `behind` counts the fronts before a design's own, so it is 0 on the front.
 
     Args:
         results: rows of metrics.
@@ -82,7 +84,7 @@ def probable_front(
     for _ in range(draws):
         drawn = values * np.exp(own * generator.standard_normal(own.shape))
         hits[distinct_front(drawn)[0]] += 1
-    likely = designs.with_columns(p_front=pl.Series(hits / draws), layer=pl.Series(ranks))
+    likely = designs.with_columns(p_front=pl.Series(hits / draws), behind=pl.Series(ranks - 1))
     return likely.sort("p_front", descending=True, maintain_order=True)
 
 

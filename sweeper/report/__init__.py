@@ -1,7 +1,7 @@
 """What is told of results: in the terminal, as an HTML page, as pictures, as files.
 
 `answers` are what a run of a space left behind. `summary` prints them, `tables` prints or writes
-any table, `progress` shows a sweep as it runs. `page` makes the HTML report of what `content` says
-and `columns` packs; `plots` draws pictures, `timeline` a trace. `evidence` is how accurate the
-simulators behind the results are.
+any table as `layout` breaks it, `progress` shows a sweep as it runs. `browser` is the report as a
+page, `plots` draws pictures, `timeline` a trace; `words` are what columns are called there.
+`evidence` is how accurate the simulators behind the results are.
 """

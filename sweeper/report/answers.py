@@ -13,8 +13,8 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,36 @@ from typing import Any
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Notes, Simulator, load_simulator
-from simulators.core.errors import UserError
+from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
+from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
-from sweeper.query.pareto import knee, pareto_front, unstated
+from sweeper.query.pareto import alike, knee, pareto_front, unstated
+from sweeper.query.repricing import priced, repriced
+from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.tables import write_text
+from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.objectives import Objectives, objectives, where
+from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, keys
 from sweeper.store.store import Store
 from sweeper.units import human
 
 KNEE = "knee"
 """The word that stands for the key of the front's knee."""
+_FEW = 3
+"""Values of an axis that are named where no others have been answered yet."""
+_IN_MEMORY = 2_000_000
+"""Rows up to which all are read at once to be told apart by scenario."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The last run of a space: what was asked, and the answers to it."""
+    """The last run of a space: what was asked, and the answers to it.
+
+    Where axes are `given`, each combination of their values is a scenario with a front of its own:
+    `each` yields the answers to one after the other, `at` those to some, `across` those of designs
+    that must do for all. A knee is that of one scenario: of `usual`, where none is named.
+    """
 
     name: str
     space: DesignSpace
@@ -47,6 +59,10 @@ class Answers:
     wanted: Objectives
     where: str | None  # the condition designs on the front must meet
     folder: Path  # of the run
+    given: tuple[str, ...] = ()  # axes that vary and are not chosen
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # what given axes were narrowed to
+    how: str = ""  # designs count over all scenarios: by their worst, or their mean
+    scanned: pl.LazyFrame | None = field(default=None, compare=False)  # the rows, if known already
 
     @functools.cached_property
     def simulator(self) -> Simulator:
@@ -55,8 +71,143 @@ class Answers:
 
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
-        """All rows."""
-        return self.store.scan()
+        """All rows, in each of the price lists that are asked for."""
+        return repriced(self.store.scan(), self.space) if self.scanned is None else self.scanned
+
+    def in_prices(self, lists: str | None) -> Answers:
+        """Return the answers in other price lists, named with commas between them."""
+        if not lists:
+            return self
+        axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
+        simulator = self.simulator
+        if not isinstance(simulator, Reprices) or "prices" not in simulator.priced:
+            raise UserError(f"designs of '{self.space.simulator}' state no costs to be priced")
+        space = priced(self.space, {n: axes[n] for n in simulator.priced if n in axes})
+        others = [n for n in self.given if n not in simulator.priced]
+        known = [n for n in simulator.priced if n in space.varied]
+        return dataclasses.replace(self, space=space, given=(*others, *known))
+
+    @functools.cached_property
+    def unfinished(self) -> str:
+        """How far a run has come that has not ended, and which axes it has seen little of."""
+        if (self.folder / "summary.json").is_file():
+            return ""
+        done = self.store.scan()
+        seen = done.select(pl.len(), *(pl.col(n).unique().implode() for n in self.space.varied))
+        rows = seen.collect().to_dicts()[0]
+        count, lacking = rows.pop("len"), []
+        for name, values in rows.items():
+            if len(values) < len(set(self.space.axes[name])) and len(values) <= _FEW:
+                ordered = [v for v in dict.fromkeys(self.space.axes[name]) if v in values]
+                said = " and ".join(self.human(name, v) for v in ordered)
+                lacking.append(f"{name} {said} only")
+        total = f" of {self.points:,}" if self.points else ""
+        return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+
+    @property
+    def points(self) -> int | None:
+        """How many points the run was to answer, if that was known when it began."""
+        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        points = config.get("points")
+        return None if points is None else int(points)
+
+    @functools.cached_property
+    def scenarios(self) -> list[dict[str, Any]]:
+        """The scenarios that were answered, in the order of the axes; one without given axes."""
+        return scenarios_of(self.results, self.given, self.space.axes)
+
+    def within(self, scenario: Mapping[str, Any], rows: pl.LazyFrame | None = None) -> Answers:
+        """Return the answers to one scenario, or to those that have some values alike."""
+        if not scenario:
+            return self
+        return dataclasses.replace(
+            self,
+            space=self.space.at(scenario),
+            given=tuple(n for n in self.given if n not in scenario),
+            scenario={**self.scenario, **scenario},
+            scanned=self.results.filter(alike(scenario, scenario)) if rows is None else rows,
+        )
+
+    def each(self) -> Iterator[Answers]:
+        """Yield the answers to each scenario."""
+        if not self.given:
+            yield self
+            return
+        whole = None
+        if self.results.select(pl.len()).collect().item() <= _IN_MEMORY:
+            whole = self.results.collect().partition_by(list(self.given), as_dict=True)
+        for scenario in self.scenarios:
+            rows = None if whole is None else whole[tuple(scenario.values())].lazy()
+            yield self.within(scenario, rows)
+
+    @functools.cached_property
+    def usual(self) -> Answers:
+        """The answers to one scenario: the one in the middle, or the next that has a front."""
+        middle = len(self.scenarios) // 2
+        outward = sorted(range(len(self.scenarios)), key=lambda i: abs(i - middle))
+        found = [self.within(self.scenarios[i]) for i in outward]
+        return next((one for one in found if len(one.front)), next(iter(found), self))
+
+    def at(self, text: str | None) -> Answers:
+        """Return the answers to scenarios as a user names them, as in `qps=4,model=gpt2`.
+
+        Raises:
+            UserError: it names no given axis, or a value that the axis does not take.
+        """
+        chosen: dict[str, Any] = {}
+        for word in filter(None, (text or "").split(",")):
+            name, _, value = word.partition("=")
+            if name not in self.given:
+                raise unknown(
+                    f"'{word}': '{name}' is no given axis here", name, self.given, "Given"
+                )
+            values = list(dict.fromkeys(self.space.axes[name]))
+            spelt = {self.human(name, v): v for v in values} | {str(v): v for v in values}
+            spelt |= {f"{v:g}": v for v in values if isinstance(v, float)}
+            if value not in spelt:
+                message = f"'{word}': {name} does not take the value '{value}'"
+                raise unknown(message, value, [self.human(name, v) for v in values], "Values")
+            chosen[name] = spelt[value]
+        return self.within(chosen)
+
+    def asking(self, wanted: Objectives, condition: str | None) -> Answers:
+        """Return the answers to other objectives, under another condition."""
+        chosen = tuple(n for n in self.given if n not in wanted)
+        return dataclasses.replace(self, wanted=wanted, where=condition, given=chosen)
+
+    def across(self, how: str = WORST) -> Answers:
+        """Return the answers that designs give to all scenarios at once.
+
+        Their rows hold axes and objectives, each its worst over the scenarios, or the mean.
+        """
+        if not self.given:
+            return self
+        chosen = [n for n in self.space.axes if n not in self.given]
+        rows = (
+            across(self.results, self.given, chosen, self.objectives, where=self.where, how=how)
+            .collect()
+            .lazy()
+        )
+        return dataclasses.replace(
+            self,
+            space=self.space.at(self.scenarios[0]),
+            given=(),
+            how=how,
+            where=None,
+            scanned=rows,
+        )
+
+    @property
+    def asked(self) -> str:
+        """The scenario that is answered, in words; empty where there is but one."""
+        if self.how:
+            return f"all scenarios at once, each objective its {self.how}"
+        return ", ".join(f"{n}={self.human(n, v)}" for n, v in self.scenario.items())
+
+    @property
+    def title(self) -> str:
+        """The name of the space, and the scenario that is answered."""
+        return f"{self.name}, {self.asked}" if self.asked else self.name
 
     @functools.cached_property
     def objectives(self) -> Objectives:
@@ -66,12 +217,27 @@ class Answers:
 
     @functools.cached_property
     def front(self) -> pl.DataFrame:
-        """The Pareto front with the designs' keys."""
-        return self.named(pareto_front(self.results, self.objectives, where=self.where))
+        """The Pareto front with the designs' keys; of each scenario its own, one after another."""
+        found = pareto_front(self.results, self.objectives, where=self.where, per=self.given)
+        return self.named(found)
+
+    @functools.cached_property
+    def knees(self) -> pl.DataFrame:
+        """The knee of each scenario's front, and in `designs` how many are on that front."""
+        groups = (
+            self.front.partition_by(self.given, as_dict=True) if self.given else {(): self.front}
+        )
+        rows = [
+            front[[knee(front, self.objectives)]].with_columns(designs=pl.lit(len(front)))
+            for front in (groups.get(tuple(s.values())) for s in self.scenarios)
+            if front is not None and len(front)
+        ]
+        return pl.concat(rows) if rows else self.front.with_columns(designs=pl.lit(0))
 
     @functools.cached_property
     def knee(self) -> int:
-        """The row of the front that is recommended."""
+        """The row of the front that is recommended, of one scenario."""
+        assert not self.given, "each scenario has a knee of its own"
         return knee(self.front, self.objectives)
 
     @property
@@ -107,11 +273,16 @@ class Answers:
     @property
     def notes(self) -> Sequence[str]:
         """What the simulator adds below a table of its results."""
-        return self.simulator.notes(self.space.axes) if isinstance(self.simulator, Notes) else ()
+        axes = {name: tuple(dict.fromkeys(v)) for name, v in self.space.axes.items()}
+        return self.simulator.notes(axes) if isinstance(self.simulator, Notes) else ()
 
     def human(self, name: str, value: Any) -> str:
         """Return a value of a column as a person would write it."""
         return human(value, self.units.get(name, ""))
+
+    def word(self, name: str) -> str:
+        """Return what a column is called in a sentence."""
+        return in_words(name, self.units.get(name, ""))
 
     def scaled(self, name: str, value: Any) -> str:
         """Return the same, but whole numbers of objectives scaled as real ones are."""
@@ -128,9 +299,9 @@ class Answers:
     def design(self, prefix: str) -> tuple[str, dict[str, Any]]:
         """Return the whole key and the row of the design whose key begins so, or of the `knee`."""
         if prefix == KNEE:
-            if self.front.is_empty():
+            if self.usual.front.is_empty():
                 raise UserError("no design qualifies, so there is no knee")
-            row = {n: v for n, v in self.best.items() if n != "equivalents"}
+            row = {n: v for n, v in self.usual.best.items() if n != "equivalents"}
             return row.pop("key"), row
         rows = self.results.collect()
         named = keys(self.store.definition, rows)
@@ -165,14 +336,18 @@ def latest(name: str, outputs: str) -> Answers:
         )
     stored, written = _asked(runs[-1])
     space = completed(stored.space())
-    return Answers(
-        name=name,
-        space=space,
-        store=Store(f"{outputs}/{name}", stored),
-        wanted=objectives(written, space),
-        where=where(written, space),
-        folder=runs[-1].parent,
-    )
+    store = Store(f"{outputs}/{name}", stored)
+    return answers_to(written, space, store, runs[-1].parent, name)
+
+
+def answers_to(
+    written: Mapping[str, Any], space: DesignSpace, store: Store, folder: Path, name: str
+) -> Answers:
+    """Return the answers to a space as it was written, whose rows a store holds."""
+    space = priced(space, written.get("axes") or {})
+    wanted = objectives(written, space)
+    condition, known = where(written, space), given(written, space, wanted)
+    return Answers(name, space, store, wanted, condition, folder, known)
 
 
 def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:

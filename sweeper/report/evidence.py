@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulators.core.contract import COVERAGE, ERROR, Check, load_simulator
@@ -31,6 +31,21 @@ class Evidence:
     def checks(self) -> tuple[Check, ...]:
         """All checks, the simulator's own first."""
         return tuple(check for room in self.rooms for check in self.by_room[room])
+
+    def naming(self, names: Collection[str], most: int = 5) -> list[Check]:
+        """Return the simulator's own errors against measurements that name what is asked about.
+
+        Args:
+            names: of a model and a device, say; the lines that name most of them come first.
+            most: how many lines.
+        """
+        spelt = [re.compile(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9]|_\d|_pcie)") for n in names]
+        own = self.by_room[self.rooms[0]] if self.rooms else ()
+        ranked = sorted(
+            (check for check in own if check.kind == ERROR and check.value is not None),
+            key=lambda check: -sum(bool(word.search(check.name)) for word in spelt),
+        )
+        return [check for check in ranked if any(w.search(check.name) for w in spelt)][:most]
 
     def in_short(self) -> str:
         """Return how many errors against measurements stand, and how many intervals hold.

@@ -11,7 +11,7 @@ import polars as pl
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
-from sweeper.report.tables import print_table
+from sweeper.report.tables import print_table, print_words
 from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
@@ -45,8 +45,10 @@ class Ended:
             "engine": list(self.said),
             "objectives": dict(found.objectives),
             "where": found.where,
+            "given": list(found.given),
             "front": found.front.to_dicts(),
-            "knee": found.best if len(found.front) else None,
+            "knee": found.usual.best if len(found.front) else None,
+            "knees": found.knees.to_dicts() if found.given else [],
             "files": f"{found.store.results}/*.parquet",
         }
 
@@ -58,32 +60,76 @@ def print_ended(ended: Ended) -> None:
     if found.front.is_empty():
         _print_nothing(found)
         return
-    print_front(found.front, found, found.objectives, where=found.where)
-    print(_knee_sentence(found))
-    same = [a for a in found.space.varied if found.front[a].n_unique() == 1]
-    if same:
-        unmoved = ", ".join(f"{a}={found.human(a, found.front[a][0])}" for a in same)
-        print(f"Same on the whole front: {unmoved}")
+    if found.given:
+        print_knees(found)
+    else:
+        print_front(found.front, found, found.objectives, where=found.where)
+        print_words(_knee_sentence(found))
     print()
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
     rate = ended.evaluated / max(ended.seconds, 1e-9)
-    print(
+    print_words(
         f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
         f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
     )
     for reason, count in list(found.reasons.items())[:5]:
         print(f"  {count:,} {reason}")
-    if evidence := _evidence_sentence(found):
-        print(evidence)
+    if evidence := _evidence_sentence(found.usual):
+        print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
-        print(f"No design states {', '.join(silent)}: the front is one of the other objectives.")
+        print_words(f"No design states {', '.join(silent)}: the front is one of the others.")
     for note in found.notes:
-        print(note)
+        print_words(note)
     print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
+    if found.given:
+        print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}")
+        print(f"       python -m sweeper pareto {found.name} --across   one design for all of them")
+        return
     print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}")
     print(f'       python -m sweeper pareto {found.name} --where "{_example(found)}"')
+
+
+def at_example(found: Answers) -> str:
+    """Return the words that name a scenario of results, as in `qps=4,model=gpt2`."""
+    return ",".join(
+        f"{n}={v:g}" if isinstance(v, float) else f"{n}={v}"
+        for n, v in found.usual.scenario.items()
+    )
+
+
+def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
+    """Print the knee of each scenario's front: what was given, what is chosen, what it achieves."""
+    knees = answers.knees
+    shown = knees[_spread(len(knees), 0, rows)]
+    chosen = [
+        c
+        for c in (*answers.space.varied, *answers.space.derived)
+        if c not in answers.given and c in knees and c not in answers.objectives
+    ]
+    columns = [*answers.given, *chosen, *answers.objectives]
+    lines = [
+        [
+            "",
+            row["key"][:SHOWN],
+            *(answers.scaled(c, row[c]) for c in columns),
+            f"{row['designs']:,}",
+        ]
+        for row in shown.to_dicts()
+    ]
+    words = ", ".join(f"{n} {d}" for n, d in answers.objectives.items())
+    words += f", where {answers.where}" if answers.where else ""
+    more = f", {len(shown)} shown" if len(shown) < len(knees) else ""
+    without = len(answers.scenarios) - len(knees)
+    print_table(
+        f"Knee of each scenario's Pareto front: {words} ({len(knees):,} scenarios{more})",
+        ["", "design", *columns, "on the front"],
+        lines,
+        differing=True,
+    )
+    if without:
+        print(f"{without:,} further scenarios have no design that qualifies.")
 
 
 def print_front(
@@ -101,9 +147,8 @@ def print_front(
     chosen = [
         c
         for c in (*space.varied, *space.derived)
-        if c in front and c not in objectives and front[c].n_unique() > 1
+        if c in front and c not in objectives and c not in answers.given
     ]
-    chosen = chosen or [c for c in space.varied if c in front][:6]
     header = ["", "design", *chosen, *objectives, "equal"]
     lines = [
         [
@@ -119,7 +164,7 @@ def print_front(
     words += f", where {where}" if where else ""
     more = f", {len(shown)} shown" if len(shown) < len(front) else ""
     designs = "1 design" if len(front) == 1 else f"{len(front)} designs"
-    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines)
+    print_table(f"Pareto front: {words} ({designs}{more}; * knee)", header, lines, differing=True)
 
 
 def _spread(count: int, best: int, rows: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import polars as pl
 
 from simulators.core.errors import UserError
+from sweeper.report.layout import blocks, shared, wrapped
+
+_NARROWEST = 40
 
 
 def printable(text: str) -> str:
@@ -22,32 +26,51 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def print_table(title: str, header: list[str], lines: list[list[str]]) -> None:
-    """Print a table; on a terminal in colour, piped as plain columns."""
-    lines = [[printable(cell) for cell in line] for line in lines]
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
+def print_table(
+    title: str, header: list[str], lines: list[list[str]], *, differing: bool = False
+) -> None:
+    """Print a table as wide as the terminal, its headers faint and a line marked `*` bold there.
 
-        table = Table(title=title, title_justify="left")
-        for name in header:
-            table.add_column(
-                name, justify="left" if name in ("", "design") else "right", no_wrap=True
-            )
-        for line in lines:
-            table.add_row(*line, style="bold" if line[0] == "*" else None)
-        Console().print(table)
-        return
-    widths = [max(len(x) for x in column) for column in zip(header, *lines, strict=True)]
+    Args:
+        title: what it is about; may be empty.
+        header: names of its columns.
+        lines: their cells, line by line.
+        differing: leave out columns of one value, and say them in a line above.
+    """
+    lines = [[printable(cell) for cell in line] for line in lines]
+    said = ""
+    if differing:
+        said, kept = shared(header, lines)
+        header, lines = [header[i] for i in kept], [[line[i] for i in kept] for line in lines]
     if title:
-        print(title)
-    for line in (header, *lines):
-        print(
-            "  ".join(
-                x.ljust(w) if i < 2 else x.rjust(w)
-                for i, (x, w) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-        )
+        print_words(title)
+    if said:
+        print_words(f"All: {said}")
+    for number, block in enumerate(blocks(header, lines, width())):
+        if number:
+            print()
+        print("\n".join(_styled(line, "2") for line in block.header))
+        for line, row in zip(lines, block.rows, strict=True):
+            print("\n".join(_styled(part, "1" if line[0] == "*" else "") for part in row))
+
+
+def print_words(text: str, indent: str = "  ") -> None:
+    """Print a sentence, broken between words where the terminal ends."""
+    print(wrapped(printable(text), width(), indent))
+
+
+def width() -> int | None:
+    """Return how many columns a line may have: of the terminal, or as `COLUMNS` says; else None.
+
+    What is piped is read by programs, line by line.
+    """
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return max(shutil.get_terminal_size().columns, _NARROWEST)
+    return None
+
+
+def _styled(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if code and sys.stdout.isatty() else text
 
 
 def read_text(file: Path) -> str:

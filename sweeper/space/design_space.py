@@ -20,7 +20,10 @@ from sweeper.space.product import Product
 from sweeper.space.rules import TABLE, Rule
 from sweeper.space.spans import Batch, Mask, Span
 
-KEYS = ("simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives")
+KEYS = (
+    "simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives",
+    "given",
+)  # fmt: skip
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""
 
@@ -54,6 +57,14 @@ class DesignSpace(Product):
         """
         written = {"simulator": simulator, "axes": axes, "derived": dict(derived or {})}
         return space_of({**written, "constraints": list(constraints)})
+
+    def at(self, values: Mapping[str, Any]) -> DesignSpace:
+        """Return the part of the space in which some axes have these values.
+
+        >>> DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4").at({"m": 2}).varied
+        ()
+        """
+        return dataclasses.replace(self, factors=tuple(f.at(values) for f in self.factors))
 
     def kept(self, where: Batch) -> Mask | None:
         """Return which points all constraints allow; None when every one of them is."""

@@ -29,7 +29,7 @@ def factors_of(written: Mapping[str, Any], simulator: Simulator) -> tuple[Factor
         check_axis(name, simulator)
         if union and name in union.columns:
             raise UserError(f"axis '{name}' stands both in `axes` and in `union`")
-    columns = {name: _values(name, values, simulator) for name, values in axes.items()}
+    columns = {name: axis_values(name, values, simulator) for name, values in axes.items()}
     factors = _zipped(columns, written.get("zip") or [])
     if union:
         factors.append(union)
@@ -62,7 +62,8 @@ def check_axis(name: str, simulator: Simulator) -> None:
         raise unknown(message, name, known, "Its inputs")
 
 
-def _values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
+def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
+    """Return the values of one axis as they are written, in the type of the simulator's field."""
     kind = schema_of(simulator.point).field(name).type
     nullable = type(None) in typing.get_args(typing.get_type_hints(simulator.point)[name])
     values = values_of(name, written, kind, nullable=nullable)
@@ -117,7 +118,7 @@ def _union(grids: Any, simulator: Simulator) -> Factor | None:
             raise UserError(f"each grid of `union` must name the same axes: {', '.join(names)}")
         for name in names:
             check_axis(name, simulator)
-        values = (_values(name, grid[name], simulator) for name in names)
+        values = (axis_values(name, grid[name], simulator) for name in names)
         rows |= dict.fromkeys(itertools.product(*values))
     return Factor(dict(zip(names, zip(*rows, strict=True), strict=True)))
 

@@ -1,15 +1,19 @@
-"""What a space wants of its results: objectives to make small or large, conditions to meet."""
+"""What a space wants of its results: objectives to make small or large, conditions to meet.
+
+And which of its axes are given, the scenarios that it asks about, rather than chosen: nobody makes
+an answer cheaper by asking another question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from simulators.core.columns import OUTCOME, schema_of
-from simulators.core.contract import Direction, load_simulator, objectives_of
+from simulators.core.contract import Direction, given_of, load_simulator, objectives_of
 from simulators.core.errors import UserError, unknown
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import mapping
@@ -42,6 +46,24 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
         if not any(is_one(kind) for is_one in _NUMBERS):
             raise UserError(f"objective '{name}' is not a number, but {kind}")
     return wanted
+
+
+def given(
+    written: Mapping[str, Any], space: DesignSpace, wanted: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the axes that vary and are given: what `given:` names, else what the simulator says.
+
+    What is made small or large is chosen, so objectives (`wanted`) are not among them.
+    """
+    named = written.get("given")
+    if named is None:
+        named = given_of(load_simulator(space.simulator).point)
+    elif not isinstance(named, list | tuple):
+        raise UserError(f"`given` is a list of axes, as in [model, qps], not {named!r}")
+    for name in named:
+        if name not in space.axes:
+            raise unknown(f"`given` names '{name}', which is no axis", str(name), list(space.axes))
+    return tuple(n for n in space.varied if n in named and n not in wanted)
 
 
 def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:

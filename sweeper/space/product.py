@@ -41,6 +41,14 @@ class Factor:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
+    def at(self, values: Mapping[str, Any]) -> Factor:
+        """Return the rows in which some of the columns have these values."""
+        asked = [(column, values[name]) for name, column in self.columns.items() if name in values]
+        kept = [i for i in range(len(self)) if all(column[i] == value for column, value in asked)]
+        return Factor(
+            {name: tuple(column[i] for i in kept) for name, column in self.columns.items()}
+        )
+
 
 @dataclass(frozen=True)
 class Product:

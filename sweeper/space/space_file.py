@@ -47,6 +47,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
             "derived": {},
             "constraints": [],
             "objectives": {},
+            "given": None,
             "where": None,
             "slo": None,
         }
@@ -87,6 +88,7 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "slo": ("one SQL condition over the results", lambda v: isinstance(v, str)),
     "where": ("one SQL condition over the results", lambda v: isinstance(v, str)),
     "objectives": ("a mapping from metrics to min or max", _is_named),
+    "given": ("a list of axes that are not chosen, as in [model, qps]", _is_words),
 }
 """What each key holds, in words and as a rule."""
 

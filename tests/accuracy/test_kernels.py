@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.fits.driver import fitted_tables, sha256_of
 from lab.tables.kernels.fused_kernels import TABLES
-from simulators.core.calibration import fitted_tables, reference_folder, sha256_of
+from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.boards import boards

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulators.core.calibration import (
-    fitted_tables,
-    read_calibration,
-    read_choice,
-    reference_folder,
-    write_calibration,
-)
+from lab.fits.driver import fitted_tables, write_calibration
+from simulators.core.calibration import read_calibration, read_choice, reference_folder
 from simulators.core.errors import UserError
 
 BODY = """[provenance]

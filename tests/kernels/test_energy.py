@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
+from lab.fits.driver import fitted_tables
 from simulators.catalog.gpu import load_gpu
-from simulators.core.calibration import fitted_tables
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.energy import energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price

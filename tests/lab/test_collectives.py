@@ -12,6 +12,7 @@ from lab.fits.driver import main
 from lab.tables.collectives import read_own
 from simulators.collectives.measured import measured_time
 from simulators.core.errors import UserError
+from simulators.core.levels import EXTRAPOLATED
 
 SIZES = tuple(1 << power for power in range(10, 30, 2))
 
@@ -39,7 +40,7 @@ def fitted_s(size: float, ranks: int) -> tuple[float, bool]:
         size_bytes=np.array([size]),
     )  # fmt: skip
     assert timed.lo_s[0] < timed.time_s[0] < timed.hi_s[0]
-    return float(timed.time_s[0]), bool(timed.extrapolated[0])
+    return float(timed.time_s[0]), timed.level[0] == EXTRAPOLATED
 
 
 def test_a_new_interconnect_is_a_file_of_its_own(

@@ -19,7 +19,7 @@ from simulators.core import jit
 from simulators.core.folder import MODELS
 from simulators.serving.point import ServingPoint
 from sweeper.__main__ import main
-from sweeper.report.page import _json
+from sweeper.report.browser.page import _json
 from sweeper.report.tables import printable
 
 ODD = "llama\ntouch owned\r$(touch owned) `touch owned` \u2028'\";"

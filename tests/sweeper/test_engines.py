@@ -15,7 +15,9 @@ from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, auto, load_engine
-from sweeper.engines.auto import hinted, probe
+from sweeper.engines import probe as probe_module
+from sweeper.engines.limits import Limits
+from sweeper.engines.probe import hinted, probe
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
@@ -65,9 +67,9 @@ def test_points_that_raise_side_by_side_are_all_found(tmp_path: Path) -> None:
 
 def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
     _, said = answers(tmp_path, troubled(), load_engine("auto"))
-    assert said[0].startswith("auto chose inline: 100 points × ")
+    assert said[0].startswith("auto chose process: 100 points × ")
     assert "of work, under 20 s" in said[0]
-    assert said[1] == "engine inline: this process"
+    assert any(line.startswith("engine process: 1 worker in ") for line in said)
 
 
 def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +89,12 @@ def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.Monke
         return Idle()
 
     monkeypatch.setattr(auto, "load_engine", load)
-    monkeypatch.setattr(auto, "probe", lambda _: auto.Estimate(1, 0.1))
+    monkeypatch.setattr(auto, "probed", lambda *_: auto.Estimate(1, 0.1))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
     with auto.Auto(worth_s=25.0, actors=2).open() as crew:
         for _ in range(10):
             assert not list(crew.run(task, [], 100, lambda _: None))
-    assert chosen == ["inline", "ray"]
+    assert chosen == ["process", "ray"]
 
 
 def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
@@ -141,15 +143,15 @@ def test_one_error_one_crash_and_one_hang_cost_three_rows(
     local_ray: None, tmp_path: Path, sampler: str
 ) -> None:
     asked = troubled(raises=17, exits=42, hangs=80, dies=5)
-    engine = load_engine("ray", actors=2, point_timeout_s=2.0)
-    rows, said = answers(tmp_path, asked, engine, sampler=load_sampler(sampler))
+    engine, limits = load_engine("ray", actors=2), Limits(timeout_s=2.0)
+    rows, said = answers(tmp_path, asked, engine, sampler=load_sampler(sampler), limits=limits)
     assert len(rows) == 100
     assert [(n, status) for n, status, _ in named(rows)] == [
         (5, "infeasible"), (17, "error"), (42, "crash"), (80, "timeout"),
     ]  # fmt: skip
     assert named(rows)[2][2].startswith("crash: ")
     assert named(rows)[3][2] == "timeout: no answer in time"
-    assert said[0].startswith("engine ray: 2 actors hired")
+    assert any(line.startswith("engine ray: 2 workers in") for line in said)
 
 
 @pytest.mark.ray
@@ -190,3 +192,11 @@ def test_more_actors_than_the_cluster_has_room_for_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=r"engine\.actors=5: the cluster has only 2 CPUs"):
         answers(tmp_path, troubled(), load_engine("ray", actors=5))
+
+
+def test_a_probe_sees_that_neighbours_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes a second and a row of it a millisecond: a grid of 10,000 takes no hours."""
+    monkeypatch.setattr(probe_module, "_timed", lambda *a: 1.0 + 0.001 * len(a[-1]))
+    asked = space(TROUBLE, {"n": "0..9999"})
+    far, near = probe(asked, asked=1, patience_s=0.5), probe(asked, patience_s=5000.0)
+    assert near.point_s < 0.002 < far.point_s

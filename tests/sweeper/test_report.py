@@ -19,9 +19,9 @@ from simulators.core.errors import UserError
 from sweeper.__main__ import main
 from sweeper.commands.report import content_of
 from sweeper.report.answers import latest
-from sweeper.report.columns import coded, packed
+from sweeper.report.browser.columns import coded, packed
+from sweeper.report.browser.page import page
 from sweeper.report.evidence import Evidence
-from sweeper.report.page import page
 
 SPACE = """\
 # Where is it best, <b>here</b> or there?

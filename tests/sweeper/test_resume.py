@@ -108,5 +108,5 @@ def test_more_actors_than_cores_work_on_this_machine(tmp_path: Path) -> None:
     many = (os.cpu_count() or 1) + 1
     assert start(tmp_path, "engine=ray", f"engine.actors={many}").wait(timeout=300) == 0
     told = (tmp_path / "told.txt").read_text()
-    assert f"engine ray: {many} actors hired" in told
+    assert f"engine ray: {many} workers in" in told
     assert rows(tmp_path).height == ROWS

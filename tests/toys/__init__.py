@@ -8,6 +8,7 @@ from typing import Any
 
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, load_engine
+from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.store.keys import define
@@ -38,6 +39,7 @@ def sweep(
     name: str = "toy",
     sampler: Sampler | None = None,
     engine: Engine | None = None,
+    limits: Limits = UNSTATED,
 ) -> Sweep:
     """Return the sweep of a space: of all its points, in this process, unless said otherwise."""
     return Sweep(
@@ -46,4 +48,5 @@ def sweep(
         engine=engine or load_engine("inline"),
         store=store(folder, asked, name),
         objectives=objectives_of(load_simulator(asked.simulator)),
+        limits=limits,
     )

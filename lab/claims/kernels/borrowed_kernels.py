@@ -24,7 +24,6 @@ from simulators.core.contract import COVERAGE, Check
 from simulators.evidence.borrowing import SHEET, Cost, Costs, cost_of
 from simulators.evidence.intervals import interval_s
 
-COVERAGE_BAR = (85.0, 95.0)
 BARS = {"board": 0.28, "architecture": 0.45, "framework on a board": 0.28}
 """Mean errors allowed, as natural logarithms, with each of these left out."""
 
@@ -105,7 +104,7 @@ def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
 
 def _lines(way: LeftOut, found: Sequence[Chosen]) -> Iterator[Check]:
     """Yield one way's errors and coverage: over all, by family and by kind of borrowing."""
-    yield from _pair(f"borrowed kernels, {way.name} left out", found, BARS[way.name], COVERAGE_BAR)
+    yield from _pair(f"borrowed kernels, {way.name} left out", found, BARS[way.name])
     for some in _groups(found, _kernel).values():
         name = f"borrowed {_kernel(some[0].trial)}, {way.name} left out"
         yield from _pair(name, some)
@@ -125,12 +124,7 @@ def _groups(found: Sequence[Chosen], name_of: Callable[[Trial], str]) -> dict[st
     return dict(sorted(groups.items()))
 
 
-def _pair(
-    name: str,
-    found: Sequence[Chosen],
-    limit: float | None = None,
-    covered: tuple[float, float] | None = None,
-) -> Iterator[Check]:
+def _pair(name: str, found: Sequence[Chosen], limit: float | None = None) -> Iterator[Check]:
     """Yield the mean error of kernels, each counted once, and how many rows intervals hold."""
     if not found:
         yield absent(name)
@@ -140,8 +134,8 @@ def _pair(
     note = f"mean |log|, median {np.median(errors):.2f}; the best of all lenders {best:.2f}"
     yield at_most(f"{name}: error", float(errors.mean()), limit, len(found), note, unit="")
     inside = [one.inside for one in found]
-    if covered is not None:
-        yield from within(f"{name}: coverage", inside, covered)
+    if limit is not None:
+        yield from within(f"{name}: coverage", inside)
     else:
         held = np.concatenate(inside)
         share = 100.0 * float(held.mean())

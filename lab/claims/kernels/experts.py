@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import entry_errors, own_entry
-from lab.claims.lines import absent, error_line, percent_off, within
+from lab.claims.kernels.judged import entry_errors, held_by_others, own_entry
+from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.fused_kernels import (
     FEWEST_MODELS,
     LEFT_OUT_ROWS,
@@ -23,21 +23,16 @@ from lab.fits.kernels.fused_kernels import (
     left_out,
     predicted_s,
 )
-from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.fused_kernels import (
     GPUS,
-    MORE,
-    TABLES,
     models_of,
     octaves_of,
     read_measured,
+    tables_of,
 )
 from lab.tables.rows import Bools, Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import interval_s
-
-COVERAGE_BAR = (85.0, 95.0)
 
 FOUR_BITS = ("w4a16", "mxfp4")
 """Formats whose weights are unpacked to 16 bits before they are multiplied."""
@@ -65,12 +60,7 @@ class Foretold:
 
 def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the same rows either way
     """Return errors of models and octaves left out by GPU, framework and formats, and coverage."""
-    tables = [f"{MEASURED}/{name}" for name in (TABLES["experts"], *MORE["experts"])]
-    found = [
-        absent(f"kernels: {table}", "skipped: no table")
-        for table in tables
-        if not (reference / f"{table}.parquet").is_file()
-    ]
+    found = missing(reference, tables_of("experts"))
     inside: list[Bools] = []
     for gpu in GPUS:
         parts = read_measured(reference, gpu, "experts")
@@ -82,7 +72,7 @@ def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the sam
                 inside += [one.inside for one in done]
                 found += _lines(f"{gpu} {framework}", kind, done)
     note = "models left out, by the interval of the others"
-    return found + within("experts coverage", inside, COVERAGE_BAR, note)
+    return found + within("experts coverage", inside, note)
 
 
 def _lines(title: str, kind: str, done: Sequence[Foretold]) -> Iterator[Check]:
@@ -119,14 +109,6 @@ def _foretold(parts: Sequence[Rows], dtype: str) -> Foretold | None:
         errors=np.concatenate([percent_off(*model) for model in models]),
         skewed=np.concatenate([np.zeros(0), *errors]),
         octaves=np.concatenate([entry_errors(*one) for one in left_out(drawn, octaves_of)]),
-        inside=np.concatenate([_held(models, number) for number in range(len(models))]),
+        inside=np.concatenate(held_by_others(models, band_of_groups)),
         shapes=np.zeros(0) if shipped is None else entry_errors(held_out, shipped),
     )
-
-
-def _held(models: Sequence[tuple[Floats, Floats]], number: int) -> Bools:
-    """Say which rows of one model, predicted and measured, lie in the interval of the others."""
-    predicted_s, measured_s = models[number]
-    others = [model for at, model in enumerate(models) if at != number]
-    lo_s, hi_s = interval_s(band_of_groups(others), predicted_s)
-    return np.asarray((lo_s <= measured_s) & (measured_s <= hi_s))

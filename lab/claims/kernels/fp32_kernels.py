@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.kernels.judged import Judged, detailed, details, judged
-from lab.claims.lines import absent, at_most, was_fitted, within
+from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, was_fitted, within
 from lab.fits.kernels.fp32_kernels import SEEDS, few_shot_exercise
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows, mape
@@ -50,9 +50,6 @@ EACH_BAR = {"conv": 20.0}
 FEW_SHOT_BAR = {"linear": 9.0, "bmm": 14.0}
 FEW_SHOT_ROWS = (1, 10, 50)
 BAR_ROWS = 10
-
-COVERAGE_BAR = (87.0, 94.0)
-LEFT_OUT_COVERAGE_BAR = (85.0, 95.0)
 
 NOISE = {
     "t4": 11.8, "a100_pcie_40gb": 3.3, "mi100": 1.5, "mi210": 1.5, "p100_pcie": 1.5,
@@ -102,7 +99,7 @@ def _full(measured: Sequence[Rows], *, whole: bool) -> list[Check]:
     lines += _means(found, ROCM, ROCM_BAR, "MI100, MI210 mean")
     for family in dict.fromkeys(FAMILY_OF.values()):
         inside = [one.inside for (_, what), one in found.items() if what == family]
-        lines += within(f"{family} coverage", inside, COVERAGE_BAR, "full")
+        lines += within(f"{family} coverage", inside, "full", SHAPES_COVERAGE_BAR)
     return lines
 
 
@@ -127,7 +124,7 @@ def _few_shot(measured: Sequence[Rows]) -> list[Check]:
             if count == BAR_ROWS:
                 inside = np.concatenate([draw.inside for draw in draws])
                 called = f"{name} {family} coverage, {title}"
-                lines += within(called, [inside], LEFT_OUT_COVERAGE_BAR, "few-shot; all draws")
+                lines += within(called, [inside], "few-shot; all draws")
     return lines
 
 
@@ -146,7 +143,7 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
         note = f"zero-shot; roofline {roof_error:.1f}"
         lines.append(detailed(f"{name} {family} MAPE, data sheet alone", one, note))
         title = f"{name} {family} coverage, data sheet alone"
-        lines += within(title, [one.inside], LEFT_OUT_COVERAGE_BAR, "zero-shot")
+        lines += within(title, [one.inside], "zero-shot")
     for name, errors in ours.items():
         title = f"{name} mean over operators, data sheet alone"
         note = "zero-shot; the limit is the roofline's error"

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.kernels.judged import entry_errors, entry_holds, own_entry
-from lab.claims.lines import absent, error_line, was_fitted, within
-from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
-from lab.tables.kernels.fused_kernels import GPUS, TABLES, read_measured
+from lab.claims.kernels.judged import entry_errors, entry_holds, is_fitted_to, own_entry
+from lab.claims.lines import SHAPES_COVERAGE_BAR, error_line, missing, within
+from lab.tables.kernels.fused_kernels import GPUS, read_measured, tables_of
 from lab.tables.kernels.prompt_chunks import read_chunks
 from lab.tables.rows import BANDED, Rows
 from simulators.core.contract import Check
-from simulators.evidence.lookup import CALIBRATIONS
 
 BAR = {"prefill": 12.0, "mla_prefill": 20.0}
-COVERAGE_BAR = (87.0, 94.0)
 FRAMEWORKS = ("vllm", "trtllm")
 
 PRINTED = ("rtx_pro_6000", "rtx_4090")
@@ -30,11 +27,11 @@ def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors of each kernel on each GPU, and coverage."""
     found: list[Check] = []
     for kernel in BAR:
-        path = reference / MEASURED / f"{TABLES[kernel]}.parquet"
-        if not path.is_file():
-            found.append(absent(f"kernels: {MEASURED}/{TABLES[kernel]}", "skipped: no table"))
+        tables = tables_of(kernel)
+        if lines := missing(reference, tables):
+            found += lines
             continue
-        whole = rows == "all" and not was_fitted((CALIBRATIONS / "fused").glob("*.toml"), [path])
+        whole = rows == "all" and not is_fitted_to("fused", reference, tables)
         for gpu in GPUS:
             measured = read_measured(reference, gpu, kernel)
             judged = [part if whole else part.where(part.held_out) for part in measured]
@@ -70,5 +67,5 @@ def _coverage(reference: Path) -> list[Check]:
             and len(unseen := part.where(part.bucket >= BANDED))
         ]
         note = "rows neither fit nor interval has seen"
-        found += within(f"{kernel} coverage", inside, COVERAGE_BAR, note)
+        found += within(f"{kernel} coverage", inside, note, SHAPES_COVERAGE_BAR)
     return found

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, at_most, kendall_tau, percent_off
+from lab.claims.lines import absent, at_most, kendall_tau, percent_off, was_fitted
 from lab.fits.kernels.fused_kernels import predicted_s
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import interval_s
-from simulators.evidence.lookup import BEST
+from simulators.evidence.intervals import Band, interval_s
+from simulators.evidence.lookup import BEST, CALIBRATIONS
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price
@@ -62,6 +63,12 @@ def judged(parts: Iterable[Rows], answer: Callable[[Rows], Priced] = priced_alik
     return Judged(predicted_s, measured_s, inside, unseen, calibrated)
 
 
+def is_fitted_to(folder: str, reference: Path, tables: Iterable[str]) -> bool:
+    """Say whether calibrations of a folder rest on a table: held-out rows alone judge them."""
+    files = (CALIBRATIONS / folder).glob("*.toml")
+    return was_fitted(files, (reference / table for table in tables))
+
+
 def entry_for(rows: Rows, level: str = BEST) -> Entry | None:
     """Return whose numbers attention or experts of some rows would run by."""
     gpu = load_gpu(rows.gpu)
@@ -89,6 +96,19 @@ def entry_holds(rows: Rows, entry: Entry) -> Bools:
         return np.zeros(0, bool)
     lo_s, hi_s = interval_s(entry.band, predicted_s(rows, load_gpu(rows.gpu), entry))
     return np.asarray((lo_s <= rows.seconds) & (rows.seconds <= hi_s))
+
+
+def held_by_others(
+    groups: Sequence[tuple[Floats, Floats]],
+    band: Callable[[Sequence[tuple[Floats, Floats]]], Band],
+) -> list[Bools]:
+    """Say which rows of each group, predicted and measured, lie in the band of the other groups."""
+    found = []
+    for number, (said, measured) in enumerate(groups):
+        if others := [group for at, group in enumerate(groups) if at != number]:
+            lo_s, hi_s = interval_s(band(others), said)
+            found.append(np.asarray((lo_s <= measured) & (measured <= hi_s)))
+    return found
 
 
 def detailed(name: str, judged: Judged, note: str, limit: float | None = None) -> Check:

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import priced_alike
-from lab.claims.lines import absent, at_most, error_line, percent_off, was_fitted
+from lab.claims.kernels.judged import is_fitted_to, priced_alike
+from lab.claims.lines import absent, at_most, error_line, percent_off
 from lab.fits.methods.power_meter import SETTLED_S, meter_of, reading_w
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.power import TABLES, meter_name, power_tables, read_power_rows
 from lab.tables.rows import Floats, Rows, is_host_timed
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.energy import energy_j, power_w
 
 BAR = 12.0
@@ -35,10 +34,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
     tables = power_tables(reference)
     if not tables:
         return [absent("kernels: watts", f"{MEASURED}/*_power.parquet are absent")]
-    fitted = was_fitted(
-        (CALIBRATIONS / "power").glob("*.toml"), [reference / name for name in tables]
-    )
-    whole = rows == "all" and not fitted
+    whole = rows == "all" and not is_fitted_to("power", reference, tables)
     parts = [p if whole else p.where(p.held_out) for p in read_power_rows(reference)]
     found: list[Check] = []
     for gpu in dict.fromkeys(part.gpu for part in parts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.claims.kernels.judged import entry_errors, entry_for
-from lab.claims.lines import absent, error_line
+from lab.claims.lines import error_line, missing
 from lab.tables.kernels.expert_layers import (
     FRONTIER,
     FRONTIER_GPUS,
@@ -27,11 +27,7 @@ LAYER_BAR = 25.0
 
 def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the same rows either way
     """Return a line per GPU, library and kind of batch, and per table of experts."""
-    found = [
-        absent(f"kernels: {table}", "skipped: no table")
-        for table in (CHUNKS, MIXED, FRONTIER, SERVING)
-        if not (reference / table).is_file()
-    ]
+    found = missing(reference, (CHUNKS, MIXED, FRONTIER, SERVING))
     for gpu in dict.fromkeys((*CHUNK_GPUS, *MIXED_GPUS)):
         for kernel in ("prefill", "decode", "mixed"):
             for part in read_chunks(reference, gpu, kernel):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import judged, quantiles
-from lab.claims.lines import absent, at_most, percent_off, was_fitted, within
+from lab.claims.kernels.judged import is_fitted_to, judged, quantiles
+from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, percent_off, within
 from lab.fits.kernels.tensor_cores import seconds_of
 from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows
 from lab.tables.rows import Bools, Rows, mape
@@ -34,17 +34,13 @@ TRANSFERS = {
 }  # fmt: skip
 """From one board's numbers to another by its data sheet, with the bar if there is one."""
 
-COVERAGE_BAR = (87.0, 94.0)
-"""As for fp32 operators. Bands come from a fifth of the fitted matrices; another quarter judges."""
-
 COVERED = ("bf16", "fp8", "fp8_block", "fp4")
 """Kinds with enough held-out rows for a bar on their intervals."""
 
 
 def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors by board, framework and kind, their means, transfers and coverage."""
-    files = (file for board in calibrations("tensor").values() for file in board)
-    whole = rows == "all" and not was_fitted(files, [reference / TABLE])
+    whole = rows == "all" and not is_fitted_to("tensor", reference, [TABLE])
     found = read_tensor_rows(reference, FRAMEWORKS)
     parts = [part if whole else part.where(part.held_out) for part in found]
     parts = [part for part in parts if len(part)]
@@ -81,13 +77,16 @@ def _own(parts: Sequence[Rows], known: Rates) -> list[Check]:
 
 
 def _coverage(inside: Mapping[str, Sequence[Bools]]) -> list[Check]:
-    """Check how often intervals hold what was measured, by kind and over all."""
+    """Check how often intervals hold what was measured, by kind and over all.
+
+    Bands come from a fifth of the fitted matrices; another quarter judges.
+    """
     groups = {kind: inside.get(kind, []) for kind in COVERED}
     groups["tensor"] = [held for some in inside.values() for held in some]
     return [
         line
         for kind, some in groups.items()
-        for line in within(f"{kind} product coverage", some, COVERAGE_BAR)
+        for line in within(f"{kind} product coverage", some, allowed=SHAPES_COVERAGE_BAR)
     ]
 
 

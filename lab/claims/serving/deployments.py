@@ -63,7 +63,7 @@ def _coverage(found: Predicted) -> Iterator[Check]:
         low, high = np.array(bands).T
         ratio = (found.measured[metric] / found.ours[metric])[found.kept]
         inside = (low <= ratio) & (ratio <= high)
-        yield from within(f"deployments {metric} within intervals", [inside], ALLOWED)
+        yield from within(f"deployments {metric} within intervals", [inside], allowed=ALLOWED)
 
 
 def _without_model(found: Predicted) -> Iterator[Check]:

@@ -77,7 +77,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         yield from _line(f"step time, {name}", mine, limit)
     fitted = [r for r in rows if r.priced.step.source in FITTED_SOURCES]
     inside = [np.array([r.in_band for r in fitted], bool)]
-    yield from within("step time, rows within their 90 % interval", inside, COVERAGE)
+    yield from within("step time, rows within their 90 % interval", inside, allowed=COVERAGE)
 
 
 def judged(reference: Path) -> Iterator[Judged]:

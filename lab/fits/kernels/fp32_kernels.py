@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, band_lines, chosen, gpu_of, hashes, inline
+from lab.fits.driver import Calibration, band_lines, chosen, gpu_of, hashes, inline, sha256_of
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
 from lab.tables.kernels.fp32_kernels import (
@@ -28,7 +28,6 @@ from lab.tables.kernels.fp32_kernels import (
 )
 from lab.tables.rows import Floats, Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.evidence.boards import (

@@ -18,16 +18,15 @@ from lab.fits.kernels.decode_attention import fit_decode
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
-from lab.tables.kernels import fused_kernels as measured
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
 from lab.tables.kernels.fused_kernels import (
     GPUS,
-    MORE,
     NARROW,
     TABLES,
     models_of,
     products_of,
     read_measured,
+    tables_of,
 )
 from lab.tables.kernels.prompt_chunks import (
     CHUNK_GPUS,
@@ -159,12 +158,7 @@ def _tables(gpu: str, kernels: set[str]) -> list[str]:
         (MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (POINTS, POINT_GPUS), (FRONTIER, FRONTIER_GPUS),
     ]  # fmt: skip
     return [
-        *(
-            f"{measured.FOLDER}/{name}.parquet"
-            for kernel, first in TABLES.items()
-            for name in (first, *MORE.get(kernel, ()))
-            if kernel in kernels
-        ),
+        *(table for kernel in TABLES if kernel in kernels for table in tables_of(kernel)),
         *(table for table, gpus in others if gpu in gpus),
     ]
 

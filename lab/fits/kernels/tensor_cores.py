@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, gpu_of, hashes
+from lab.fits.driver import Calibration, chosen, gpu_of, hashes, sha256_of
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
@@ -29,7 +29,6 @@ from lab.tables.kernels.tensor_cores import (
 )
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import sha256_of
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.evidence.intervals import band_of

@@ -72,16 +72,21 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
 
     Left out are tables of attention that timed the host; experts are layers of several kernels.
     """
-    names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
     is_layer = kernel == "experts"
     least_rows = LEAST_EXPERT_ROWS if is_layer else LEAST_ROWS
     return [
         rows
-        for name in names
-        if (path := reference / FOLDER / f"{name}.parquet").is_file()
+        for name in tables_of(kernel)
+        if (path := reference / name).is_file()
         for rows in measured_in(read_table(path, gpu=NAMED.get(gpu, gpu)), gpu, kernel, least_rows)
         if is_layer or not is_host_timed(rows)
     ]
+
+
+def tables_of(kernel: str) -> list[str]:
+    """Return the names of the tables that a kernel has rows in."""
+    names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
+    return [f"{FOLDER}/{name}.parquet" for name in names]
 
 
 def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list[Rows]:

@@ -1,7 +1,6 @@
 """Time of a collective over several nodes: measured inside a node, modelled between nodes.
 
-Over several dimensions the innermost is a node. The buffer is reduce-scattered inside, combined
-between nodes by each GPU for its share, and gathered inside; the parts follow one another.
+Over several dimensions the innermost is a node; the parts follow one another.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.closed.phases import OP, PLAN, SIZE
-from simulators.collectives.measured import Timed, measured_time
+from simulators.collectives.measured import CollectiveTime, measured_time, over_nodes
 from simulators.collectives.topologies.blocks import RANKS
 from simulators.collectives.topologies.plan import NS, Plan
 from simulators.core.errors import Infeasible
+from simulators.core.levels import UNMODELLED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,7 +31,7 @@ def measured_s(
     size_bytes: Floats,
     requests: Ints,
     memory_bytes_per_s: Floats,
-) -> Timed:
+) -> CollectiveTime:
     """Return the time on a node, or on several.
 
     Raises:
@@ -40,7 +40,7 @@ def measured_s(
     """
     inside = plan.topology.dimensions[0].ranks
 
-    def timed(part: str) -> Timed:
+    def timed(part: str) -> CollectiveTime:
         return measured_time(
             gpu=gpu, library=library, collective=part, dtype=dtype, ranks=inside,
             size_bytes=size_bytes,
@@ -48,13 +48,9 @@ def measured_s(
 
     if plan.ranks == inside:
         return timed(collective)
-    halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
-    parts = [timed(part) for part in halves.get(collective, (collective,))]
     between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
-    time_s, lo_s, hi_s = between_s, between_s, between_s
-    for part in parts:
-        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
-    return Timed(time_s, lo_s, hi_s, np.ones(size_bytes.shape, bool), calibrated=False)
+    level = np.full(size_bytes.shape, UNMODELLED)
+    return over_nodes(collective, CollectiveTime(between_s, between_s, between_s, level), timed)
 
 
 def _between_s(

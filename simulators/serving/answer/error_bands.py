@@ -13,7 +13,6 @@ further off than a mean: by what published runs show, and that adds by squares t
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Any
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.engine.frontend import band_of, measured_frameworks
 from simulators.serving.prices.iteration_table import Ends
@@ -54,7 +54,7 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
 
 def widened_by(framework: str, metric: str, band: Ends, reach: Mapping[str, Ends]) -> Ends:
     """Return a framework's band of a metric for a deployment whose passes have this reach."""
-    usual = _fitted(CALIBRATION.stat().st_mtime_ns)["usual"]
+    usual = _fitted()["usual"]
     alike = [framework] if framework in usual else list(usual)
     before = widest([usual[one][metric] for one in alike])
     return widened(band, before, reach.get(metric, before))
@@ -85,13 +85,12 @@ def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics
         metric, of = name.split("_")[:2]
         value, (low, high) = getattr(metrics, name), bands[metric]
         if of == "p99":
-            tails = _fitted(CALIBRATION.stat().st_mtime_ns)["tail"]
+            tails = _fitted()["tail"]
             low, high = widened((low, high), NONE, tails[metric])
         if value is not None:
             found |= {f"{name}_lo": value * low, f"{name}_hi": value * high}
     return replace(metrics, **found)
 
 
-@functools.lru_cache(maxsize=1)
-def _fitted(_mtime_ns: int) -> Mapping[str, Any]:
-    return read_calibration(CALIBRATION)
+def _fitted() -> Mapping[str, Any]:
+    return once(read_calibration, CALIBRATION)

@@ -59,12 +59,10 @@ def has_own_rows(point: ServingPoint) -> bool:
 
 def measured_rows(runtime: str) -> tuple[Deployed, ...]:
     """Return the measured rows of a runtime's file, if it has any."""
-    file = RUNTIMES.find(runtime)
-    return _measured(file, file.stat().st_mtime_ns)
+    return RUNTIMES.load(runtime, _measured)
 
 
-@functools.lru_cache(maxsize=16)
-def _measured(file: Path, _mtime_ns: int) -> tuple[Deployed, ...]:
+def _measured(file: Path) -> tuple[Deployed, ...]:
     return tuple(measured_deployment(row) for row in read_choice(file).get("measured", ()))
 
 

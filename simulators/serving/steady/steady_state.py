@@ -18,14 +18,14 @@ requests of one run, are null.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from simulators.catalog.price import usd_per_mtok
 from simulators.composition.replica import Replica
-from simulators.core.columns import OUTCOME, STATUSES, categories, schema_of
+from simulators.core.columns import batch_of, categories, outcome, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
@@ -101,9 +101,7 @@ def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyS
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     """Return the metrics of one point, or raise why it cannot be built."""
-    row = evaluate_analytic(
-        pa.RecordBatch.from_pylist([asdict(point)], schema=schema_of(ServingPoint))
-    ).to_pylist()[0]
+    [row] = evaluate_analytic(batch_of(ServingPoint, vars(point))).to_pylist()
     if row["status"] == "infeasible":
         raise Infeasible(row["reason"])
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})
@@ -157,7 +155,8 @@ def _columns(
         "requests_per_s": per_s,
         "tokens_per_s": tokens_per_s,
         "tokens_per_s_per_gpu": tokens_per_s / gpus,
-        "cost_usd_per_mtok": design.usd_per_gpu_hour * gpus / 3600.0 / tokens_per_s * 1e6,
+        "cost_usd_per_mtok": usd_per_mtok(design.usd_per_gpu_hour, gpus, tokens_per_s),
+        "cost_usd_per_hour": design.usd_per_gpu_hour * gpus,
         "energy_j_per_token": joules / tokens,
         "kv_use_mean": state.running * (lengths.prompt + tokens / 2.0) / design.kv_tokens,
         "mean_batch": members / iterations,
@@ -177,31 +176,11 @@ def _columns(
 def _outcome(columns: dict[str, Any], alive: Ints, verdicts: Verdicts) -> pa.RecordBatch:
     """Return all rows; columns without a value, and rows that cannot be, are null."""
     rows = verdicts.codes.size
-    dead = None if alive.size == rows else verdicts.codes > 0
-    schema = schema_of(ServingMetrics)
-    kept = [f for f in schema if f.name not in OUTCOME.names]
-    arrays = []
-    for f in kept:
-        column = columns.get(f.name)
-        if column is None:
-            arrays.append(pa.nulls(rows, f.type))
-            continue
-        whole = _spread(column, alive, rows)
-        empty = dead
-        if column.dtype == np.float64 and np.isnan(column).any():
-            empty = np.isnan(whole) if dead is None else dead | np.isnan(whole)
-        arrays.append(pa.array(whole, f.type, mask=empty))
-    status = pa.array((verdicts.codes > 0).astype(np.int8))
-    texts = pa.array(verdicts.texts, pa.string())
-    return pa.RecordBatch.from_arrays(
-        [
-            *arrays,
-            pa.DictionaryArray.from_arrays(status, pa.array(STATUSES)),
-            texts.take(pa.array(verdicts.codes)),
-            *(pa.array(_spread(columns[n], alive, rows), mask=dead) for n in SHARES),
-        ],
-        schema=pa.schema([*kept, *OUTCOME]),
-    )
+    spread = {name: _spread(column, alive, rows) for name, column in columns.items()}
+    shares = np.stack([spread.pop(name) for name in SHARES])
+    texts = np.array(["", *verdicts.texts[1:]], object)
+    reasons = None if alive.size == rows else texts[verdicts.codes].tolist()
+    return outcome(ServingMetrics, spread, infeasible=reasons, shares=shares, sparse=True)
 
 
 def _spread(column: Any, alive: Ints, rows: int) -> Any:

@@ -16,7 +16,7 @@ from simulators.workload.graphs.blocks import (
     feed_forward,
     self_attention,
 )
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 LATENT_CHANNELS = 4
 """Numbers per pixel of the latent image, as Stable Diffusion's autoencoder has them."""
@@ -26,11 +26,9 @@ REDUCTION = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentDiffusion:
+class LatentDiffusion(Family):
     """Text encoder, U-Net over latents, and the autoencoder's decoder."""
 
-    name: str
-    source: str
     widths: tuple[int, ...]  # channels by resolution
     attends: tuple[bool, ...]  # whether a resolution has transformer blocks
     depth: int  # residual blocks per resolution
@@ -44,7 +42,6 @@ class LatentDiffusion:
     image: int = 512
     steps: int = 50
     guidance: bool = True
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""
@@ -104,11 +101,9 @@ class LatentDiffusion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionTransformer:
+class DiffusionTransformer(Family):
     """Patches of a latent image as tokens; the time step scales and shifts every norm."""
 
-    name: str
-    source: str
     layers: int
     hidden: int
     heads: int
@@ -119,7 +114,6 @@ class DiffusionTransformer:
     steps: int = 250
     guidance: bool = True
     frequencies: int = 256
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import feed_forward, self_attention
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
+class Encoder(Family):
     """A post-norm encoder with a pooler."""
 
-    name: str
-    source: str
     layers: int
     hidden: int
     heads: int
@@ -26,7 +24,6 @@ class Encoder:
     max_context: int
     segments: int = 2
     classes: int = 0  # of a classifier on the pooled token; 0: none
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of sequences; the length is their tokens."""

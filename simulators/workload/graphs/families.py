@@ -7,39 +7,23 @@ with `draw` and a line below.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import Protocol
 
 from simulators.catalog.huggingface_graphs import GRAPH_KINDS, graph_sheet_of_config, kind_of_config
 from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import MODELS, read_toml
+from simulators.core.folder import MODELS, once, read_toml
 from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.encoder import Encoder
-from simulators.workload.graphs.graph import Graph, Load
+from simulators.workload.graphs.graph import Family, Graph, Load
 from simulators.workload.graphs.onnx_import import graph_of_onnx
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
 from simulators.workload.graphs.unfused_transformers import Classic
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
-
-class Drawn(Protocol):
-    """A model that can be drawn for a load."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    def draw(self, load: Load) -> Graph:
-        """Return its graph."""
-        ...
-
-
-FAMILIES: dict[str, type[Drawn]] = {
+FAMILIES: dict[str, type[Family]] = {
     "classic": Classic,
     "encoder": Encoder,
     "resnet": ResNet,
@@ -86,13 +70,12 @@ def draw(name: str, load: Load) -> Graph:
     if not is_graph_model(name):
         return decoder_graph(load_model(name), load)
     try:
-        return _model(path, path.stat().st_mtime_ns).draw(load)
+        return once(_model, path).draw(load)
     except (ValueError, ZeroDivisionError, IndexError) as error:
         raise UserError(f"{path}: the model's sizes do not fit together: {error}") from error
 
 
-@functools.lru_cache(maxsize=64)
-def _model(path: Path, _mtime_ns: int) -> Drawn:
+def _model(path: Path) -> Family:
     sheet = dict(graph_sheet_of_config(path) if path.suffix == ".json" else read_toml(path))
     family = str(sheet.pop("family"))
     if family not in FAMILIES:

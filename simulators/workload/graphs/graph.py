@@ -10,6 +10,7 @@ drawn once and counted. Sizes are whole numbers: a graph belongs to one batch an
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,19 @@ class Load:
     batch: int
     length: int = 0  # tokens, pixels a side, rows a lookup ...; 0: the model's usual
     training: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family(ABC):
+    """A kind of model that draws itself, and what every file of such a model states."""
+
+    name: str
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    @abstractmethod
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a load; what its length counts, each family says."""
 
 
 @dataclass(frozen=True, kw_only=True)

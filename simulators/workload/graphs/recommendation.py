@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommender:
+class Recommender(Family):
     """Dense features through one stack, tables beside it, pairwise products into another."""
 
-    name: str
-    source: str
     dense: int  # dense features
     width: int  # numbers per row of every table
     tables: tuple[int, ...]  # rows
     lookups: int  # rows summed per table and sample
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of samples; the length is the rows summed per table."""
@@ -52,16 +49,13 @@ class Recommender:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphConvolution:
+class GraphConvolution(Family):
     """Layers of gather, sum per node, and multiply, over one whole graph."""
 
-    name: str
-    source: str
     nodes: int
     edges: int  # directed
     features: int
     widths: tuple[int, ...]
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of such graphs; the length is the nodes of each."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classic:
+class Classic(Family):
     """The shape of a transformer with explicit scores."""
 
-    name: str
     code: str  # whose implementation: bert, gpt2, opt, switch
     layers: int
     hidden: int
@@ -30,7 +29,6 @@ class Classic:
     expert_capacity: int = 0
     has_language_head: bool = True  # BERT: else a classifier of whole sequences
     source: str = ""
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of sequences; the length is their tokens."""

@@ -9,22 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import encoder_layer
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet:
+class ResNet(Family):
     """Bottleneck blocks in stages, each stage at half the resolution of the one before."""
 
-    name: str
-    source: str
     depths: tuple[int, ...]
     widths: tuple[int, ...]  # of the result of each stage
     image: int = 224
     stem: int = 64
     squeeze: int = 4  # a block's result over its inner width
     classes: int = 1000
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""
@@ -50,17 +47,14 @@ class ResNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg:
+class Vgg(Family):
     """Stacks of 3 x 3 convolutions, a pool after each, and three wide linear layers."""
 
-    name: str
-    source: str
     depths: tuple[int, ...]
     widths: tuple[int, ...]
     image: int = 224
     hidden: int = 4096
     classes: int = 1000
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""
@@ -80,11 +74,9 @@ class Vgg:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNet:
+class MobileNet(Family):
     """Inverted residuals: wide inside, filtered channel by channel, narrow between."""
 
-    name: str
-    source: str
     expansions: tuple[int, ...]
     widths: tuple[int, ...]
     depths: tuple[int, ...]
@@ -93,7 +85,6 @@ class MobileNet:
     stem: int = 32
     head: int = 1280
     classes: int = 1000
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""
@@ -110,11 +101,9 @@ class MobileNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionTransformer:
+class VisionTransformer(Family):
     """Patches as tokens, one more for the class."""
 
-    name: str
-    source: str
     layers: int
     hidden: int
     heads: int
@@ -122,7 +111,6 @@ class VisionTransformer:
     image: int = 224
     patch: int = 16
     classes: int = 1000
-    aliases: tuple[str, ...] = ()
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""

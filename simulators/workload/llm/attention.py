@@ -10,6 +10,7 @@ indexer chooses keys, each query of a long prompt gathers its own, and attends a
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -112,11 +113,7 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
     n = heads * (model.qk_nope_head_dim + model.v_head_dim)
     attention = Attention(
         name="prefill_attention",
-        phase="prefill",
-        requests=step.prefills,
-        query_tokens=step.prefill_tokens,
-        pairs=step.prefill_pairs,
-        kv_tokens=step.prefill_kv_tokens,
+        **_sums("prefill", step),
         heads=heads,
         kv_heads=heads,
         head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
@@ -143,11 +140,7 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
 
     attention = Attention(
         name="decode_attention",
-        phase="decode",
-        requests=step.decodes,
-        query_tokens=step.decodes,
-        pairs=step.decode_kv_tokens,
-        kv_tokens=step.decode_kv_tokens,
+        **_sums("decode", step),
         heads=heads,
         kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
         head_dim=width,
@@ -199,50 +192,43 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
     per value head, a prompt's in chunks.
     """
     model, tp = shard.model, shard.cut.tp
-    requests, tokens = step.decodes, step.decodes
-    if phase == "prefill":
-        requests, tokens = step.prefills, step.prefill_tokens
+    sums = _sums(phase, step)
+    shared = {name: sums[name] for name in ("phase", "requests")}
+    shared |= {"tokens": sums["query_tokens"], "dtype": shard.how.activations, "repeat": layers}
     return (
         CausalConvolution(
             name=f"{phase}_state_convolution",
-            phase=phase,
-            requests=requests,
-            tokens=tokens,
             channels=(2 * model.state_keys + model.state_values) / tp,
-            dtype=shard.how.activations,
-            repeat=layers,
+            **shared,
         ),
         StateUpdate(
             name=f"{phase}_state",
-            phase=phase,
-            requests=requests,
-            tokens=tokens,
             key_heads=model.state_key_heads / tp,
             value_heads=model.state_value_heads / tp,
             key_dim=float(model.state_head_dim),
             value_dim=float(model.state_value_dim or model.state_head_dim),
             rule=model.state_rule,
-            dtype=shard.how.activations,
-            repeat=layers,
+            **shared,
         ),
     )
 
 
-def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention:
-    """Return attention with keys and values of every head, or of groups of heads."""
+def _sums(phase: str, step: Step) -> dict[str, Any]:
+    """Return a phase, and what its kernels are told of a batch, by the fields of `Attention`."""
     sums: tuple[Column, ...] = (
         (step.prefills, step.prefill_tokens, step.prefill_pairs, step.prefill_kv_tokens)
         if phase == "prefill"
         else (step.decodes, step.decodes, step.decode_kv_tokens, step.decode_kv_tokens)
     )
-    requests, query_tokens, pairs, kv_tokens = sums
+    names = ("requests", "query_tokens", "pairs", "kv_tokens")
+    return {"phase": phase, **dict(zip(names, sums, strict=True))}
+
+
+def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention:
+    """Return attention with keys and values of every head, or of groups of heads."""
     return Attention(
         name=f"{phase}_attention",
-        phase=phase,
-        requests=requests,
-        query_tokens=query_tokens,
-        pairs=pairs,
-        kv_tokens=kv_tokens,
+        **_sums(phase, step),
         heads=shard.heads,
         kv_heads=float(kv_heads_per_gpu(shard.model, shard.cut)),
         head_dim=float(shard.model.head_dim),

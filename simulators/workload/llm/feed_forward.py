@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.catalog.model import MXFP4, LanguageModel
 from simulators.workload.llm.shard import Shard
-from simulators.workload.operators import Column, Compute, Elementwise, Gemm, GroupedGemm
+from simulators.workload.operators import Column, Compute, GroupedGemm
 
 SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "experts_down")
 """Operators that see the tokens of all groups of ranks."""
@@ -40,13 +40,7 @@ def _block(
     hidden, up = shard.model.hidden, 2 if shard.model.gated_ffn else 1
     return (
         shard.linear(f"{name}_up", tokens, up * width, hidden, repeat),
-        Elementwise(
-            name=f"{name}_activation",
-            elements=tokens * width,
-            reads=float(up),
-            dtype=shard.how.activations,
-            repeat=repeat,
-        ),
+        shard.pointwise(f"{name}_activation", tokens * width, repeat, reads=float(up)),
         shard.linear(f"{name}_down", tokens, hidden, width, repeat),
     )
 
@@ -54,22 +48,18 @@ def _block(
 def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
     model, cut = shard.model, shard.cut
-    narrow, repeat, hidden = shard.how.activations, shard.part.expert_layers, model.hidden
+    repeat, hidden = shard.part.expert_layers, model.hidden
     width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
     everywhere = tokens * cut.attention_dp
     everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
     routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
-
-    def moved(name: str, elements: Column, reads: float) -> Elementwise:
-        return Elementwise(name=name, elements=elements, reads=reads, dtype=narrow, repeat=repeat)
-
     return (
-        Gemm(name="router", m=tokens, n=model.experts, k=hidden, dtype=narrow, repeat=repeat),
-        moved("gather_by_expert", routed * hidden, 1.0),
+        shard.wide("router", tokens, model.experts, hidden, repeat),
+        shard.pointwise("gather_by_expert", routed * hidden, repeat),
         _experts("experts_up", shard, everywhere, up * width, hidden),
-        moved("experts_activation", routed * width, float(up)),
+        shard.pointwise("experts_activation", routed * width, repeat, float(up)),
         _experts("experts_down", shard, everywhere, hidden, width),
-        moved("weighted_sum", tokens * hidden, float(model.top_k)),
+        shard.pointwise("weighted_sum", tokens * hidden, repeat, float(model.top_k)),
     )
 
 

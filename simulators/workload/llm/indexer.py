@@ -25,29 +25,16 @@ def index_bytes_per_token(model: LanguageModel) -> float:
 
 def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return what makes the indexer's queries, keys and weights of heads."""
-    model, how, layers = shard.model, shard.how, shard.part.layers
-    key, width = model.index_head_dim, how.activations
+    model, layers, key = shard.model, shard.part.layers, shard.model.index_head_dim
     queries = model.index_heads * key
     return (
-        Gemm(
-            name="index_query", m=tokens, n=queries, k=model.q_lora_rank, dtype=how.compute,
-            weight_dtype=how.weights, repeat=layers,
-        ),
-        Gemm(name="index_key", m=tokens, n=key, k=model.hidden, dtype=width, repeat=layers),
-        Gemm(
-            name="index_weights", m=tokens, n=model.index_heads, k=model.hidden, dtype=width,
-            repeat=layers,
-        ),
-        Norm(name="index_norm", rows=tokens, cols=key, kind="layer_norm", dtype=width,
-             repeat=layers),
-        Elementwise(
-            name="index_rotary_rotation", elements=tokens * (queries + key), dtype=width,
-            repeat=layers,
-        ),
-        Elementwise(
-            name="index_quantise", elements=tokens * (queries + key), dtype=width, writes=0.5,
-            repeat=layers,
-        ),
+        shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
+        shard.wide("index_key", tokens, key, model.hidden, layers),
+        shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
+        Norm(name="index_norm", rows=tokens, cols=key, kind="layer_norm",
+             dtype=shard.how.activations, repeat=layers),
+        shard.pointwise("index_rotary_rotation", tokens * (queries + key), layers),
+        shard.pointwise("index_quantise", tokens * (queries + key), layers, writes=0.5),
     )  # fmt: skip
 
 

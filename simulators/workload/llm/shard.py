@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.parallelism import Parallelism, Stage
-from simulators.workload.operators import Column, Gemm
+from simulators.workload.operators import Column, Elementwise, Gemm
 from simulators.workload.precision import Precision, precision
 
 
@@ -36,3 +36,16 @@ class Shard:
         return Gemm(
             name=name, m=m, n=n, k=k, dtype=how.compute, weight_dtype=how.weights, repeat=repeat
         )
+
+    def wide(self, name: str, m: Column, n: Column, k: Column, repeat: float = 1) -> Gemm:
+        """Return a product as wide as activations: of a router, an indexer, the LM head."""
+        return Gemm(name=name, m=m, n=n, k=k, dtype=self.how.activations, repeat=repeat)
+
+    def pointwise(
+        self, name: str, elements: Column, repeat: float, reads: float = 1.0, writes: float = 1.0
+    ) -> Elementwise:
+        """Return a chain of pointwise operations over activations."""
+        return Elementwise(
+            name=name, elements=elements, reads=reads, writes=writes, dtype=self.how.activations,
+            repeat=repeat,
+        )  # fmt: skip

@@ -28,9 +28,7 @@ from simulators.workload.operators import (
     Collective,
     Column,
     Compute,
-    Elementwise,
     Embedding,
-    Gemm,
     Norm,
     Operator,
     Quantisation,
@@ -79,8 +77,7 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         *((embedding,) if shard.part.has_embedding else ()),
         *_projections(shard, tokens),
         *feed_forward(shard, tokens),
-        _residual_norm("attention_norm", shard, tokens),
-        _residual_norm("ffn_norm", shard, tokens),
+        *_residual_norms(shard, tokens),
     )
 
 
@@ -91,7 +88,7 @@ def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
     model, width = shard.model, shard.how.activations
     return (
         Norm(name="final_norm", rows=rows, cols=model.hidden, kind=model.norm, dtype=width),
-        Gemm(name="lm_head", m=rows, n=model.vocab / shard.cut.tp, k=model.hidden, dtype=width),
+        shard.wide("lm_head", rows, model.vocab / shard.cut.tp, model.hidden),
     )
 
 
@@ -107,14 +104,9 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
         # The embedding is cut by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
         messages.append(
-            Collective(
-                name="tensor_parallel_sum",
-                kind="all_reduce",
-                size_bytes=size,
-                ranks=cut.tp,
-                repeat=sums,
-            )
-        )
+            Collective(name="tensor_parallel_sum", kind="all_reduce", size_bytes=size,
+                       ranks=cut.tp, repeat=sums)
+        )  # fmt: skip
     if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
         messages.append(
@@ -167,11 +159,8 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     cached = 2 * kv_heads * model.head_dim
     return (
         shard.linear("qkv_proj", tokens, qkv, model.hidden, layers),
-        Elementwise(
-            name="rotary_cache_write" if rotated else "cache_write",
-            elements=tokens * (rotated + cached),
-            dtype=shard.how.activations,
-            repeat=layers,
+        shard.pointwise(
+            "rotary_cache_write" if rotated else "cache_write", tokens * (rotated + cached), layers
         ),
         *_quantised("attention", shard, tokens, heads * model.head_dim, layers),
         shard.linear("o_proj", tokens, model.hidden, heads * model.head_dim, layers),
@@ -187,13 +176,7 @@ def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Com
     keys, values = model.state_keys / shard.cut.tp, model.state_values / shard.cut.tp
     return (
         shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
-        Elementwise(
-            name="state_gated_norm",
-            elements=tokens * values,
-            reads=2.0,
-            dtype=shard.how.activations,
-            repeat=layers,
-        ),
+        shard.pointwise("state_gated_norm", tokens * values, layers, reads=2.0),
         shard.linear("state_out_proj", tokens, model.hidden, values, layers),
     )
 
@@ -214,11 +197,8 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
             repeat=layers,
         ),
         shard.linear("q_up", tokens, queries, rank or model.hidden, layers),
-        Elementwise(
-            name="rotary_cache_write",
-            elements=tokens * (heads * model.qk_rope_head_dim + latent),
-            dtype=width,
-            repeat=layers,
+        shard.pointwise(
+            "rotary_cache_write", tokens * (heads * model.qk_rope_head_dim + latent), layers
         ),
         *(index_projections(shard, tokens) if model.index_top_k else ()),
         *_quantised("attention", shard, tokens, heads * model.v_head_dim, layers),
@@ -248,13 +228,9 @@ def _quantised(
     )
 
 
-def _residual_norm(name: str, shard: Shard, tokens: Column) -> Elementwise:
-    """Return the residual sum fused with the norm after it: two tensors in, two out."""
-    return Elementwise(
-        name=name,
-        elements=tokens * shard.model.hidden,
-        reads=2.0,
-        writes=2.0,
-        dtype=shard.how.activations,
-        repeat=shard.part.layers,
+def _residual_norms(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the residual sums, each fused with the norm after it: two tensors in, two out."""
+    return tuple(
+        shard.pointwise(name, tokens * shard.model.hidden, shard.part.layers, 2.0, 2.0)
+        for name in ("attention_norm", "ffn_norm")
     )

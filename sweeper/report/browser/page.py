@@ -1,8 +1,8 @@
 """The report of a sweep as one self-contained HTML page: the answer, then what is behind it.
 
-The words, tables and bars are plain HTML and need no script; the pictures are drawn by `page.js`
-from the results themselves, which travel inside the page as codes (`columns.py`). The page asks
-nothing of the network.
+The words, tables and bars are plain HTML and need no script; the pictures are drawn by the
+scripts beside this file from the results themselves, which travel inside the page as codes
+(`columns.py`). The page asks nothing of the network.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from sweeper.query.pareto import FEASIBLE
-from sweeper.report.columns import Coded, coded, packed
-from sweeper.report.content import Content
+from sweeper.report.browser.answer import answer, named_facts, scenarios
+from sweeper.report.browser.columns import Coded, coded, packed
+from sweeper.report.browser.content import Content
+from sweeper.report.words import in_words
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
 
 _HERE = Path(__file__).resolve().parent
+_SCRIPTS = ("columns.js", "drawing.js", "pictures.js", "page.js")
 MOST = 100_000
 """Rows a page carries; of a larger sweep the front and an even sample."""
 _PACKED = 2_400_000
@@ -52,22 +55,28 @@ def page(content: Content, *, rows: int = MOST) -> str:
         "name": html.escape(answers.name),
         "date": f"{dt.date.today():%Y-%m-%d}",
         "question": html.escape(content.question),
-        "answer": content.answer(),
+        "answer": answer(content),
+        "scenarios": scenarios(content),
         "drawn": drawn,
         "sensitivity": content.sensitivity(),
         "waterfall": content.waterfall(),
         "table": content.table(),
-        "accuracy": content.accuracy(),
+        "accuracy": content.accuracy(named_facts(content)),
         "provenance": content.provenance(),
-        "css": (_HERE / "page.css").read_text(encoding="utf-8"),
-        "js": (_HERE / "page.js").read_text(encoding="utf-8"),
+        "glossary": content.glossary(),
+        "css": _read("page.css"),
+        "js": "\n".join(map(_read, _SCRIPTS)),
         "meta": _json(_meta(content, columns, table)),
         "data": data,
     }
     parts["policy"] = _policy(parts["js"])
-    text = (_HERE / "page.html").read_text(encoding="utf-8")
+    text = _read("page.html")
     # In one pass: what is put in is not looked at again, whatever stands in it.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
 
 
 def _policy(script: str) -> str:
@@ -93,8 +102,9 @@ def _meta(content: Content, columns: list[Coded], table: pl.DataFrame) -> dict[s
         "objectives": dict(answers.objectives),
         "axes": list(answers.space.varied),
         "quantiles": content.quantiles(),
+        "stems": {stem: in_words(stem) for stem in content.quantiles()},
         "load": answers.load,
-        "columns": [c.described() for c in columns],
+        "columns": [{**c.described(), "label": content.word(c.name)} for c in columns],
     }
 
 

@@ -1,0 +1,224 @@
+"""Which deployments are worth trying for a model on some boards, and why others are not.
+
+Cuts are powers of two; experts stay whole on all GPUs of a stage or are cut like the rest; each
+board runs the engines that its vendor's GPUs can, in the precisions of the makers' own checkpoint.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.engine import ServingEngine, load_engine
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.core.columns import numbers
+from simulators.core.errors import UserError
+from simulators.core.folder import ENGINES
+from simulators.serving.demand.traces import is_trace, load_trace
+from simulators.serving.point import ANALYTIC
+from simulators.workload.precision import precision
+
+WIDEST_TP, WIDEST_EP, DEEPEST_PP = 8, 16, 4
+"""The widest cuts tried: a node's GPUs by tensors, two nodes' by experts, four stages."""
+
+CHUNKS, BATCHES = (512, 2048, 8192), (64, 256)
+
+CHECKPOINT, ANY = "checkpoint", "any"
+USUAL, OLDER = "bf16", "fp16"
+"""What checkpoints are published in that state nothing else; boards without it take the other."""
+
+SETTLED = 50
+"""Requests beyond a percentile from which it is taken to have settled, of loads that are drawn."""
+
+LEAST_S = 120.0
+"""And so long must such a load last: a queue needs time to grow."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A GPU that was asked about: what runs on it of each model, and what speaks against others."""
+
+    gpu: str
+    engines: tuple[str, ...]
+    dtypes: Mapping[str, tuple[str, ...]]  # by model
+    refused: str  # why nothing can be tried; empty if something can
+
+
+def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Board:
+    """Return what can be tried on a board.
+
+    Args:
+        gpu: its name.
+        models: that are asked about.
+        engines: `any`, or names with commas between them.
+        dtypes: `checkpoint`, or names with commas between them.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    sheet = load_gpu(gpu)
+    asked = [load_engine(n) for n in (ENGINES.names() if engines == ANY else engines.split(","))]
+    able = [engine for engine in asked if sheet.vendor in engine.vendors]
+    tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
+    if not able:
+        titles = ", ".join(_title(engine) for engine in asked)
+        refused = f"{titles} does not run on {sheet.vendor.upper()} GPUs"
+    elif not any(tried.values()):
+        wanted = dtypes if dtypes != CHECKPOINT else ", ".join(_formats(load_model(models[0])))
+        refused = f"it has no {wanted} rate"
+    else:
+        refused = ""
+    return Board(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
+
+
+def _title(engine: ServingEngine) -> str:
+    return engine.title or engine.name
+
+
+def _formats(model: LanguageModel) -> tuple[str, ...]:
+    return model.formats or (USUAL,)
+
+
+def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
+    """Return the precisions asked for that a board has rates of."""
+    if asked != CHECKPOINT:
+        return tuple(name for name in asked.split(",") if _has(gpu, name))
+    own = tuple(name for name in _formats(model) if _has(gpu, name))
+    if own or model.formats:
+        return own
+    return (OLDER,) if _has(gpu, OLDER) else ()
+
+
+def _has(gpu: Gpu, dtype: str) -> bool:
+    how = precision(dtype)
+    needed = {how.compute, how.activations, how.expert_compute} - {""}
+    return needed <= set(gpu.peak_flops)
+
+
+def grids_of(boards: Sequence[Board]) -> list[dict[str, Any]]:
+    """Return the small grids of model, board, precision and engine that can be tried."""
+    found: dict[Any, dict[str, Any]] = {}
+    for board in boards:
+        for model, dtypes in board.dtypes.items():
+            if dtypes and not board.refused:
+                grid = found.setdefault(
+                    (model, dtypes, board.engines),
+                    {"model": model, "gpu": [], "dtype": list(dtypes),
+                     "scheduler": list(board.engines)},
+                )  # fmt: skip
+                grid["gpu"].append(board.gpu)
+    return list(found.values())
+
+
+def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the axes of a replica's cut within so many GPUs, and what constrains them."""
+    powers = [2**n for n in range(int(log2(gpus)) + 1)]
+    sheets = [load_model(name) for name in models]
+    mixtures = [sheet.name for sheet in sheets if sheet.experts]
+    axes = {
+        "tp": [n for n in powers if n <= WIDEST_TP],
+        "pp": [n for n in powers if n <= DEEPEST_PP],
+    }
+    if not mixtures:
+        return axes, []
+    wide = [n for n in powers if n <= WIDEST_EP]
+    rules = ["ep IN (1, tp * attention_dp)", "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)"]
+    if len(mixtures) < len(sheets):
+        named = ", ".join(f"'{name}'" for name in models if load_model(name).experts)
+        rules.append(f"ep * attention_dp = 1 OR model IN ({named})")
+    return axes | {"ep": wide, "attention_dp": wide}, rules
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a deployment: rates, and how many requests are replayed."""
+
+    rates: tuple[float | None, ...]  # null: a trace's own
+    requests: int  # 0: the whole trace
+    available: int  # requests of the trace; 0 of a load that is drawn
+    own_rate: float = 0.0  # of a trace, requests per second
+
+
+def load_of(
+    workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
+) -> Load:
+    """Return what is replayed: a trace whole, or enough drawn requests for a percentile to settle.
+
+    Args:
+        workload: a name, or the path of a trace.
+        qps: requests per second; None: the trace's own, one per second of a drawn load.
+        traffic: factors on that rate.
+        percentile: of requests that must be in time.
+        requests: how many are replayed; 0: as many as needed.
+    """
+    if is_trace(workload):
+        trace = load_trace(workload)
+        own = _own_rate(trace.arrival_s) if trace.arrival_s is not None else None
+        base = qps or own
+        if base is None:
+            raise UserError(f"trace '{workload}' has no arrival times; say --qps")
+        rates = tuple(None if qps is None and f == 1.0 else base * f for f in traffic)
+        count = trace.prompt_tokens.size
+        return Load(rates, min(requests, count), count, own or 0.0)
+    drawn = tuple((qps or 1.0) * factor for factor in traffic)
+    tail = SETTLED / (1.0 - percentile / 100.0)
+    enough = max(tail, *(rate * LEAST_S for rate in drawn))
+    return Load(drawn, requests or int(_rounded_up(enough)), 0)
+
+
+Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Answers designs whose fidelity is the steady state."""
+
+FULL = 2.0
+"""By what factor a deployment is said to miss that cannot even carry the mean load."""
+
+
+def foreseen(
+    batch: pa.RecordBatch, *, steady: Steady, own_rate: float, ttft_s: float | None, tpot_s: float
+) -> NDArray[np.float64]:
+    """Return by what factor deployments will miss deadlines at least: those of a steady state.
+
+    A high percentile under bursts lies above the mean under a load that comes evenly: what misses
+    by much in that mean has no hope. Of a median first token that is not so, and none is given.
+    """
+    rates = numbers(batch, "qps").astype(np.float64)
+    even = {"qps": pa.array(np.where(np.isnan(rates), own_rate, rates)),
+            "fidelity": pa.array([ANALYTIC] * batch.num_rows).dictionary_encode()}  # fmt: skip
+    for name, column in even.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+    found = steady(batch)
+    full = np.where(numbers(found, "saturated").astype(np.float64) == 1.0, FULL, 0.0)
+    times = [
+        numbers(found, name).astype(np.float64) / limit
+        for name, limit in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s))
+        if limit is not None
+    ]
+    late = np.fmax.reduce([full, *times])
+    return np.where(np.isnan(times[0]), np.inf, late)
+
+
+def _own_rate(arrival_s: Any) -> float | None:
+    """Return the mean rate of a trace's arrivals."""
+    span_s = float(arrival_s[-1])
+    return (arrival_s.size - 1) / span_s if span_s > 0.0 else None
+
+
+def _rounded_up(count: float) -> float:
+    """Return a number with two digits that is no smaller."""
+    scale = 10.0 ** max(0, int(log2(count) / log2(10.0)) - 1)
+    return -(-count // scale) * scale
+
+
+@functools.cache
+def engine_named(scheduler: str) -> str:
+    """Return the engine whose own scheduler this is, or the scheduler's name."""
+    engines: Iterator[ServingEngine] = map(load_engine, ENGINES.names())
+    return next((e.name for e in engines if e.schedulers[0] == scheduler), scheduler)

@@ -1,0 +1,54 @@
+"""A question by flags, which a simulator declares, answered by the cheapest design that meets it.
+
+The question is written down as a space like any other, swept, and answered; the sweep stays, so
+that every other command can go on from it. Where a design may have copies, fewest are sought.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from simulators.core.contract import load_simulator
+from simulators.core.errors import UserError
+from simulators.core.questions import Asks, Question, askable
+from sweeper.commands.ask.answer import Answer
+from sweeper.commands.ask.parsing import parsed
+from sweeper.commands.ask.verdicts import Sure, verdicts
+from sweeper.commands.run import Asked, asked_by, sweep
+from sweeper.report.tables import write_text
+from sweeper.samplers._fewest import Fewest
+
+
+def main(words: list[str]) -> int:
+    """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
+    named = bool(words) and not words[0].startswith("-")
+    simulator = load_simulator(words[0] if named else askable()[0])
+    if not isinstance(simulator, Asks):
+        able = ", ".join(askable())
+        raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
+    chosen, question = parsed(simulator, words[1:] if named else words)
+    file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
+    said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
+    write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
+    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
+    if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
+        raise UserError(question.too_large)
+    sure = Sure(question, chosen.sure, chosen.band)
+    last = sweep(_fewest(asked, question, sure)).answers
+    answer = Answer(question, last, verdicts(question, last, sure), chosen)
+    if chosen.json:
+        print(json.dumps(answer.to_dict(), indent=1, default=str))
+    else:
+        answer.print()
+    return 0 if answer.is_found else 1
+
+
+def _fewest(asked: Asked, question: Question, sure: Sure) -> Asked:
+    """Return a sweep that looks for the fewest copies, where the question is of them."""
+    if not question.copies:
+        return asked
+    given = (*question.given, question.device)
+    sampler = Fewest(question.copies, question.devices, given, sure)
+    return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler))

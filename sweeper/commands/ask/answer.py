@@ -1,0 +1,252 @@
+"""An answer in words: a row for each device, the best design, how sure that is, how to start it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from simulators.core.contract import deploys
+from simulators.core.errors import UserError
+from simulators.core.questions import Question
+from sweeper.commands.ask.verdicts import Row, Verdict
+from sweeper.report.answers import Answers, point_of
+from sweeper.report.evidence import evidence
+from sweeper.report.headlines import sentences
+from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
+from sweeper.report.tables import print_table, print_words
+from sweeper.store.keys import SHOWN
+from sweeper.units import human
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a question."""
+
+    question: Question
+    last: Answers
+    verdicts: Sequence[Verdict]
+    chosen: argparse.Namespace
+
+    @property
+    def is_found(self) -> bool:
+        """Whether under every load some design meets the deadlines."""
+        return all(self._best(found) is not None for _, found in self._by_load())
+
+    def print(self) -> None:
+        """Print for each load a row for each device, the best design and what deploys it."""
+        first: Verdict | None = None
+        for given, found in self._by_load():
+            best = self._best(found)
+            first = first or best
+            print()
+            self._print_devices(given, found, best)
+            if best is None:
+                self._print_nearest(found)
+            else:
+                self._print_best(best, found)
+        limits = [
+            f"{d.metric} <= {self._human(d.metric, d.limit)}" for d in self.question.deadlines
+        ]
+        print_words(f"Deadlines: {', '.join(limits)}.")
+        for said in sentences(evidence(self.last.space.simulator)):
+            print_words(said)
+        for note in self.last.notes:
+            print_words(note)
+        if first is None:
+            print_words(" ".join(self.question.advice))
+        else:
+            self._print_next(first)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        best = next((v for _, f in self._by_load() if (v := self._best(f))), None)
+        row = best.row if best else None
+        return {
+            "space": self.last.name,
+            "design": row,
+            "chance": row["chance"] if row else None,
+            "chance_rests_on": self._rests_on(row) if row else None,
+            "time_rests_on": {
+                v.device: shares_of_row(v.row) for v in self.verdicts if v.row is not None
+            },
+            "next_best": self._next_best(best) if best else None,
+            "command": self._command(row) if row else None,
+            "devices": [
+                {**v.given, "device": v.device, "does": v.does, "why": v.why, "design": v.row}
+                for v in self.verdicts
+            ],
+            "notes": list(self.last.notes),
+        }
+
+    def _by_load(self) -> Iterator[tuple[Mapping[str, Any], list[Verdict]]]:
+        """Yield what was given, and what came of each device under it."""
+        for _, found in groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items())):
+            those = list(found)
+            yield those[0].given, those
+
+    def _best(self, found: Sequence[Verdict]) -> Verdict | None:
+        """Return the cheapest, those first that are as sure as was asked."""
+        does = [v for v in found if v.does and v.row is not None]
+        return min(does, key=self._rank, default=None)
+
+    def _rank(self, verdict: Verdict) -> tuple[bool, bool, float, float]:
+        row = verdict.row
+        assert row is not None
+        unpriced = row["cost"] is None
+        size = row[self.question.without_price]
+        return bool(verdict.why), unpriced, size if unpriced else row["cost"], -row["chance"]
+
+    def _human(self, name: str, value: Any) -> str:
+        return self.last.human(name, value)
+
+    def _print_devices(
+        self, given: Mapping[str, Any], found: Sequence[Verdict], best: Verdict | None
+    ) -> None:
+        """Print a line for each device: its best design, or why it has none."""
+        question = self.question
+        amounts = self._headings(found)
+        metrics = [d.metric for d in question.deadlines]
+        header = ["", question.device, *amounts, *metrics, "sure", "by measurements", "design"]
+        lines = []
+        for verdict in found:
+            row, mark = verdict.row, "*" if verdict is best else ""
+            if row is None or not verdict.does:
+                times = ["-" if row is None else self._human(n, row[n]) for n in metrics]
+                lines.append([mark, verdict.device, *("-" for _ in amounts), *times, "-", "-",
+                              f"none: {verdict.why}"])  # fmt: skip
+                continue
+            lines.append([
+                mark,
+                verdict.device,
+                *(self._amount(row, prices, words) for prices, words in amounts.values()),
+                *(self._human(n, row[n]) for n in metrics),
+                f"{row['chance']:.0%}",
+                f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
+                self._described(row),
+            ])  # fmt: skip
+        said = ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
+        print_table(f"Best of each {question.device}: {said}" if said else "", header, lines)
+
+    def _headings(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
+        """Return the headings of amounts: each with its price list and the words behind it."""
+        question = self.question
+        rows = [v.row for v in found if v.row is not None and v.does]
+        words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
+        several = len(question.prices) > 1
+        return {
+            f"$ {w}, {prices}" if several else f"$ {w}": (prices, w)
+            for prices in question.prices
+            for w in words[: 1 if several else None]
+        }
+
+    @staticmethod
+    def _amount(row: Row, prices: str, words: str) -> str:
+        amount = row["amounts"][prices].get(words)
+        return f"no {prices} price" if amount is None else human(amount, "$")
+
+    def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
+        """Print the best design, how sure it is and what is next best."""
+        question, row = self.question, best.row
+        assert row is not None
+        print(f"\n{self._described(row)}")
+        costs = [
+            f"{human(usd, '$')} {words}" + (f" ({prices})" if len(question.prices) > 1 else "")
+            for prices, amounts in row["amounts"].items()
+            for words, usd in amounts.items()
+        ]
+        shown = [f"{n} {self._human(n, row[n])}" for n in question.shown if row.get(n)]
+        print_words(f"  {', '.join(costs) or 'no price'}", "  ")
+        print_words(f"  {', '.join(shown)}", "  ")
+        if said := question.asked(row):
+            print_words(f"  {said}", "  ")
+        print_words(
+            f"How sure: meets both deadlines with {row['chance']:.0%} ({self._rests_on(row)})"
+            + (f"; {best.why}." if best.why else ".")
+        )
+        if said := in_words(shares_of_row(row)):
+            print_words(f"Of its time {said}{weakest_in_words(self.last.simulator, row)}.")
+        if (second := self._next_best(best)) is not None:
+            print_words(self._beside(row, second))
+        for prices in question.prices[1:]:
+            self._print_other_prices(best, found, prices)
+
+    def _print_other_prices(self, best: Verdict, found: Sequence[Verdict], prices: str) -> None:
+        """Say which device is the cheapest by another price list, if that is another one."""
+        priced = {
+            v.device: (next(iter(v.row["amounts"][prices].values())), v)
+            for v in found
+            if v.does and v.row is not None and v.row["amounts"][prices]
+        }
+        if not priced:
+            print_words(f"By {prices} none of these has a price.")
+            return
+        cost, cheapest = min(priced.values(), key=lambda pair: pair[0])
+        assert cheapest.row is not None
+        same = "the same" if cheapest is best else self._described(cheapest.row)
+        print_words(f"Cheapest by {prices}: {same}, {human(cost, '$')}.")
+
+    def _beside(self, row: Row, second: Row) -> str:
+        """Return the next best design, beside the best."""
+        by = "cost" if row["cost"] and second["cost"] else self.question.without_price
+        change = second[by] / row[by] - 1
+        word = "Cheaper" if change < 0 else "Next best"
+        return (
+            f"{word}, {change:+.0%} in {by}, {second['chance']:.0%} sure: {self._described(second)}"
+        )
+
+    def _print_nearest(self, found: Sequence[Verdict]) -> None:
+        """Say that nothing meets the deadlines, and which design comes nearest."""
+        question = self.question
+        print_words(f"\nNo design {question.among} meets {self.last.where}.")
+        near = [v for v in found if v.row is not None]
+        if near:
+            limits = {d.metric: d.limit for d in question.deadlines}
+            best = min(
+                near, key=lambda v: max((v.row or {})[n] / limit for n, limit in limits.items())
+            )
+            assert best.row is not None
+            said = ", ".join(f"{n} {self._human(n, best.row[n])}" for n in limits)
+            print_words(f"Nearest: {self._described(best.row)}: {said}; {best.why}.")
+
+    def _print_next(self, best: Verdict) -> None:
+        """Print the command that deploys the answer, and what to type next."""
+        row, name, where = best.row, self.last.name, self.chosen.outputs
+        assert row is not None
+        at = "" if where == "outputs" else f" --outputs {where}"
+        print(f"\n{self._command(row)}")
+        print(f"Next   python -m sweeper report {name}{at}")
+        key, target = row["key"][:SHOWN], self.question.target
+        print(f"       python -m sweeper export {name} {key} --target {target}{at}")
+
+    def _described(self, row: Row) -> str:
+        varied = self.last.space.varied
+        details = (n for n in self.question.details if n in varied)
+        return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
+
+    def _rests_on(self, row: Row) -> str:
+        """Return what the chance rests on."""
+        if row["stated"]:
+            return "by the intervals the simulator states"
+        return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
+
+    def _next_best(self, best: Verdict) -> Row | None:
+        """Return the cheapest design on other hardware, or cut or replicated otherwise."""
+        names, row = self.question.alternatives, best.row
+        assert row is not None
+        others = [r for v in self.verdicts if v.given == best.given for r in v.others]
+        others.sort(key=lambda r: (r["cost"] is None, r["cost"] or r[self.question.without_price],
+                                   -r["chance"]))  # fmt: skip
+        return next((r for r in others if any(r[n] != row[n] for n in names)), None)
+
+    def _command(self, row: Row) -> str:
+        """Return what deploys the design, or why nothing does."""
+        simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"
+        writer = deploys(simulator)
+        assert writer is not None
+        try:
+            return writer.deployment(point_of(simulator, row), "", name)
+        except UserError as refusal:
+            return f"No command: {refusal}\n"

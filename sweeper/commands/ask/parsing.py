@@ -1,0 +1,104 @@
+"""The flags of a question: those that its simulator declares, and those that all have."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from simulators.core.contract import default_of
+from simulators.core.questions import Asks, Question
+from simulators.core.words import number_in
+from sweeper.commands.flags import at_least, flags
+
+EXAMPLE = """\
+examples:
+  python -m sweeper ask --model llama3_1_70b --gpu h100_sxm,mi300x --gpus 16 --qps 4
+  python -m sweeper ask --model Qwen/Qwen3-32B --gpu l40s,h100 --workload trace.csv --ttft 800ms
+"""
+
+
+def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
+    """Return the flags, and the question that the simulator makes of its own."""
+    parser = flags("ask", "the cheapest deployment that carries a load within its deadlines")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLE
+    fields = dataclasses.fields(simulator.flags)
+    hints = typing.get_type_hints(simulator.flags)
+    for f in fields:
+        default = default_of(f)
+        required = default is dataclasses.MISSING
+        parser.add_argument(
+            f"--{f.name}",
+            type=_reader(hints[f.name], f.metadata),
+            help=f.metadata["doc"],
+            choices=f.metadata["choices"] or None,
+            required=required,
+            default=None if required else default,
+        )
+    parser.add_argument(
+        "--sure",
+        type=share,
+        default=0.8,
+        help="how likely the deadlines are to be met, as in 0.9 or 90 (0.8)",
+    )
+    parser.add_argument(
+        "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
+    )
+    parser.add_argument("--outputs", default="outputs")
+    parser.add_argument(
+        "--run-with", dest="engine_", metavar="HOW", default="auto", help="inline, ray or auto"
+    )
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    asked = simulator.flags(**{f.name: getattr(chosen, f.name) for f in fields})
+    return chosen, simulator.question(asked)
+
+
+def _reader(kind: Any, told: typing.Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return what reads the word behind a flag as the type of its field."""
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    if kind is int:
+        return at_least(told["least"]) if told["least"] is not None else whole
+    return numbers_in(told["unit"]) if kind is float else str
+
+
+def numbers_in(unit: str) -> Callable[[str], float]:
+    """Return what reads a number that may have a unit behind it."""
+
+    def read(text: str) -> float:
+        number = number_in(text, unit)
+        if number is None:
+            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
+            raise argparse.ArgumentTypeError(f"'{text}' is no number; write {example}")
+        return number
+
+    return read
+
+
+def whole(text: str) -> int:
+    """Return a whole number, which may be written as 10k."""
+    number = number_in(text)
+    if number is None or number != int(number):
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number; write 64 or 10k")
+    return int(number)
+
+
+def share(word: str) -> float:
+    """Return a chance that is given as a share or in percent.
+
+    >>> share("0.9"), share("90"), share("90%")
+    (0.9, 0.9, 0.9)
+    """
+    try:
+        number = float(word.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    found = number / 100.0 if number > 1.0 or word.endswith("%") else number
+    if not 0.0 <= found < 1.0:
+        raise argparse.ArgumentTypeError(f"'{word}' is no chance; write 0.9 or 90")
+    return found

@@ -1,0 +1,208 @@
+"""What came of a question: of each device its best design, or the reason why it has none."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.core.questions import Question
+from sweeper.query.uncertainty import Z90, chance_within
+from sweeper.report.answers import Answers
+
+_CANDIDATES = 400
+"""Designs of a device that meet the deadlines among which a sure one is looked for, the cheapest
+first."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sure:
+    """Says how sure a design is to meet the deadlines of a question, and whether that suffices."""
+
+    question: Question
+    least: float  # the chance wanted
+    band: float  # half the 90 % interval of what states none
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What of a row it needs."""
+        times = [d.metric for d in self.question.deadlines]
+        means = [d.interval for d in self.question.deadlines]
+        ends = [f"{name}_{end}" for name in means for end in ("lo", "hi")]
+        return tuple(dict.fromkeys((*times, *means, *ends, *self.question.excluded)))
+
+    def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
+        """Return by what factor rows miss a deadline, or the chance wanted; 1 and less suffices."""
+        return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
+
+    def foreseen(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return by what factor points will miss a deadline at least, as the simulator foresees."""
+        if self.question.foreseen is None:
+            return np.ones(batch.num_rows)
+        return self.question.foreseen(batch)
+
+    def _miss(self, row: Row) -> float:
+        deadlines = self.question.deadlines
+        if any(row.get(d.metric) is None for d in deadlines):
+            return math.inf
+        worst = max(row[d.metric] / d.limit * self._margin(row, d) for d in deadlines)
+        if any(row[name] for name in self.question.excluded):
+            return float(max(worst, 2.0))
+        does = lateness(self.question, row) <= 1.0 and self.chance(row)[0] >= self.least
+        return float(min(worst, 1.0) if does else max(worst, math.nextafter(1.0, 2.0)))
+
+    def _margin(self, row: Row, deadline: Any) -> float:
+        """Return by what factor a time must stay below its deadline for the chance wanted."""
+        low, high = row.get(f"{deadline.interval}_lo"), row.get(f"{deadline.interval}_hi")
+        sigma, middle = math.log1p(self.band) / Z90, 0.0
+        if low and high:
+            sigma = math.log(high / low) / (2 * Z90)
+            middle = math.log(low * high) / 2 - math.log(row[deadline.interval])
+        z = statistics.NormalDist().inv_cdf(max(self.least, 0.5))
+        return max(1.0, math.exp(z * sigma + middle))
+
+    def chance(self, row: Row) -> tuple[float, bool]:
+        """Return the chance that a design meets all deadlines, and whether intervals state it."""
+        chance, stated = 1.0, True
+        for d in self.question.deadlines:
+            one, known = chance_within(row, d.metric, d.limit, interval=d.interval, band=self.band)
+            chance, stated = chance * one, stated and known
+        return chance, stated
+
+
+def lateness(question: Question, row: Row) -> float:
+    """Return the worst of a design's times over its deadlines."""
+    return max(float(row[d.metric]) / d.limit for d in question.deadlines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one device under one load."""
+
+    given: Mapping[str, Any]  # what was asked about: a model, a load
+    device: str
+    row: Row | None  # its best design, or the nearest
+    does: bool  # whether that meets the deadlines
+    why: str  # it does not, or what else is to be said of it
+    others: Sequence[Row]  # that meet the deadlines too, the cheapest first
+
+
+def verdicts(question: Question, last: Answers, sure: Sure) -> list[Verdict]:
+    """Return what came of each device, under each combination of what was given."""
+    rows = last.named(last.results.collect()).lazy()
+    devices = _asked_of(last, question.device, question.refused)
+    values = [last.space.axes[name] for name in question.given]
+    found = []
+    for combination in product(*(dict.fromkeys(v) for v in values)):
+        given = dict(zip(question.given, combination, strict=True))
+        alike = rows.filter(pl.all_horizontal(pl.col(n).eq_missing(v) for n, v in given.items()))
+        found += [
+            _verdict(question, sure, given, device, alike.filter(pl.col(question.device) == device))
+            for device in devices
+        ]
+    return found
+
+
+def _asked_of(last: Answers, device: str, refused: Mapping[str, str]) -> list[str]:
+    """Return the devices that were asked about, those that were refused last."""
+    tried = dict.fromkeys(str(value) for value in last.space.axes[device])
+    return [*tried, *(name for name in refused if name not in tried)]
+
+
+def _verdict(
+    question: Question, sure: Sure, given: Mapping[str, Any], device: str, rows: pl.LazyFrame
+) -> Verdict:
+    if device in question.refused:
+        return Verdict(given, device, None, False, question.refused[device], ())
+    deadlines = [pl.col(d.metric) / d.limit for d in question.deadlines]
+    flaws = [pl.col(name).cast(pl.Boolean) for name in question.excluded]
+    judged = (
+        rows.filter(pl.col("status").cast(pl.String) == "ok")
+        .with_columns(__late=pl.max_horizontal(*deadlines))
+        .filter(pl.col("__late").is_not_null())
+        .with_columns(__flawed=pl.any_horizontal(pl.lit(False), *flaws))
+    )
+    meets = (pl.col("__late") <= 1.0) & ~pl.col("__flawed")
+    found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
+    if found.is_empty():
+        return _nothing(question, given, device, rows, judged)
+    told = [_told(question, sure, row) for row in found.iter_rows(named=True)]
+    if question.budget is not None:
+        within = [row for row in told if row["cost"] is None or row["cost"] <= question.budget]
+        if not within:
+            least = min(row["cost"] for row in told)
+            return Verdict(
+                given, device, told[0], False, f"costs ${least:.2f}, above the budget", ()
+            )
+        told = within
+    told.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
+    enough = [row for row in told if row["chance"] >= sure.least]
+    if enough:
+        return Verdict(given, device, _surest_of_equals(enough, question), True, "", told)
+    best = max(told, key=lambda row: row["chance"])
+    return Verdict(given, device, best, True, f"no design is {sure.least:.0%} sure", told)
+
+
+def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:
+    """Return of the cheapest rows the surest."""
+    first = rows[0]
+    by = question.without_price if first["cost"] is None else "cost"
+    return max((r for r in rows if r[by] == first[by]), key=lambda row: row["chance"])
+
+
+def _told(question: Question, sure: Sure, row: Row) -> dict[str, Any]:
+    """Return a row with its chance, and its amounts in each price list."""
+    chance, stated = sure.chance(row)
+    amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
+    first = next(iter(amounts[question.prices[0]].values()), None)
+    return {**row, "chance": chance, "stated": stated, "amounts": amounts, "cost": first}
+
+
+def _nothing(
+    question: Question,
+    given: Mapping[str, Any],
+    device: str,
+    rows: pl.LazyFrame,
+    judged: pl.LazyFrame,
+) -> Verdict:
+    """Say why no design of a device does: the nearest one's flaw, or what none of them can be."""
+    near = judged.bottom_k(1, by="__late").collect()
+    if len(near):
+        row = near.row(0, named=True)
+        return Verdict(given, device, row, False, "; ".join(_flaws(question, row)), ())
+    reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
+    if reasons.is_empty():
+        return Verdict(given, device, None, False, "it does not fit", ())
+    common = reasons.str.split(":").list.first().mode().sort()[0]
+    example = next(text for text in reasons if text.startswith(common))
+    return Verdict(given, device, None, False, in_words(example), ())
+
+
+def in_words(reason: str) -> str:
+    """Return the reason of an infeasible point as words.
+
+    >>> in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
+    'weights exceed hbm (needs 171 GB, has 80 GB)'
+    """
+    word, _, detail = reason.partition(": ")
+    return word.replace("_", " ") + (f" ({detail})" if detail else "")
+
+
+def _flaws(question: Question, row: Row) -> Iterator[str]:
+    """Yield what speaks against a design."""
+    for d in question.deadlines:
+        if row[d.metric] > d.limit:
+            yield f"misses {d.metric} by {row[d.metric] / d.limit - 1.0:.0%}"
+    for name, said in question.excluded.items():
+        if row[name]:
+            yield said

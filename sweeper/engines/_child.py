@@ -1,0 +1,279 @@
+"""A worker that is a child of this process: a fresh interpreter that ends when its parent does.
+
+What it shares with its parent is the module search path, the environment and the folder to stand
+in. An idle one is kept for the next sweep of this process, since starting one takes about a second.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from simulators.core.errors import UserError
+from sweeper.engines.crew import Lost, Team
+from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
+from sweeper.engines.task import Task
+from sweeper.space.spans import Batch
+from sweeper.store.store import Part
+
+_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from sweeper.engines._child import serve; serve(int(sys.argv[1]))"
+)
+_PDEATHSIG = 1  # <linux/prctl.h>
+READY_S = 900.0
+"""Within which a child is ready: with cold caches it compiles everything first."""
+
+_PROBE_LIMIT_S = 10.0
+"""A point that is tried and takes longer ends the trial: it is dear, or hangs."""
+
+
+class Child:
+    """The parent's end: a `Worker` of a `Team`."""
+
+    depth = 1
+
+    def __init__(self, name: str) -> None:
+        self.pipe, theirs = Pipe()
+        words = [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), json.dumps(sys.path)]
+        self.process = subprocess.Popen(  # noqa: S603 - this interpreter
+            words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
+        )
+        theirs.close()
+        self.name = f"{name} (pid {self.process.pid})"
+
+    def introduce(self, task: Task) -> None:
+        """Ask it to load what a task needs."""
+        self.send("take", task, str(os.getcwd()), dict(os.environ))  # noqa: PTH109 - a string
+
+    def ready(self) -> bool:
+        """Return whether it has."""
+        answer = self.receive()
+        if isinstance(answer, UserError):
+            raise answer
+        return answer is not None
+
+    def give(self, batch: Batch) -> None:
+        """Send it work."""
+        self.send("answer", batch)
+
+    def answer(self) -> list[Part] | UserError | None:
+        """Return what it sent back, if anything."""
+        found: list[Part] | UserError | None = self.receive()
+        return found
+
+    def send(self, order: str, *what: Any) -> None:
+        """Ask for something; a child that is gone is noticed when its answer is looked for."""
+        try:
+            self.pipe.send((order, *what))
+        except OSError:
+            self.process.kill()
+
+    def receive(self, seconds: float = 0.0) -> Any:
+        """Return the next answer; None if there is none within so many seconds.
+
+        Raises:
+            Lost: the child is gone.
+            Exception: a defect, as it was raised there.
+        """
+        try:
+            if not self.pipe.poll(seconds):
+                return None
+            answer = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            self.process.wait()
+            raise Lost(_how(self.process.returncode)) from error
+        if isinstance(answer, _Defect):
+            raise answer.error
+        return answer
+
+    def dismiss(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+        self.pipe.close()
+
+
+@dataclass
+class Nursery:
+    """Where children come from: an `Office` of a `Team`."""
+
+    what: str = "process"
+    patience_s: float = READY_S
+
+    def recruit(self, name: str) -> Child:
+        """Return a child that is idle, or a new one."""
+        while _IDLE:
+            child = _IDLE.pop()
+            if child.process.poll() is None:
+                return child
+            child.dismiss()
+        return Child(name)
+
+    def wait(self, workers: Sequence[Child], seconds: float) -> None:
+        """Wait until one of them says something."""
+        wait([w.pipe for w in workers], seconds)
+
+    def obstacle(self, workers: Sequence[Child]) -> str:
+        """Return what a child that is not ready is doing."""
+        return f"waiting for {workers[0].name} to load, or compile, what the simulator needs"
+
+
+_IDLE: list[Child] = []
+"""Children that wait for the next sweep of this process."""
+
+
+@contextmanager
+def team() -> Iterator[Team]:
+    """Return a team of one child; what is left of it is kept afterwards."""
+    crew = Team(Nursery(), wanted=1)
+    try:
+        yield crew
+    except BaseException:
+        crew.dismiss()
+        raise
+    _IDLE.extend(p.worker for p in crew.posts if p.ready and not p.jobs)
+
+
+def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:
+    """Return what `probe` finds of so many points, tried in a child; what is known if it ends."""
+    found, child = Estimate(0, 0.0), Nursery().recruit("probe")
+    try:
+        child.introduce(task)
+        _await(child, READY_S)
+        child.send("probe", asked, PROBES, patience_s)
+        while (news := _await(child, min(task.limits.timeout_s, _PROBE_LIMIT_S))) != "done":
+            found = news
+    except Lost as how:
+        child.dismiss()
+        return replace(
+            found, point_s=found.point_s or _PROBE_LIMIT_S, stopped=f"one of them: {how}"
+        )
+    except BaseException:
+        child.dismiss()
+        raise
+    _IDLE.append(child)
+    return found
+
+
+def _await(child: Child, seconds: float) -> Any:
+    """Return the next answer; raise what a child answers that is an error, or `Lost` if none is."""
+    answer = child.receive(seconds)
+    if isinstance(answer, UserError):
+        raise answer
+    if answer is None:
+        raise Lost(f"no answer within {seconds:g} s")
+    return answer
+
+
+@atexit.register
+def _part() -> None:
+    for child in _IDLE:
+        child.dismiss()
+
+
+def _how(code: int) -> str:
+    """Return how a process ended."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code}"
+
+
+@dataclass
+class _Defect:
+    """What a child raised that is nobody's mistake but ours."""
+
+    error: BaseException
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as text where the error itself cannot."""
+        try:
+            pickle.loads(pickle.dumps(self.error))  # noqa: S301 - written a moment ago
+        except Exception:  # noqa: BLE001 - whatever its class does
+            return (_Defect, (RuntimeError(f"{type(self.error).__name__}: {self.error}"),))
+        return (_Defect, (self.error,))
+
+
+@dataclass
+class Serving:
+    """The child's end."""
+
+    pipe: Connection
+    task: Task | None = None
+
+    def take(self, task: Task, folder: str, environment: dict[str, str]) -> str:
+        """Make ready for a task."""
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        self.task = task
+        task.warm_up()
+        task.limits.hold_memory()
+        return "ready"
+
+    def answer(self, batch: Batch) -> list[Part]:
+        """Answer a batch."""
+        assert self.task
+        return list(self.task.answer_in_parts(batch))
+
+    def probe(self, asked: int, probes: int, patience_s: float) -> str:
+        """Evaluate a few points; send what is known after each step."""
+        assert self.task
+        space = self.task.space
+        for estimate in steps(space, asked=asked, probes=probes, patience_s=patience_s):
+            self.pipe.send(estimate)
+        return "done"
+
+
+def serve(file: int) -> None:
+    """Do what the parent asks until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, who got it too, decides
+    _die_with_parent()
+    serving = Serving(Connection(file))
+    orders: dict[str, Callable[..., Any]]
+    orders = {"take": serving.take, "answer": serving.answer, "probe": serving.probe}
+    while True:
+        try:
+            order, *what = serving.pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: Any = orders[order](*what)
+        except UserError as error:
+            answer = error
+        except MemoryError:
+            os._exit(1)  # beyond its limit where no point can be told from another
+        except Exception as error:  # noqa: BLE001 - shown by the parent as it is
+            answer = _Defect(error)
+        try:
+            serving.pipe.send(answer)
+        except OSError:
+            return
+
+
+def _die_with_parent() -> None:
+    """Have this process killed when its parent ends, whatever it is doing then."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """End this process when its parent has: where the system does not, or a thread began it."""
+    while os.getppid() == parent:
+        threading.Event().wait(1.0)
+    os._exit(0)

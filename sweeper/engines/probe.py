@@ -1,0 +1,114 @@
+"""How long a point of a space takes, from a few of them: what `plan` prints and `auto` goes by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.contract import Hints, Simulator, load_simulator
+from sweeper.engines.task import evaluate
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Index
+
+PROBES, PROBE_S = 64, 1.0
+"""Points evaluated to estimate a sweep, and the time after which fewer will do."""
+
+_GROWTH, _LONGEST = 8, 1 << 16
+"""How much longer each stretch of neighbours is, and how long the last may be."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long one point takes, from a few of them; no probes where the simulator guessed."""
+
+    probes: int
+    point_s: float
+    stopped: str = ""  # why fewer were tried than should have been
+
+
+def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
+    """Return what the simulator itself guesses of points spread over the space, if it guesses."""
+    simulator = load_simulator(space.simulator)
+    if not isinstance(simulator, Hints):
+        return None
+    where = _spread(space, samples)
+    batch = space.batch(where, space.kept(where))
+    guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
+    return Estimate(0, float(guesses) / len(where))
+
+
+def steps(
+    space: DesignSpace,
+    *,
+    asked: int | None = None,
+    probes: int = PROBES,
+    patience_s: float = PROBE_S,
+) -> Iterator[Estimate]:
+    """Evaluate points, keeping nothing, first spread evenly over the space, then as work will be.
+
+    A chunk of work is many neighbours at once: they share what a simulator makes ready for the
+    first, and whole columns cost little more than a row. So growing stretches of neighbours are
+    tried until patience ends, and the last, which is the longest, tells. Yield what is known after
+    each step; nothing is known after the first, which finds the simulator loaded.
+
+    Args:
+        space: whose points.
+        asked: how many of them are wanted; the fewer, the further apart neighbours are.
+        probes: points tried that are spread over the space.
+        patience_s: seconds for those, and again for the stretches.
+    """
+    simulator = load_simulator(space.simulator)
+    order = np.random.default_rng(0).permutation(_spread(space, probes))
+    allowed = space.kept(order)
+    first = order[:1] if allowed is None else order[allowed][:1]
+    spent, done, rows = 0.0, 0, 1
+    evaluate(simulator, space.batch(first))
+    yield Estimate(0, 0.0)
+    while done < len(order) and spent < patience_s:
+        where = np.sort(order[done : done + rows])
+        spent += _timed(simulator, space, where)
+        done += len(where)
+        rows *= 2
+        yield Estimate(done, spent / done)
+    wanted = min(asked or len(space), len(space))
+    point_s, spent, rows = spent / max(done, 1), 0.0, 1
+    while wanted > len(order) and spent < patience_s and rows < min(wanted, _LONGEST):
+        rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
+        stride = max(1, len(space) // wanted)
+        start = int(order[done % len(order)]) % max(1, len(space) - stride * rows)
+        taken = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
+        spent, done = spent + taken, done + rows
+        point_s = min(point_s, taken / rows)
+        yield Estimate(done, point_s)
+
+
+def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> float:
+    """Return the seconds in which points are answered, those that constraints remove included."""
+    started = time.perf_counter()
+    evaluate(simulator, space.batch(where, space.kept(where)))
+    return time.perf_counter() - started
+
+
+def probe(
+    space: DesignSpace,
+    *,
+    asked: int | None = None,
+    probes: int = PROBES,
+    patience_s: float = PROBE_S,
+) -> Estimate:
+    """Return the estimate of `steps`, evaluated in this process."""
+    *_, last = steps(space, asked=asked, probes=probes, patience_s=patience_s)
+    return last
+
+
+def _spread(space: DesignSpace, count: int) -> Index:
+    """Return point numbers, one somewhere in each of `count` equal stretches of the space.
+
+    Always in the middle, they could all share one value of the fastest axis.
+    """
+    count = min(count, len(space))
+    places = np.arange(count) + np.random.default_rng(0).random(count)
+    return np.unique((places / count * len(space)).astype(np.int64))

@@ -1,0 +1,179 @@
+"""The first thing a report says: which design, how much, how sure, and by what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import polars as pl
+
+from simulators.core.contract import Check
+from simulators.core.errors import UserError
+from simulators.core.folder import FOLDERS
+from sweeper.query.pareto import alike
+from sweeper.query.uncertainty import probable_front
+from sweeper.report.browser.content import Content
+from sweeper.report.browser.markup import escaped, listed, scrolled
+from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
+from sweeper.store.keys import SHOWN
+
+_DRAWS = 400
+_SCENARIOS = 500
+"""Scenarios listed at most, evenly spread."""
+
+
+def answer(content: Content) -> str:
+    """Return the design to take, its objectives with their intervals, and how sure that is."""
+    found, row = content.answers, content.answers.best
+    design = ", ".join(
+        f"{escaped(content.word(a))} <b>{content.human(a, row[a])}</b>" for a in found.space.varied
+    )
+    asked = f"For {escaped(found.asked)}: take" if found.asked else "Take"
+    share, why = _likely(content)
+    tiles = "".join(_tile(content, name) for name in found.objectives)
+    tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
+    notes = "".join(f"<p>{escaped(note)}</p>" for note in found.notes)
+    more = f"<details><summary>Prices and notes</summary>{notes}</details>" if notes else ""
+    progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
+    return (
+        f'{progress}<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
+        f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
+        f"<li>{why}</li></ul>{more}"
+        f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"
+        f"<p><code>python -m sweeper show {escaped(found.name)} {row['key'][:SHOWN]}</code></p>"
+    )
+
+
+def scenarios(content: Content) -> str:
+    """Return which design each scenario takes, where there are several."""
+    whole = content.whole
+    if whole is None or not whole.given:
+        return ""
+    chosen = [n for n in whole.space.varied if n not in whole.given]
+    names = list(dict.fromkeys([*whole.given, *chosen, *whole.objectives]))
+    head = "".join(f"<th>{escaped(content.word(n))}</th>" for n in names)
+    shown = whole.knees.gather_every(max(1, -(-len(whole.knees) // _SCENARIOS)))
+    lines = [
+        "<tr>" + "".join(f"<td>{content.human(n, row[n])}</td>" for n in names) + "</tr>"
+        for row in shown.iter_rows(named=True)
+    ]
+    some = f" {len(shown):,} of them stand here." if len(shown) < len(whole.knees) else ""
+    return (
+        '<section id="scenarios"><h2>Every scenario</h2>'
+        f'<p class="note">Each of {len(whole.scenarios):,} scenarios '
+        f"({listed([content.word(n) for n in whole.given])}) has a front of its own; this is the "
+        f"knee of each.{some} All else on this page is of one of them: <code>--at</code> chooses "
+        "another, <code>--across</code> one design for all.</p>"
+        f"{scrolled(head, lines)}</section>"
+    )
+
+
+def named_facts(content: Content) -> list[str]:
+    """Return the facts that the design names, such as a model and a GPU."""
+    kinds = [
+        kind
+        for kind, folder in FOLDERS.items()
+        if folder.path.startswith("catalog/") and kind not in ("price", "cluster")
+    ]
+    fields = dataclasses.fields(content.answers.simulator.point)
+    asked = [content.answers.best.get(f.name) for f in fields if f.metadata.get("names") in kinds]
+    return [name for name in asked if name]
+
+
+def _tile(content: Content, name: str) -> str:
+    """Return one objective of the design with its 90 % interval."""
+    row = content.answers.best
+    low, high = row.get(f"{name}_lo"), row.get(f"{name}_hi")
+    said = "no interval is stated"
+    if low is not None and high is not None and low < high:
+        said = f"{content.human(name, low)} to {content.human(name, high)}, 9 times in 10"
+    doc = content.columns.get(name, ("", "", ""))[2]
+    return (
+        f'<div class="tile" title="{escaped(doc)}"><b>{content.human(name, row[name])}</b>'
+        f"<span>{escaped(content.word(name))}</span><span>{said}</span></div>"
+    )
+
+
+def _accuracy_here(content: Content) -> str:
+    """Return how far the simulator was off for this model on this device, line by line."""
+    names, known = named_facts(content), content.evidence
+    lines = known.naming(names) if names else []
+    if not lines:
+        none = f"No line of the accuracy table names {listed(names)}. " if names else ""
+        return f"<li>{none}{known.in_short()}</li>"
+    errors = "".join(f"<li>{_error(check)}</li>" for check in lines)
+    return f"<li>Errors against measurements that name {listed(names)}:<ul>{errors}</ul></li>"
+
+
+def _error(check: Check) -> str:
+    """Return an error with the rows it was read on."""
+    value = f"{check.value:.3g} {check.unit}".strip()
+    rows = f"{check.rows:,} row{'s' if check.rows != 1 else ''}"
+    limit = f", beyond its limit of {check.limit:g}" if check.ok is False else ""
+    return f"{escaped(check.name)}: <b>{escaped(value)}</b> ({rows}{limit})"
+
+
+def _time_rests_on(content: Content) -> str:
+    found = content.answers
+    said = in_words(shares_of_row(found.best))
+    if not said:
+        return ""
+    return f"<li>Of its time {escaped(said + weakest_in_words(found.simulator, found.best))}.</li>"
+
+
+def _likely(content: Content) -> tuple[str, str]:
+    """Return how likely the design is to be on the front, and what that rests on."""
+    found = content.answers
+    stated = [
+        n
+        for n in found.objectives
+        if f"{n}_lo" in found.front.columns and not found.front[f"{n}_lo"].has_nulls()
+    ]
+    bands = {n: content.band for n in found.objectives if n not in stated}
+    try:
+        likely = probable_front(
+            found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
+        )
+    except UserError:  # an objective that no logarithm describes
+        return "-", "How likely it is to be on the front cannot be said of these objectives."
+    match = likely.filter(alike(found.best, found.space.axes))
+    share = float(match["p_front"][0]) if len(match) else 0.0
+    sources = ["by the intervals the simulator states"] if stated else []
+    if bands:
+        words = listed([content.word(n) for n in bands])
+        verb = "errs" if len(bands) == 1 else "err"
+        sources.append(f"if {words} {verb} by up to {content.band:.0%}, nine times in ten")
+    return (
+        f"{share:.0%}",
+        f"It stays on the front in {share:.0%} of draws {', and '.join(sources)}.",
+    )
+
+
+def _why(content: Content) -> str:
+    found = content.answers
+    equal = found.best["equivalents"]
+    others = f" {equal - 1:,} further designs measure exactly the same." if equal > 1 else ""
+    met = f" among those with <code>{escaped(found.where)}</code>" if found.where else ""
+    together = f"in {listed([content.word(n) for n in found.objectives])} together{met}"
+    if len(found.front) == 1:
+        return f"Nothing beats it {together}, and it beats or equals all others.{others}"
+    return (
+        f"It is the knee of the Pareto front: of {len(found.front):,} designs that nothing "
+        f"beats {together}, it is nearest to the best of each.{others}"
+    )
+
+
+def _best_of_each(content: Content) -> str:
+    found = content.answers
+    said, front, best = [], found.front, found.best
+    for name, direction in found.objectives.items():
+        value = front[name].min() if direction == "min" else front[name].max()
+        row = front.filter(pl.col(name) == value).row(0, named=True)
+        differs = [
+            f"{escaped(content.word(a))} {content.human(a, row[a])}"
+            for a in found.space.varied
+            if row[a] != best[a]
+        ]
+        how = " with " + ", ".join(differs) if differs else ", the same design"
+        word = "Lowest" if direction == "min" else "Highest"
+        said.append(f"{word} {escaped(content.word(name))}: {content.human(name, value)}{how}.")
+    return " ".join(said)

@@ -1,0 +1,143 @@
+"use strict";
+// The columns of a report, which arrive as codes (see columns.py), and numbers as a person writes them.
+
+const meta = JSON.parse(document.getElementById("meta").textContent);
+const NOTHING = 65535, STEPS = 65534;
+const byId = (id) => document.getElementById(id);
+const state = { ranges: new Map(), hover: -1, chosen: meta.chosen, colors: {} };
+const columns = new Map();
+let selected = new Uint8Array(0); // 1 for rows inside every selected range
+
+// ---- columns ----------------------------------------------------------------------------------
+
+async function unpack() {
+  const packed = Uint8Array.from(atob(byId("data").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  meta.columns.forEach((column, i) => {
+    const start = 2 * i * meta.rows;
+    const codes = new Uint16Array(meta.rows);
+    for (let r = 0; r < meta.rows; r++) codes[r] = bytes[start + r] | (bytes[start + meta.rows + r] << 8);
+    columns.set(column.name, { ...column, codes, ...scaleOf(column) });
+  });
+  selected = new Uint8Array(meta.rows).fill(1);
+}
+
+// How a column is laid out between 0 and 1: names and few numbers by position or value.
+function scaleOf(column) {
+  const numeric = !column.levels || column.levels.every((v) => typeof v === "number");
+  if (!numeric || column.role === "mark") return { numeric: false, lo: 0, hi: Math.max(1, column.levels.length - 1), log: false };
+  let lo, hi, log;
+  if (column.levels) {
+    [lo, hi] = [column.levels[0], column.levels[column.levels.length - 1]];
+    log = lo > 0 && hi > 5 * lo;
+    if (log) [lo, hi] = [Math.log(lo), Math.log(hi)];
+  } else {
+    [lo, hi, log] = [column.low, column.high, column.log];
+  }
+  if (lo === hi) [lo, hi] = [lo - 0.5, hi + 0.5];
+  return { numeric: true, lo, hi, log };
+}
+
+function valueAt(column, row) {
+  const code = column.codes[row];
+  if (code === NOTHING) return null;
+  if (column.levels) return column.levels[code];
+  const step = column.low + (code / STEPS) * (column.high - column.low);
+  return column.log ? Math.exp(step) : step;
+}
+
+// Where a row lies on a column's scale: a value, its logarithm, or the position of a name.
+function levelAt(column, row) {
+  const code = column.codes[row];
+  if (code === NOTHING) return NaN;
+  if (!column.numeric) return code;
+  if (!column.levels) return column.low + (code / STEPS) * (column.high - column.low);
+  return levelOf(column, column.levels[code]);
+}
+
+function levelOf(column, value) {
+  if (!column.numeric) return column.levels.indexOf(value);
+  return column.log ? Math.log(value) : value;
+}
+
+const placeAt = (column, row) => (levelAt(column, row) - column.lo) / (column.hi - column.lo);
+const placeOf = (column, value) => (levelOf(column, value) - column.lo) / (column.hi - column.lo);
+
+// The same column with a scale that just holds the rows for which `holds` is true.
+function zoomed(column, holds) {
+  let lo = Infinity, hi = -Infinity;
+  for (let r = 0; r < meta.rows; r++) {
+    const level = holds(r) ? levelAt(column, r) : NaN;
+    if (level < lo) lo = level;
+    if (level > hi) hi = level;
+  }
+  if (!(lo <= hi)) return column;
+  const room = (hi - lo) * 0.04 || 0.5;
+  return { ...column, lo: lo - room, hi: hi + room };
+}
+
+// ---- numbers as a person writes them ------------------------------------------------------------
+
+const SCALES = {
+  s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
+  B: [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]],
+  J: [[1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"], [1e-12, "pJ"]],
+  flops: [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1, "FLOP"]],
+};
+SCALES.bytes = SCALES.B;
+SCALES.FLOP = SCALES.flops;
+
+function digits(value, precision = 3) {
+  const size = Math.abs(value);
+  if (size >= 1000) return (Math.round(value * 10 ** Math.max(0, precision - 4)) / 10 ** Math.max(0, precision - 4)).toLocaleString("en");
+  if (size > 0 && size < 1e-4) return value.toExponential(precision - 1);
+  return String(Number(value.toPrecision(precision)));
+}
+
+function human(value, unit, precision = 3) {
+  if (value === null || value === undefined) return "-";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value !== "number") return String(value);
+  if (value === 0) return "0";
+  const perSecond = unit.endsWith("/s");
+  const scale = SCALES[perSecond ? unit.slice(0, -2) : unit];
+  if (scale) {
+    const [size, name] = scale.find(([s]) => Math.abs(value) >= s) || scale[scale.length - 1];
+    return `${digits(value / size, precision)} ${name}${perSecond ? "/s" : ""}`;
+  }
+  if (unit === "$" || unit === "USD") return `$${digits(value, precision)}`;
+  if (unit === "1/s") return `${digits(value, precision)}/s`;
+  return `${digits(value, precision)} ${unit}`.trim();
+}
+
+// Values to mark on a scale. However narrow a range was selected, there are some.
+function ticks(column, most) {
+  const inside = (values) => values.filter((v) => { const p = placeOf(column, v); return p >= -1e-9 && p <= 1 + 1e-9; });
+  const thinned = (values) => values.filter((_, i) => i % Math.ceil(values.length / most) === 0);
+  if (!column.numeric) return thinned(inside(column.levels));
+  if (column.levels && column.levels.length <= most) {
+    const met = inside(column.levels);
+    if (met.length) return met;
+  }
+  const [lo, hi] = column.log ? [Math.exp(column.lo), Math.exp(column.hi)] : [column.lo, column.hi];
+  if (column.log && hi > 3 * lo) {
+    const steps = Math.log10(hi / lo) > most / 2 ? [1] : [1, 2, 5], found = [];
+    for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++) for (const s of steps) found.push(s * 10 ** e);
+    const met = inside(found);
+    if (met.length > 1) return thinned(met);
+  }
+  const rough = (hi - lo) / most, base = 10 ** Math.floor(Math.log10(rough)), found = [];
+  const step = [1, 2, 5, 10].find((s) => s * base >= rough * (1 - 1e-9)) * base;
+  for (let v = Math.ceil(lo / step - 1e-9) * step; v <= hi + step * 1e-9; v += step) found.push(Math.abs(v) < step * 1e-9 ? 0 : v);
+  return found;
+}
+
+// Ticks with what is written at them: as many digits as tell them apart.
+function marks(column, most) {
+  const values = ticks(column, most);
+  for (let precision = 3; precision < 8; precision++) {
+    const texts = values.map((v) => human(v, column.unit, precision));
+    if (precision === 7 || new Set(texts).size === texts.length) return values.map((v, i) => [v, texts[i]]);
+  }
+}

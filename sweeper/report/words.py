@@ -1,0 +1,57 @@
+"""The names of columns as a person would say them: the field's abbreviations, no unit at the end.
+
+A column's name ends in its unit, so that a program can rely on it; a page and a picture write the
+unit beside each value.
+"""
+
+from __future__ import annotations
+
+_UNITS = {
+    "s": ("s",),
+    "J": ("j",),
+    "J s": ("js",),
+    "B/s": ("bytes", "per", "s"),
+    "$": ("usd",),
+    "h": ("h",),
+    "g": ("g",),
+    "nm": ("nm",),
+    "mm2": ("mm2",),
+}
+"""How a name says the unit of its column."""
+_ABBREVIATIONS = (
+    "CP DP DRAM E2E EDP EP FLOPs GPU GPUs HBM ITL KV L2 LoRA MACs MFU MTBF PE PP QPS SLO SM TP "
+    "TPOT TTFT"
+)
+_SPOKEN = {word.lower(): word for word in _ABBREVIATIONS.split()} | {
+    "algbw": "algorithm bandwidth",
+    "busbw": "bus bandwidth",
+    "ci": "± of the mean",
+    "comm": "communication",
+    "hi": "upper end",
+    "lo": "lower end",
+    "mtok": "million tokens",
+    "s": "second",
+    "usd": "dollars",
+}
+_SPANS = ("latency", "makespan", "time")
+"""Words that say by themselves that seconds are meant."""
+
+
+def in_words(name: str, unit: str = "") -> str:
+    """Return what a column is called in a sentence.
+
+    >>> in_words("ttft_p99_s", "s"), in_words("cost_usd_per_mtok", "$")
+    ('TTFT p99', 'cost per million tokens')
+    >>> in_words("tokens_per_s_per_gpu", "1/s"), in_words("step_s_hi", "s")
+    ('tokens per second per GPU', 'step time, upper end')
+    """
+    words = name.split("_")
+    ends = [_SPOKEN[words.pop()]] if len(words) > 2 and words[-1] in ("lo", "hi", "ci") else []
+    said = list(_UNITS.get(unit, ()))
+    for start in range(len(words) - len(said), 0, -1):
+        if said and words[start : start + len(said)] == said:
+            del words[start : start + len(said)]
+            break
+    if unit == "s" and len(words) == 1 and words[0] not in (*_SPANS, *_SPOKEN):
+        words.append("time")
+    return ", ".join([" ".join(_SPOKEN.get(word, word) for word in words), *ends])

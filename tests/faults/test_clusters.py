@@ -1,0 +1,131 @@
+"""On several machines: whoever would mix in other rows, or lose them, is refused by name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+from tests.faults.machines import (
+    ENVIRONMENT,
+    Machines,
+    cluster,
+    kill,
+    mount,
+    needs_namespaces,
+    rows,
+    start,
+    until,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.timeout(900)]
+
+SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.01}\n"
+LINES_OF_RAY = re.compile(r"raylet|ray::|\(pid=|core_worker|gcs|Lease ID|Traceback")
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    with cluster() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("storage", "does not arrive here; share that folder"),
+        ("folder", "No such file or directory"),
+        ("other code", "digest of sources and facts is"),
+        ("no code", "No module named 'sweeper"),
+    ],
+)
+def test_a_machine_of_another_kind_is_refused_by_name(
+    machines: Machines, tmp_path: Path, kind: str, said: str
+) -> None:
+    folder = tmp_path / "shared" / "work"
+    (folder / "outputs").mkdir(parents=True)
+    node = machines.join(*mount(kind, folder, tmp_path))
+    words = ("engine=ray", f"engine.address={machines.address}")
+    try:
+        running = start(folder, SPACE, *words)
+        assert running.wait() == 0, running.text()
+    finally:
+        machines.leave(node)
+    told = running.text()
+    (refused,) = [line for line in told.splitlines() if "refused actor-" in line]
+    assert said in refused
+    assert "engine ray: 1 worker in" in told
+    assert not LINES_OF_RAY.search(told), told
+    assert rows(folder)["n"].to_list() == list(range(200))
+    assert not list((folder / "outputs").rglob(".token-*"))
+    alone = tmp_path / "alone"
+    assert start(alone, SPACE, "engine=inline").wait() == 0
+    assert_frame_equal(rows(folder), rows(alone), check_exact=True)
+
+
+def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    node = machines.join()
+    words = ("engine=ray", f"engine.address={machines.address}")
+    running = start(folder, SPACE.replace("0.01", "0.1"), *words)
+    try:
+        running.until(lambda: "engine ray: 2 workers in" in running.text())
+        running.until(lambda: len((folder / "log.txt").read_text().split()) > 30)
+    finally:
+        machines.leave(node)
+    assert running.wait() == 0, running.text()
+    assert rows(folder)["n"].to_list() == list(range(200))
+    assert set(rows(folder)["status"]) == {"ok"}
+    assert not LINES_OF_RAY.search(running.text()), running.text()
+
+
+HOLDER = """\
+import ray, sys, time
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+@ray.remote(num_cpus=1)
+class Holder:
+    def hold(self): return 1
+held = Holder.remote()
+ray.get(held.hold.remote())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, machines.address], env=ENVIRONMENT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout
+    assert holder.stdin
+    assert holder.stdout.readline() == "held\n"
+    words = ("engine=ray", f"engine.address={machines.address}")
+    running = start(tmp_path, SPACE, *words)
+    try:
+        running.until(lambda: "waiting for 1 CPUs held by others" in running.text())
+        impatient = start(tmp_path / "other", SPACE, *words, "engine.ready_s=3")
+        assert impatient.wait() == 2
+        assert "nobody is left to do the work" in impatient.text()
+    finally:
+        holder.stdin.close()
+        holder.wait()
+    assert running.wait() == 0, running.text()
+    assert len(rows(tmp_path)) == 200
+
+
+def test_a_cluster_that_is_gone_ends_the_sweep(tmp_path: Path) -> None:
+    with cluster() as machines:
+        words = ("engine=ray", f"engine.address={machines.address}", "engine.ready_s=20")
+        running = start(tmp_path, SPACE.replace("0.01", "0.2"), *words)
+        running.until(lambda: (tmp_path / "log.txt").exists())
+        kill(machines.nodes.pop())
+        until(lambda: running.process.poll() is not None, 90.0)
+    assert running.process.returncode != 0
+    assert start(tmp_path, SPACE.replace("0.01", "0.2"), "engine=inline").wait() == 0
+    assert rows(tmp_path)["n"].to_list() == list(range(200))

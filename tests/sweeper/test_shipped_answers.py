@@ -1,0 +1,105 @@
+"""Answers to every shipped space: printed at three widths, drawn, and opened in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.__main__ import main
+from tests.sweeper.conftest import SHIPPED
+
+pytestmark = pytest.mark.slow
+KINDS = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
+QUESTIONS = (
+    "pareto {}",
+    "query {} sensitivity",
+    "query {} effects",
+    "query {} near knee",
+    "query {} likely --rows 5",
+    "show {} knee",
+)
+FAULTS = """
+const pixels = (c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+const canvases = [...document.querySelectorAll("section:not([hidden]) canvas")];
+const words = document.body.innerText.match(/NaN|undefined|\\[object|None\\b/g) || [];
+return {
+  blank: canvases.filter((c) => !pixels(c).some((v) => v)).map((c) => c.id),
+  words,
+  beyond: Math.max(0, document.documentElement.scrollWidth - innerWidth),
+};
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_tables_fit_the_terminal(
+    name: str,
+    columns: int,
+    shipped: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for question in QUESTIONS:
+        assert main([*question.format(name).split(), "--outputs", shipped]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        if not question.startswith("show"):
+            wide = [line for line in lines if len(line) > columns and len(line.split()) > 1]
+            assert not wide, f"{question}: {wide}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_picture_is_drawn(name: str, kind: str, shipped: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{kind}.png"
+    assert main(["plot", name, kind, str(file), "--outputs", shipped]) == 0
+    assert file.stat().st_size > 5_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not binary or not driver:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--no-first-run",
+        *map("--disable-{}".format, quiet),
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield found
+    found.quit()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_page_opens_wide_and_narrow_light_and_dark(
+    name: str, shipped: str, browser: Any, tmp_path: Path
+) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    file = tmp_path / "page.html"
+    assert main(["report", name, "--outputs", shipped, "--file", str(file)]) == 0
+    for width, height in ((1280, 900), (400, 800)):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(file.resolve().as_uri())
+        WebDriverWait(browser, 30).until(
+            lambda b: b.execute_script("return document.documentElement.dataset.ready") == "yes"
+        )
+        for theme in ("light", "dark"):
+            browser.execute_script(f"theme('{theme}')")
+            found = browser.execute_script(FAULTS)
+            assert found == {"blank": [], "words": [], "beyond": 0}, (width, theme)
+    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert severe == []
