@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ def main(words: list[str]) -> int:
     """Answer one question and print the table, or write it."""
     parser = flags("query", "questions to the results of a sweep")
     parser.add_argument("name", help="a space that has been run")
-    parser.add_argument("kind", help=f"one of: {', '.join(KINDS)}")
+    parser.add_argument("kind", help="what is asked, one of those below")
     parser.add_argument("of", nargs="*", help="what the question is about: metrics, or a key")
     parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
     parser.add_argument("--slo", metavar="SQL", help="of cheapest: the deadlines to meet")
@@ -60,6 +61,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--outputs", default="outputs")
+    parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
@@ -262,6 +264,16 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
 }
 _OF_A_DESIGN = ("near", "fleet")
 """Questions about one design, which belongs to one scenario."""
+
+
+def _described() -> str:
+    """Return each kind with what it answers."""
+    said = {
+        "sensitivity": "The share of a metric's variance that each axis explains alone.",
+        "effects": "The mean of a metric at each value of each axis.",
+    }
+    lines = {kind: said.get(kind) or inspect.getdoc(answer) for kind, answer in KINDS.items()}
+    return "\n".join(f"  {kind:12} {line}" for kind, line in lines.items())
 
 
 def _where(last: Answers, chosen: argparse.Namespace) -> str | None:
