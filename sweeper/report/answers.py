@@ -5,17 +5,11 @@ What was asked, with what, and what came of it is kept in `outputs/<space>/runs/
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime as dt
 import functools
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +22,6 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.tables import write_text
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
@@ -360,38 +353,3 @@ def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:
             f"{definition.parent} is damaged ({error}); delete this folder: the results are kept "
             "elsewhere, and earlier runs find them"
         ) from error
-
-
-def begin(store: Store, written: Mapping[str, Any]) -> Path:
-    """Write what is asked before it is answered, so that queries find a run that was stopped.
-
-    Return the folder of the run.
-    """
-    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    folder = Path("." if "://" in store.folder else store.folder) / "runs" / now
-    while folder.exists():  # another run began within the same second
-        folder = folder.with_name(f"{folder.name}-again")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
-        write_text(folder / "versions.json", json.dumps(_versions(), indent=1))
-        write_text(folder / "definition.json", store.definition.to_json())
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}") from error
-    return folder
-
-
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
-    found = {"python": platform.python_version(), "command": " ".join(sys.argv)}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        here = Path(__file__).resolve().parent
-        git = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", "-C", str(here), "rev-parse", "HEAD"],  # noqa: S607 - git where there is one
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-        found["commit"] = git.stdout.strip()
-    return found
