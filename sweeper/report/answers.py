@@ -97,6 +97,13 @@ class Answers:
         total = f" of {self.points:,}" if self.points else ""
         return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
 
+    @functools.cached_property
+    def others(self) -> list[str]:
+        """The other definitions of the space that were run, the last first."""
+        files = sorted(self.folder.parent.glob("*/definition.json"), reverse=True)
+        found = dict.fromkeys(definition_in(file) for file in files)
+        return [digits for digits in found if digits not in ("", self.store.definition.id)]
+
     @property
     def points(self) -> int | None:
         """How many points the run was to answer, if that was known when it began."""
@@ -318,8 +325,19 @@ def real(value: Any) -> Any:
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space."""
+    """Return the last run of a space; of `NAME@DIGITS` the last of one of its definitions.
+
+    A space whose axes were overridden, or another file of the same name, is another definition.
+    """
+    name, _, mark = name.partition("@")
     runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
+    if mark:
+        known = [definition_in(run) for run in runs]
+        runs = [run for run, found in zip(runs, known, strict=True) if found.startswith(mark)]
+        if known and not runs:
+            raise unknown(
+                f"no run of '{name}' has the definition {mark}", mark, list(dict.fromkeys(known))
+            )
     if not runs:
         known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
         raise UserError(
@@ -331,6 +349,14 @@ def latest(name: str, outputs: str) -> Answers:
     space = completed(stored.space())
     store = Store(f"{outputs}/{name}", stored)
     return answers_to(written, space, store, runs[-1].parent, name)
+
+
+def definition_in(file: Path) -> str:
+    """Return the digits of the definition that a run kept; none where its file is damaged."""
+    try:
+        return Definition.from_json(file.read_text(encoding="utf-8")).id
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def answers_to(
