@@ -20,8 +20,9 @@ from sweeper.engines._child import probed
 from sweeper.engines.limits import Limits
 from sweeper.engines.probe import hinted
 from sweeper.engines.task import Task
-from sweeper.report.answers import answers_to, begin
+from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
+from sweeper.report.runs import begin
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.samplers import Sampler, load_sampler

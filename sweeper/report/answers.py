@@ -1,21 +1,15 @@
 """The answers to a space as its store holds them: the front, its knee, counts, units.
 
-What was asked, with what, and what came of it is kept in `outputs/<space>/runs/<time>/`.
+What was asked, with what, and what came of it is kept by `runs`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime as dt
 import functools
-import json
-import platform
-import subprocess
-import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +21,10 @@ from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.tables import write_text
+from sweeper.report.runs import DamagedRun, asked, runs
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
-from sweeper.store.keys import SHOWN, Definition, keys
+from sweeper.store.keys import SHOWN, keys
 from sweeper.store.store import Store
 from sweeper.units import human
 
@@ -280,19 +274,27 @@ def real(value: Any) -> Any:
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space."""
-    runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
-    if not runs:
-        known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
-        raise UserError(
-            f"there are no results of '{name}' under {outputs}; "
-            f"run  python -m sweeper +space={name}\n"
-            f"Results there: {', '.join(known) or 'none'}"
-        )
-    stored, written = _asked(runs[-1])
+    """Return the last run of a space; of damaged ones the last before them, with a warning."""
+    folders = runs(Path(outputs, name))
+    for folder in reversed(folders):
+        try:
+            return _answers_of(folder, name, outputs)
+        except DamagedRun as error:
+            if folder is folders[0]:
+                raise
+            warnings.warn(str(error), stacklevel=2)
+    known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
+    raise UserError(
+        f"there are no results of '{name}' under {outputs}; "
+        f"run  python -m sweeper +space={name}\n"
+        f"Results there: {', '.join(known) or 'none'}"
+    )
+
+
+def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
+    stored, written = asked(folder)
     space = completed(stored.space())
-    store = Store(f"{outputs}/{name}", stored)
-    return answers_to(written, space, store, runs[-1].parent, name)
+    return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
 
 
 def answers_to(
@@ -302,50 +304,3 @@ def answers_to(
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)
     return Answers(name, space, store, wanted, condition, folder, known)
-
-
-def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:
-    """Return the definition of a run and the space as it was written."""
-    try:
-        written = dict(json.loads((definition.parent / "config.json").read_text())["space"])
-        return Definition.from_json(definition.read_text()), written
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{definition.parent} is damaged ({error}); delete this folder: the results are kept "
-            "elsewhere, and earlier runs find them"
-        ) from error
-
-
-def begin(store: Store, written: Mapping[str, Any]) -> Path:
-    """Write what is asked before it is answered, so that queries find a run that was stopped.
-
-    Return the folder of the run.
-    """
-    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    folder = Path("." if "://" in store.folder else store.folder) / "runs" / now
-    while folder.exists():  # another run began within the same second
-        folder = folder.with_name(f"{folder.name}-again")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
-        write_text(folder / "versions.json", json.dumps(_versions(), indent=1))
-        write_text(folder / "definition.json", store.definition.to_json())
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}") from error
-    return folder
-
-
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
-    found = {"python": platform.python_version(), "command": " ".join(sys.argv)}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        here = Path(__file__).resolve().parent
-        git = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", "-C", str(here), "rev-parse", "HEAD"],  # noqa: S607 - git where there is one
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-        found["commit"] = git.stdout.strip()
-    return found
