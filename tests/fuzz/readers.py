@@ -54,7 +54,8 @@ PRINTED = b"Mean TTFT (ms): 31.5\nP99 TPOT (ms): 8.1\nRequest throughput (req/s)
 CONFIG = json.dumps(
     {
         "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 128256,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
         "text_config": {}, "num_experts_per_tok": 0,
     }
