@@ -8,6 +8,10 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
 
 from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.contract import Check
@@ -18,6 +22,7 @@ from sweeper.query import pareto_kernel
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front
 from sweeper.query.planning import best_per, cheapest
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.repricing import repriced
 from sweeper.query.sensitivity import sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.space.design_space import DesignSpace
@@ -40,6 +45,8 @@ def main() -> None:
     for values in chosen.values:
         with tempfile.TemporaryDirectory() as folder:
             checks += measure(_space(values), folder)
+    with tempfile.TemporaryDirectory() as folder:
+        checks.append(_repriced(Path(folder) / "rows.parquet"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     checks.append(Check("peak memory of the process", peak, "GB", 1.0, peak < 1.0))
     print_checks(checks, as_json=chosen.json)
@@ -92,6 +99,29 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
         ok = None if limit is None else used <= limit
         checks.append(Check(f"{name}, {len(grid):,} rows", used, "CPU-s", limit, ok, len(grid)))
     return checks
+
+
+def _repriced(file: Path) -> Check:
+    """Return what it costs to price a million rows of a serving sweep in two other price lists."""
+    random, rows = np.random.default_rng(0), 1_000_000
+    boards = ["h100_sxm", "l4", "a100_sxm", "b200_sxm", "mi300x"]
+    pl.DataFrame(
+        {
+            "gpu": random.choice(boards, rows),
+            "prices": "public_cloud",
+            "usd_per_gpu_hour": pl.Series([None] * rows, dtype=pl.Float64),
+            "gpus": random.integers(1, 64, rows),
+            "tokens_per_s": random.random(rows) * 1e4,
+            "cost_usd_per_mtok": random.random(rows),
+        }
+    ).write_parquet(file)
+    lists = ["owned", "public_cloud"]
+    space = DesignSpace.of("serving", model="llama3_1_8b", gpu=boards, prices=lists)
+    started = time.process_time()
+    priced = repriced(pl.scan_parquet(file), space).group_by("prices", "gpu")
+    priced.agg(pl.col("cost_usd_per_mtok").min()).collect()
+    used = time.process_time() - started
+    return Check("repricing in two lists, 1,000,000 rows", used, "CPU-s", 1.0, used <= 1.0, rows)
 
 
 def _fill(grid: DesignSpace, store: Store) -> None:

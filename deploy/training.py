@@ -1,6 +1,6 @@
 """A design of the simulator `training` becomes the torchrun command that starts it on Megatron-LM.
 
-Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.12 (2025).
+Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025).
 What that trainer cannot be told, a design says: GPipe and zero-bubble schedules, unbalanced rings,
 adapters.
 """
@@ -102,6 +102,9 @@ def arguments(design: TrainingPoint) -> list[str]:
         found.append("--overlap-grad-reduce")
         found += ["--overlap-param-gather"] if design.zero else []
         found += ["--tp-comm-overlap"] if design.tp > 1 and design.sequence_parallel else []
+        found += ["--overlap-moe-expert-parallel-comm"] if _hides_experts(design) else []
+    if design.fusion == "eager":
+        found.append("--no-gradient-accumulation-fusion")
     if design.gradient_dtype == "bf16":
         found.append("--grad-reduce-in-bf16")
     backend = "unfused" if design.attention == "unfused" else "flash"
@@ -168,6 +171,13 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
     if design.sequence_parallel and design.tp > 1:
         found.append("--sequence-parallel")
     return found
+
+
+def _hides_experts(design: TrainingPoint) -> bool:
+    """Say whether tokens travel to experts while another micro-batch computes."""
+    cluster = cluster_for(design.cluster, load_gpu(design.gpu))
+    crosses = design.ep * design.expert_tp > cluster.gpus_per_node
+    return crosses and design.chunks > 1 and design.recompute != "full"
 
 
 def _pairs(options: Mapping[str, object]) -> list[str]:

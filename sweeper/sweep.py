@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,11 @@ from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
+from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
+from sweeper.space.spans import Batch
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import adopt
@@ -36,6 +38,7 @@ class Sweep:
     objectives: Objectives
     where: str | None = None
     limits: Limits = UNSTATED
+    priced: DesignSpace | None = None  # the same space in the prices that are asked for
 
     @classmethod
     def of(
@@ -56,22 +59,28 @@ class Sweep:
         `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
         """
         wanted = objectives or objectives_of(load_simulator(space.simulator))
+        simulated = unpriced(space)
         return cls(
-            space,
+            simulated,
             load_sampler(sampler, **options),
             load_engine(engine),
-            Store(outputs, define(space)),
+            Store(outputs, define(simulated)),
             wanted,
             where,
+            priced=space,
         )
 
     def run(
-        self, watch: Callable[[Part], None] = lambda _: None, say: Say = lambda _: None
+        self,
+        watch: Callable[[Part], None] = lambda _: None,
+        say: Say = lambda _: None,
+        expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
         """Answer it, and return all answers.
 
         A sweep interrupted at any line can be run again; it loses what was in flight. `watch` is
-        told of every part as it arrives, `say` what is being done, a line at a time.
+        told of every part as it arrives, `say` what is being done, a line at a time, and `expect`
+        before each round which points are picked and which of them have no answer yet.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):
@@ -80,9 +89,11 @@ class Sweep:
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
             for round_ in self.sampler.rounds(self.space, self.store.scan):
-                fresh = list(self.store.missing(self.space, round_))
+                picked = list(round_)
+                fresh = list(self.store.missing(self.space, picked))
+                expect(picked, fresh)
                 left = sum(len(batch) for batch in fresh)
                 if left:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
-        return self.store.scan()
+        return repriced(self.store.scan(), self.priced or self.space)

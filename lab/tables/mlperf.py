@@ -19,7 +19,7 @@ from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.serving.point import CLOSED, ServingPoint
+from simulators.serving.point import CLOSED, WHOLE, ServingPoint
 from simulators.workload.precision import precision
 
 OFFLINE, SERVER = SCENARIOS = "Offline", "Server"
@@ -154,6 +154,7 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
         dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
         kv_dtype="fp8",
         arrivals=CLOSED,
+        window=WHOLE,
         prompt_tokens=2 * task.prompt,
         output_tokens=2 * task.output,
         length_spread=EVENLY,

@@ -22,7 +22,7 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.point import NONE, ServingPoint
+from simulators.serving.point import NONE, WHOLE, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 ONLINE = "serving_measured/trtllm_online_qps.parquet"
@@ -170,4 +170,6 @@ def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:
     """Return an engine of which so many requests are asked, at once unless told otherwise."""
     usual = {"runtime": "trtllm", "chunk_size": MOST_TOKENS, "arrivals": "closed"}
     settings = ENGINE | usual | more
-    return ServingPoint(model=model, gpu=gpu, clients=requests, requests=requests, **settings)
+    return ServingPoint(
+        model=model, gpu=gpu, clients=requests, requests=requests, window=WHOLE, **settings
+    )

@@ -22,7 +22,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.measured_deployments import FRAMEWORKS
-from simulators.serving.point import AS_WORKLOAD, CLOSED, POISSON, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, CLOSED, POISSON, WHOLE, ServingPoint
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -150,6 +150,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         watermark=0.0,
         dtype=_dtype(row, model, gpu),
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
+        window=WHOLE,
         **_lengths(row),
         **_cut(row, model),
         **_load(row),

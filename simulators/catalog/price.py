@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -19,6 +23,9 @@ from simulators.core.folder import PRICES, read_toml
 DEFAULT = "public_cloud"
 J_PER_KWH = 3.6e6
 HOURS_PER_YEAR = 8766.0
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+"""A number, or a column of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +61,13 @@ class PriceList:
 
     def quote(self, gpu: Gpu) -> Quote | None:
         """Return the quote that a GPU's price rests on, if there is one."""
-        name = gpu.measured_as or gpu.name
+        name = self._listed(gpu)
         owned = self.ownership.nodes if self.ownership else {}
         return self.gpus.get(name) or owned.get(name)
+
+    def _listed(self, gpu: Gpu) -> str:
+        """Return the name a GPU is priced under: its own, else that of the one it is like."""
+        return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
         """Return the price of one GPU for one hour; a what-if device costs what the real one does.
@@ -73,7 +84,7 @@ class PriceList:
         >>> round(load_prices("owned").usd_per_gpu_hour(load_gpu("h100_sxm")), 2)
         1.67
         """
-        name = gpu.measured_as or gpu.name
+        name = self._listed(gpu)
         if self.ownership and name not in self.gpus and name in self.ownership.nodes:
             return self._owned_usd_per_hour(self.ownership, gpu, name)
         if name not in self.gpus:
@@ -95,7 +106,7 @@ class PriceList:
     def _priced(self) -> list[str]:
         return sorted({*self.gpus, *(self.ownership.nodes if self.ownership else ())})
 
-    def carbon_g(self, energy_j: float) -> float:
+    def carbon_g(self, energy_j: Amount) -> Amount:
         """Return the CO2 equivalent of energy drawn by computers, with the site's overhead."""
         return energy_j / J_PER_KWH * self.pue.value * self.carbon_g_per_kwh.value
 
@@ -112,6 +123,26 @@ def load_prices(name: str = DEFAULT) -> PriceList:
         UserError: the file lacks a quote, or a quote lacks its value, date or source.
     """
     return PRICES.load(name, _prices)
+
+
+def usd_per_gpu_hours(
+    gpus: Sequence[str], prices: str, override: float | None = None
+) -> NDArray[np.float64]:
+    """Return what an hour of each GPU costs in a price list, or by an override; NaN: no price.
+
+    >>> usd_per_gpu_hours(["h100_sxm", "p4"], "owned").round(2).tolist()
+    [1.67, nan]
+    """
+    if override is not None:
+        return np.full(len(gpus), override)
+    known = load_prices(prices)
+    sheets = [load_gpu(name) for name in gpus]
+    return np.array([known.usd_per_gpu_hour(s) if known.quote(s) else np.nan for s in sheets])
+
+
+def usd_per_mtok(usd_per_gpu_hour: Amount, gpus: Amount, tokens_per_s: Amount) -> Amount:
+    """Return dollars per million tokens of GPUs that make so many tokens a second."""
+    return usd_per_gpu_hour * gpus / 3600.0 / tokens_per_s * 1e6
 
 
 def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:

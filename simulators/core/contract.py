@@ -140,6 +140,28 @@ class Hints(Protocol):
 
 
 @runtime_checkable
+class Reprices(Protocol):
+    """A simulator whose costs follow from its other columns: no price asks for a new simulation.
+
+    Points are simulated at the defaults of `priced`; what results are asked for in other prices is
+    computed from the rows that are there.
+    """
+
+    priced: tuple[str, ...]  # fields of the point that say prices, and change nothing but costs
+    cost_needs: tuple[str, ...]  # the fields and metrics that costs follow from besides
+    cost_metrics: tuple[str, ...]  # the metrics that are such costs
+
+    def costs(
+        self, rows: pa.RecordBatch, prices: Mapping[str, Any]
+    ) -> Mapping[str, NDArray[np.float64]]:
+        """Return the costs of rows of `cost_needs` at one value of each priced field.
+
+        NaN where there is no price.
+        """
+        ...
+
+
+@runtime_checkable
 class Notes(Protocol):
     """A simulator with something to add below a table of its results: a date, an assumption."""
 

@@ -20,7 +20,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.benchmark_clients import INFERENCEX, Client
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import WHOLE, ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
 
 FRAMEWORKS = ("vllm", "trtllm", "sglang")
@@ -134,6 +134,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,
         arrivals="closed",
+        window=WHOLE,
         clients=deployed.clients + deployed.crowded,
         requests=deployed.client.requests * deployed.clients,
         prompt_tokens=deployed.prompt,

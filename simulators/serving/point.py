@@ -20,6 +20,7 @@ MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
+WINDOWS = STEADY, WHOLE = "steady", "whole"
 
 built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
@@ -100,6 +101,11 @@ class ServingPoint:
         "first requests left out of latencies and rates", at_least=0, default=0, given=True
     )
     cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
+    window: str = choice(
+        "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
+        "programs count that measure a server",
+        known=WINDOWS, default=STEADY,
+    )  # fmt: skip
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,

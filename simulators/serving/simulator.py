@@ -17,12 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.engine import load_engine, runtime_of
-from simulators.catalog.price import priced_by
+from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
-from simulators.core.folder import ENGINES, PRICES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
+from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
@@ -53,7 +53,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 5
+    version: int = 6
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -61,6 +61,10 @@ class Serving:
     load: str = "qps"
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
+    copies: str = "replicas"
+    priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
+    cost_needs: tuple[str, ...] = ("gpu", "gpus", "tokens_per_s")
+    cost_metrics: tuple[str, ...] = ("cost_usd_per_mtok", "cost_usd_per_hour")
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -81,8 +85,8 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
-        if name == "prices":
-            return (PRICES.find(text),)
+        if name in self.priced:
+            return ()
         if (name, value) == ("runtime", AUTO):
             return tuple(
                 RUNTIMES.find(load_engine(engine).runtime or engine) for engine in ENGINES.names()
@@ -139,6 +143,26 @@ class Serving:
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
             return ("GPU-hours cost what usd_per_gpu_hour says.", *unknown)
         return (*priced_by(axes["prices"], axes["gpu"]), *unknown)
+
+    def costs(
+        self, rows: pa.RecordBatch, prices: Mapping[str, Any]
+    ) -> Mapping[str, NDArray[np.float64]]:
+        """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
+        codes, gpus = categories(rows, "gpu")
+        usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
+        size, rate = (numbers(rows, n).astype(np.float64) for n in ("gpus", "tokens_per_s"))
+        return {
+            "cost_usd_per_mtok": usd_per_mtok(usd[codes], size, rate),
+            "cost_usd_per_hour": usd[codes] * size,
+        }
+
+    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the GPUs of one replica, and what they cost an hour where a price is known."""
+        taken = {"gpus": row["gpus"] / row["replicas"]}
+        if row["cost_usd_per_mtok"] is not None:
+            usd = row["cost_usd_per_mtok"] * row["tokens_per_s"] * 3600.0 / 1e6
+            taken["usd_per_hour"] = usd / row["replicas"]
+        return taken
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""

@@ -9,13 +9,12 @@ from simulators.core.levels import LEVELS, UNMODELLED
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.memory import RankMemory
-from simulators.training.plan import FULL, SELECTIVE
-from simulators.training.step import Steps, Work, counts_of, pace
-from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, WEIGHTS
+from simulators.training.step import Steps, Work, counts_of, pace, runs
+from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, SUMS, WEIGHTS
 
 PHASES = {
     FORWARD: "forward", INPUTS: "backward, inputs", WEIGHTS: "backward, weights",
-    AGAIN: "recomputation",
+    AGAIN: "recomputation", SUMS: "gradient sums",
 }  # fmt: skip
 
 
@@ -74,13 +73,12 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     plans, found = work.plans, []
     often = float(plans.micro_batches[0]) / float(plans.pp[0])
     counts, column = counts_of(work.job), int(work.which[0])
-    again = {FORWARD: 1.0 + (plans.recompute[0] == FULL), AGAIN: plans.recompute[0] == SELECTIVE}
     sums: dict[tuple[str, str], list[float]] = {}
     for name, piece in work.pieces.items():
         is_layer = name in ("dense", "experts")
         for (phase, kind), seconds in piece.seconds.items():
-            runs = float(again.get(phase, 1.0)) if is_layer else float(phase != AGAIN)
-            times = often * counts[name] * runs
+            is_run = float(runs(phase, plans)[0]) if is_layer or phase == SUMS else phase != AGAIN
+            times = often * counts[name] * is_run
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
             row[0] += times * pace(constants, work.job, kind) * float(seconds[column])
             row[1] += gpus * times * float(piece.joules[phase, kind][column])

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.catalog.price import load_prices
+from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import categories, numbers
-from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.training.constants import Constants
 from simulators.training.job import Job
@@ -182,17 +181,31 @@ def run_metrics(
     made_s = tokens / done["tokens_per_s"]
     run_s = made_s / share
     energy_j = done["energy_j"] / done["step_s"] * run_s
-    prices = load_prices(
-        str(categories(batch, "prices")[1][int(categories(batch, "prices")[0][where[0]])])
-    )
-    try:
-        usd_per_hour = prices.usd_per_gpu_hour(job.gpu)
-    except UserError:
-        usd_per_hour = float("nan")
+    gpu, prices = (_first(batch, name, where) for name in ("gpu", "prices"))
+    usd = np.full(len(gpus), usd_per_gpu_hours([gpu], prices)[0])
     return {
         "run_s": run_s,
         "goodput_share": share,
         "run_energy_j": energy_j,
-        "run_cost_usd": run_s / 3600.0 * gpus * usd_per_hour,
-        "run_carbon_g": np.array([prices.carbon_g(float(j)) for j in energy_j]),
+        **costs_of(run_s, energy_j, gpus, usd, prices),
+    }
+
+
+def _first(batch: pa.RecordBatch, name: str, where: NDArray[np.int64]) -> str:
+    """Return the value of the first of some rows."""
+    codes, values = categories(batch, name)
+    return str(values[int(codes[where[0]])])
+
+
+def costs_of(
+    run_s: NDArray[np.float64],
+    energy_j: NDArray[np.float64],
+    gpus: NDArray[np.float64],
+    usd: NDArray[np.float64],
+    prices: str,
+) -> Columns:
+    """Return what runs cost on GPUs at `usd` an hour each, and the CO2 of their energy."""
+    return {
+        "run_cost_usd": run_s / 3600.0 * gpus * usd,
+        "run_carbon_g": load_prices(prices).carbon_g(energy_j),
     }

@@ -12,6 +12,9 @@ from simulators.core.jit import Floats, Ints
 RECOMPUTES = ("none", "selective", "full")
 NONE, SELECTIVE, FULL = range(len(RECOMPUTES))
 
+SHARED_GRADIENTS = 2
+"""From this stage of ZeRO on data ranks share out gradients too."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:

@@ -13,12 +13,14 @@ import pyarrow as pa
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.catalog.price import usd_per_gpu_hours
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
 from simulators.core.columns import alike, categories, numbers, outcome, schema_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.folder import CLUSTERS, GPUS, MODELS, PRICES
+from simulators.core.folder import CLUSTERS, GPUS, MODELS
+from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
@@ -30,6 +32,7 @@ from simulators.training.job import check_job
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import (
     JOB_FIELDS,
+    costs_of,
     job_of,
     memory_metrics,
     plans_of,
@@ -47,11 +50,14 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 1
+    version: int = 2
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
     flags: type = Flags
+    priced: tuple[str, ...] = ("prices",)
+    cost_needs: tuple[str, ...] = ("gpu", "tp", "pp", "dp", "cp", "run_s", "run_energy_j")
+    cost_metrics: tuple[str, ...] = ("run_cost_usd", "run_carbon_g")
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Price every row; rows that share a layer are priced together.
@@ -124,9 +130,16 @@ class Training:
             return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
-        if name == "prices":
-            return (PRICES.find(str(value)),)
         return ()
+
+    def costs(self, rows: pa.RecordBatch, prices: Mapping[str, Any]) -> Mapping[str, Floats]:
+        """Return dollars, NaN where a GPU has no price, and CO2 of whole runs."""
+        codes, names = categories(rows, "gpu")
+        known = str(prices["prices"])
+        one = {n: numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:]}
+        gpus = one["tp"] * one["pp"] * one["dp"] * one["cp"]
+        usd = usd_per_gpu_hours(names, known)[codes]
+        return costs_of(one["run_s"], one["run_energy_j"], gpus, usd, known)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""

@@ -20,7 +20,7 @@ from simulators.core.levels import FITTED, LEVELS, UNMODELLED, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FUSED, Job
-from simulators.training.plan import FULL, SELECTIVE, Plans
+from simulators.training.plan import FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
@@ -32,7 +32,7 @@ from simulators.training.work.messages import (
     Messages,
     messages,
 )
-from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, PIECES, WEIGHTS
+from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, PIECES, SUMS, WEIGHTS
 from simulators.training.work.pieces import (
     ATTENTION,
     PRODUCTS,
@@ -105,7 +105,7 @@ def steps(work: Work, constants: Constants) -> Steps:
             continue
         wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(name, -1.0)
         passes = _passes(priced[name], job, constants, which, plans, wait_s)
-        told = _exposed(job, sent[name], priced[name], constants, which, plans)
+        told = _exposed(job, sent[name], priced[name], passes, constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
@@ -193,6 +193,21 @@ def _format(dtype: str) -> str:
     return "bf16" if dtype == "fp16" else dtype
 
 
+def runs(phase: str, plans: Plans) -> Floats:
+    """Return how often a layer runs the kernels of a phase, for each row.
+
+    Gradients that data ranks share out are scattered after each micro-batch, and summed in shares.
+    """
+    often = np.ones(plans.size)
+    if phase == FORWARD:
+        often += plans.recompute == FULL
+    elif phase == AGAIN:
+        often *= plans.recompute == SELECTIVE
+    elif phase == SUMS:
+        often *= plans.zero < SHARED_GRADIENTS
+    return often
+
+
 def _passes(
     piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, wait_s: float
 ) -> dict[str, Floats]:
@@ -200,7 +215,7 @@ def _passes(
 
     `wait_s` is what a layer waits for launches in a pass; the ends of a model wait for none, -1.
     """
-    sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN)}
+    sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS)}
     for (phase, kind), column in piece.seconds.items():
         sums[phase] += pace(constants, job, kind) * column[which]
     is_layer = wait_s >= 0.0
@@ -208,16 +223,25 @@ def _passes(
         for phase in (FORWARD, INPUTS):
             sums[phase] += wait_s
     again = sums.pop(AGAIN)
+    sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
     if is_layer:
-        sums[INPUTS] += np.where(plans.recompute == SELECTIVE, again, 0.0)
+        sums[INPUTS] += runs(AGAIN, plans) * again
         sums[INPUTS] += np.where(plans.recompute == FULL, sums[FORWARD], 0.0)
     return sums
 
 
 def _exposed(
-    job: Job, sent: Messages, piece: Piece, constants: Constants, which: Ints, plans: Plans
+    job: Job,
+    sent: Messages,
+    piece: Piece,
+    passes: Mapping[str, Floats],
+    constants: Constants,
+    which: Ints,
+    plans: Plans,
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
+    hides_experts = _hides_experts(job, plans)
+    others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
     found: dict[tuple[str, str], Floats] = {}
     share: float | Floats
     for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
@@ -229,11 +253,26 @@ def _exposed(
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
                 hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
                 seconds = np.maximum(0.0, seconds - hidden)
+            if what == EXPERTS:
+                left = np.maximum(0.0, seconds - others[direction])
+                seconds = np.where(hides_experts, left, seconds)
             share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
             if what == TENSOR:  # pipelined with the products around it, if anything is
                 share = np.where(plans.overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
+
+
+def _hides_experts(job: Job, plans: Plans) -> NDArray[np.bool_]:
+    """Say for each row whether tokens travel to experts while another micro-batch computes.
+
+    Megatron-Core pairs a chunk's forward with another's backward for that where layers are
+    interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`); recipes use it
+    where experts are dealt over several nodes.
+    """
+    crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
+    hides = (plans.overlaps > 0) & (plans.chunks > 1) & (plans.recompute != FULL)
+    return np.asarray(hides & crosses, np.bool_)
 
 
 def _sharded(
@@ -268,8 +307,6 @@ def _energy_j(
     work = np.zeros(plans.size)
     for name, piece in priced.items():
         for (phase, _), joules in piece.joules.items():
-            runs = np.where(plans.recompute == FULL, 2.0, 1.0) if phase == FORWARD else 1.0
-            runs = np.where(plans.recompute == SELECTIVE, 1.0, 0.0) if phase == AGAIN else runs
-            work += counts[name] * runs * joules[which]
+            work += counts[name] * runs(phase, plans) * joules[which]
     idle_s = np.maximum(0.0, step_s - busy_s)
     return work * plans.micro_batches / plans.pp + idle_s * resting_w(job.gpu)

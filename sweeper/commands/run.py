@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,9 @@ from sweeper.commands.overrides import compose
 from sweeper.engines import load_engine
 from sweeper.engines._child import probed
 from sweeper.engines.limits import Limits
-from sweeper.engines.probe import hinted
+from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
+from sweeper.query.repricing import unpriced
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
 from sweeper.report.runs import begin
@@ -55,7 +56,7 @@ def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
     composed = compose(words)
     written, name = composed["space"], composed["name"]
-    space = space_of(written)
+    space = unpriced(space_of(written))
     wanted = objectives(written, space)
     engine = dict(composed["engine"])
     limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
@@ -114,7 +115,8 @@ def sweep(asked: Asked) -> Ended:
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
     with _alone(store):
-        folder = begin(store, asked.written)
+        picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
+        folder = begin(store, {**asked.written, "points": picked})
         try:
             return _answered(asked, folder)
         except UserError:
@@ -128,8 +130,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     """Run the sweep under a live display."""
     sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
     space, store = sweep.space, sweep.store
-    settled = sum(len(span) for span in store.finished())
-    progress = Progress(total=sweep.sampler.size(space) - settled, objectives=sweep.objectives)
+    allowed = space.size - sum(space.removed().values())
+    progress = Progress(min(sweep.sampler.size(space), allowed), sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -140,12 +142,21 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             display.watch(part)
             _check_failures(progress, failures["max"])
 
+        def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
+            untouched = sum(map(len, fresh)) == space.size
+            left = allowed if untouched else sum(_allowed(space, batch) for batch in fresh)
+            if sum(map(len, picked)) >= sweep.sampler.size(space):
+                progress.answered = max(progress.total - left, 0)
+                progress.total = left
+            if progress.answered:
+                say(f"{progress.answered:,} answered already, {progress.total:,} to do")
+
         if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        sweep.run(watch, say)
+        sweep.run(watch, say, expect)
     return Ended(
         answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
@@ -208,7 +219,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or probed(_task(sweep), patience_s=_PATIENCE_S)) if todo else None
+    estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
@@ -248,8 +259,10 @@ def plan(words: list[str]) -> int:
     return 0
 
 
-def _task(sweep: Sweep) -> Task:
-    return Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+def _probed(sweep: Sweep, picked: int) -> Estimate:
+    """Return how long a point takes, from a few of so many that are picked."""
+    task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
+    return probed(task, picked, patience_s=_PATIENCE_S)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:

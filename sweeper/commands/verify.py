@@ -15,6 +15,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper.commands.flags import at_least, flags
 from sweeper.engines.task import evaluate
+from sweeper.query.repricing import unpriced
 from sweeper.report.answers import latest
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.shipped_files import spaces
@@ -33,20 +34,21 @@ def main(words: list[str]) -> int:
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
-    now = define(last.space)
+    space = unpriced(last.space)
+    now = define(space)
     if now.contents != last.store.definition.contents or now.version != last.simulator.version:
         raise UserError(
             "files that these results were made with have changed since, so they would differ; "
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
-    rows = last.results.filter(~pl.col("status").cast(pl.String).is_in(FAILURES)).collect()
+    rows = last.store.scan().filter(~pl.col("status").cast(pl.String).is_in(FAILURES)).collect()
     if rows.is_empty():
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
     picked = np.random.default_rng(chosen.seed).permutation(len(rows))[: chosen.rows]
     sample = rows[np.sort(picked)]
-    index = last.space.index_of(sample)
+    index = space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
-    again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, last.space.batch(index))))
+    again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, space.batch(index))))
     wrong = pl.Series(np.zeros(len(sample), bool))
     for name in [*schema_of(last.simulator.metrics).names, "status", "reason"]:
         mine, stored = (

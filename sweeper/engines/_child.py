@@ -148,13 +148,13 @@ def team() -> Iterator[Team]:
     _IDLE.extend(p.worker for p in crew.posts if p.ready and not p.jobs)
 
 
-def probed(task: Task, *, patience_s: float = PROBE_S) -> Estimate:
-    """Return what `probe` finds, tried in a child; where points end or hang, what is known then."""
+def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:
+    """Return what `probe` finds of so many points, tried in a child; what is known if it ends."""
     found, child = Estimate(0, 0.0), Nursery().recruit("probe")
     try:
         child.introduce(task)
         _await(child, READY_S)
-        child.send("probe", PROBES, patience_s)
+        child.send("probe", asked, PROBES, patience_s)
         while (news := _await(child, min(task.limits.timeout_s, _PROBE_LIMIT_S))) != "done":
             found = news
     except Lost as how:
@@ -227,10 +227,11 @@ class Serving:
         assert self.task
         return list(self.task.answer_in_parts(batch))
 
-    def probe(self, probes: int, patience_s: float) -> str:
+    def probe(self, asked: int, probes: int, patience_s: float) -> str:
         """Evaluate a few points; send what is known after each step."""
         assert self.task
-        for estimate in steps(self.task.space, probes=probes, patience_s=patience_s):
+        space = self.task.space
+        for estimate in steps(space, asked=asked, probes=probes, patience_s=patience_s):
             self.pipe.send(estimate)
         return "done"
 

@@ -53,7 +53,7 @@ class _Choice:
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
-            self.estimate = probed(task)
+            self.estimate = probed(task, total)
             if self.estimate.stopped:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or (not self.hired and self._is_worth_it(self.estimate)):

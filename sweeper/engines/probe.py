@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.core.contract import Hints, load_simulator
+from simulators.core.contract import Hints, Simulator, load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 
 PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer will do."""
+
+_GROWTH, _LONGEST = 8, 1 << 16
+"""How much longer each stretch of neighbours is, and how long the last may be."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,24 @@ def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
 
 
 def steps(
-    space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S
+    space: DesignSpace,
+    *,
+    asked: int | None = None,
+    probes: int = PROBES,
+    patience_s: float = PROBE_S,
 ) -> Iterator[Estimate]:
-    """Evaluate points spread evenly over the space, keeping nothing, until patience ends.
+    """Evaluate points, keeping nothing, first spread evenly over the space, then as work will be.
 
-    Yield what is known after each step; nothing is known after the first, which finds the
-    simulator loaded and fills what later points find ready.
+    A chunk of work is many neighbours at once: they share what a simulator makes ready for the
+    first, and whole columns cost little more than a row. So growing stretches of neighbours are
+    tried until patience ends, and the last, which is the longest, tells. Yield what is known after
+    each step; nothing is known after the first, which finds the simulator loaded.
+
+    Args:
+        space: whose points.
+        asked: how many of them are wanted; the fewer, the further apart neighbours are.
+        probes: points tried that are spread over the space.
+        patience_s: seconds for those, and again for the stretches.
     """
     simulator = load_simulator(space.simulator)
     order = np.random.default_rng(0).permutation(_spread(space, probes))
@@ -54,17 +69,38 @@ def steps(
     yield Estimate(0, 0.0)
     while done < len(order) and spent < patience_s:
         where = np.sort(order[done : done + rows])
-        started = time.perf_counter()
-        evaluate(simulator, space.batch(where, space.kept(where)))
-        spent += time.perf_counter() - started
+        spent += _timed(simulator, space, where)
         done += len(where)
         rows *= 2
         yield Estimate(done, spent / done)
+    wanted = min(asked or len(space), len(space))
+    point_s, spent, rows = spent / max(done, 1), 0.0, 1
+    while wanted > len(order) and spent < patience_s and rows < min(wanted, _LONGEST):
+        rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
+        stride = max(1, len(space) // wanted)
+        start = int(order[done % len(order)]) % max(1, len(space) - stride * rows)
+        taken = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
+        spent, done = spent + taken, done + rows
+        point_s = min(point_s, taken / rows)
+        yield Estimate(done, point_s)
 
 
-def probe(space: DesignSpace, *, probes: int = PROBES, patience_s: float = PROBE_S) -> Estimate:
+def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> float:
+    """Return the seconds in which points are answered, those that constraints remove included."""
+    started = time.perf_counter()
+    evaluate(simulator, space.batch(where, space.kept(where)))
+    return time.perf_counter() - started
+
+
+def probe(
+    space: DesignSpace,
+    *,
+    asked: int | None = None,
+    probes: int = PROBES,
+    patience_s: float = PROBE_S,
+) -> Estimate:
     """Return the estimate of `steps`, evaluated in this process."""
-    *_, last = steps(space, probes=probes, patience_s=patience_s)
+    *_, last = steps(space, asked=asked, probes=probes, patience_s=patience_s)
     return last
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from typing import Any
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Notes, Simulator, load_simulator
+from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
+from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.runs import DamagedRun, asked, runs
+from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, keys
@@ -30,6 +33,8 @@ from sweeper.units import human
 
 KNEE = "knee"
 """The word that stands for the key of the front's knee."""
+_FEW = 3
+"""Values of an axis that are named where no others have been answered yet."""
 _IN_MEMORY = 2_000_000
 """Rows up to which all are read at once to be told apart by scenario."""
 
@@ -61,8 +66,45 @@ class Answers:
 
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
-        """All rows."""
-        return self.store.scan() if self.scanned is None else self.scanned
+        """All rows, in each of the price lists that are asked for."""
+        return repriced(self.store.scan(), self.space) if self.scanned is None else self.scanned
+
+    def in_prices(self, lists: str | None) -> Answers:
+        """Return the answers in other price lists, named with commas between them."""
+        if not lists:
+            return self
+        axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
+        simulator = self.simulator
+        if not isinstance(simulator, Reprices) or "prices" not in simulator.priced:
+            raise UserError(f"designs of '{self.space.simulator}' state no costs to be priced")
+        space = priced(self.space, {n: axes[n] for n in simulator.priced if n in axes})
+        others = [n for n in self.given if n not in simulator.priced]
+        known = [n for n in simulator.priced if n in space.varied]
+        return dataclasses.replace(self, space=space, given=(*others, *known))
+
+    @functools.cached_property
+    def unfinished(self) -> str:
+        """How far a run has come that has not ended, and which axes it has seen little of."""
+        if (self.folder / "summary.json").is_file():
+            return ""
+        done = self.store.scan()
+        seen = done.select(pl.len(), *(pl.col(n).unique().implode() for n in self.space.varied))
+        rows = seen.collect().to_dicts()[0]
+        count, lacking = rows.pop("len"), []
+        for name, values in rows.items():
+            if len(values) < len(set(self.space.axes[name])) and len(values) <= _FEW:
+                ordered = [v for v in dict.fromkeys(self.space.axes[name]) if v in values]
+                said = " and ".join(self.human(name, v) for v in ordered)
+                lacking.append(f"{name} {said} only")
+        total = f" of {self.points:,}" if self.points else ""
+        return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+
+    @property
+    def points(self) -> int | None:
+        """How many points the run was to answer, if that was known when it began."""
+        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        points = config.get("points")
+        return None if points is None else int(points)
 
     @functools.cached_property
     def scenarios(self) -> list[dict[str, Any]]:
@@ -233,6 +275,10 @@ class Answers:
         """Return a value of a column as a person would write it."""
         return human(value, self.units.get(name, ""))
 
+    def word(self, name: str) -> str:
+        """Return what a column is called in a sentence."""
+        return in_words(name, self.units.get(name, ""))
+
     def scaled(self, name: str, value: Any) -> str:
         """Return the same, but whole numbers of objectives scaled as real ones are."""
         return self.human(name, real(value) if name in self.objectives else value)
@@ -301,6 +347,7 @@ def answers_to(
     written: Mapping[str, Any], space: DesignSpace, store: Store, folder: Path, name: str
 ) -> Answers:
     """Return the answers to a space as it was written, whose rows a store holds."""
+    space = priced(space, written.get("axes") or {})
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)
     return Answers(name, space, store, wanted, condition, folder, known)

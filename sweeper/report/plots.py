@@ -105,7 +105,9 @@ def parallel(answers: Answers, _asked: Columns) -> Any:
         axes.axvline(i, color="black", lw=0.6)
         for value, place in scales[name].ticks():
             axes.text(i + 0.03, place, answers.human(name, value), fontsize=7, va="center")
-    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
+    axes.set_xticks(
+        range(len(names)), map(answers.word, names), rotation=25, ha="right", fontsize=8
+    )
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
     axes.set_title(f"{answers.title}: the front among {cloud.height:,} designs", loc="left")
@@ -137,9 +139,10 @@ def heat(answers: Answers, asked: Columns) -> Any:
     for axis, values, name in ((axes.xaxis, across, x), (axes.yaxis, up, y)):
         labels = [answers.human(name, v) for v in values]
         axis.set_ticks(range(len(values)), labels, fontsize=8)
-        axis.set_label_text(name)
-    _colorbar(figure, image, answers, of, f"best {of}")
-    axes.set_title(f"{answers.title}: best {of} by {x} and {y}", loc="left")
+        axis.set_label_text(answers.word(name))
+    word = answers.word
+    _colorbar(figure, image, answers, of, f"best {word(of)}")
+    axes.set_title(f"{answers.title}: best {word(of)} by {word(x)} and {word(y)}", loc="left")
     return figure
 
 
@@ -170,28 +173,34 @@ def curves(answers: Answers, asked: Columns) -> Any:
         if _wide(good[name]):
             scale("log")
         _ticks(axis, answers, name)
-        axis.set_label_text(name)
+        axis.set_label_text(answers.word(name))
     axes.grid(visible=True, alpha=0.25)
     axes.legend(frameon=False)
-    axes.set_title(f"{answers.title}: {y} along {along}", loc="left")
+    title = f"{answers.title}: {answers.word(y)} along {answers.word(along)}"
+    axes.set_title(title, loc="left")
     return figure
 
 
 def sensitivity(answers: Answers, asked: Columns) -> Any:
     """Draw which share of each objective's variance each axis explains alone."""
     metrics = [asked.of] if asked.of else list(answers.objectives)
+    axes_varied, found = list(answers.space.varied), []
+    for metric in metrics:
+        try:
+            found.append(sensitivity_of(answers.results, metric, axes_varied, where=answers.where))
+        except UserError:
+            if metric == metrics[-1] and not found:
+                raise
     figure, panels = plt.subplots(
-        1, len(metrics), figsize=(4 * len(metrics), 4), layout="constrained", squeeze=False
+        1, len(found), figsize=(4 * len(found), 4), layout="constrained", squeeze=False
     )
-    for axes, metric in zip(panels[0], metrics, strict=True):
-        varied = list(answers.space.varied)
-        found = sensitivity_of(answers.results, metric, varied, where=answers.where)
-        names = [*found.indices["axis"], "axes together"]
-        shares = [*found.indices["first_order"], found.interaction]
+    for axes, said in zip(panels[0], found, strict=True):
+        names = [*map(answers.word, said.indices["axis"]), "axes together"]
+        shares = [*said.indices["first_order"], said.interaction]
         axes.barh(names[::-1], shares[::-1], color=_FRONT)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
-        axes.set_title(metric, loc="left", fontsize=10)
+        axes.set_title(answers.word(said.metric), loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{answers.title}: share of variance explained", x=0.01, ha="left")
     return figure
@@ -288,7 +297,7 @@ def _cloud(answers: Answers, columns: list[str]) -> pl.DataFrame:
 
 def _label(answers: Answers, name: str) -> str:
     direction = "lower is better" if answers.objectives[name] == "min" else "higher is better"
-    return f"{name} ({direction})"
+    return f"{answers.word(name)} ({direction})"
 
 
 def _knee(answers: Answers) -> str:

@@ -24,27 +24,35 @@ from sweeper.store.store import Part
 from sweeper.units import duration
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
+_CALIBRATING, _CALIBRATING_S = 3, 1.0
+"""Parts and seconds from which on the pace of a sweep is told."""
+_BAR = 28
+_SEPARATOR = " · "
 
 
 @dataclass
 class Progress:
-    """What has come back so far."""
+    """What has come back so far, and how long the rest takes at the pace of late."""
 
-    total: int  # points to settle in this run
+    total: int  # points to evaluate in this run
     objectives: Objectives  # of the live front
-    done: int = 0
+    answered: int = 0  # points whose answers were there already
     rows: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.perf_counter)
-    _first: tuple[int, float] | None = None
+    _pace: list[tuple[float, int]] = field(default_factory=list)  # moments, and points done by then
     _fronts: list[tuple[Matrix, Ints]] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """Points that have come back."""
+        return self.rows.total()
 
     def add(self, part: Part) -> None:
         """Take note of a part."""
-        self.done += part.points
         self.rows.update(part.rows)
         self.reasons.update(part.reasons)
-        self._first = self._first or (part.points, time.perf_counter())
+        self._pace.append((time.perf_counter(), self.done))
         if len(part.front):
             self._fronts.append((part.front, part.ties))
 
@@ -62,31 +70,37 @@ class Progress:
         """Seconds since the sweep began."""
         return time.perf_counter() - self.started
 
-    def line(self) -> str:
-        """Return the state in one line."""
-        done = self.done  # parts may arrive meanwhile
-        rate = self._rate(done)
-        timed = self._first is not None and done > self._first[0]
-        left = f"{duration((self.total - done) / rate)} left" if timed else "starting"
-        parts = [
-            f"{done:,} of {self.total:,} points",
-            f"{rate:,.0f}/s",
-            left if done < self.total else "done",
-            f"front {len(self.front())}",
-        ]
+    def line(self, width: int | None = None) -> str:
+        """Return the state in one line, without what has no room in `width`."""
+        done, rate = self.done, self._rate()  # parts may arrive meanwhile
+        left = "time left not known yet"
+        if done >= self.total:
+            left = "done"
+        elif rate is not None:
+            left = f"about {duration((self.total - done) / rate)} left"
+        parts = [f"{done:,} of {self.total:,} to do", left, f"front {len(self.front())}"]
+        parts += [f"{self.answered:,} answered before"] if self.answered else []
+        parts += [f"{rate:,.0f}/s"] if rate is not None else []
         bad = {k: n for k, n in self.rows.copy().items() if k != "ok" and n}
         parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]
         if reasons := self.reasons.copy():
-            common = ", ".join(f"{r} {n:,}" for r, n in reasons.most_common(3))
-            parts.append(f"({common})")
-        return " · ".join(parts)
+            parts.append("(" + ", ".join(f"{r} {n:,}" for r, n in reasons.most_common(3)) + ")")
+        while width is not None and len(parts) > 1 and len(_SEPARATOR.join(parts)) > width:
+            parts.pop()
+        return _SEPARATOR.join(parts)
 
-    def _rate(self, done: int) -> float:
-        """Return points per second after the first part, which waited for compilers and workers."""
-        points, since = self._first or (0, self.started)
-        if points < done:
-            return (done - points) / max(time.perf_counter() - since, 1e-9)
-        return done / max(self.elapsed_s, 1e-9)
+    def _rate(self) -> float | None:
+        """Return points per second over the latest third of the time; None before that says much.
+
+        The first part waited for compilers and workers, and the next are small: a simulator that
+        answers whole columns is faster the more it is given, so only what was of late counts.
+        """
+        pace, now = self._pace[:], time.perf_counter()
+        if len(pace) < _CALIBRATING or now - pace[0][0] < _CALIBRATING_S:
+            return None
+        since = now - max((now - pace[0][0]) / 3, _CALIBRATING_S)
+        then, before = max((p for p in pace[:-1] if p[0] <= since), default=pace[0])
+        return (pace[-1][1] - before) / (now - then) or None
 
 
 @contextmanager
@@ -132,13 +146,13 @@ class _Terminal(_Lines):
 
         def render() -> Table:
             grid = Table.grid(padding=(0, 1))
-            bar = ProgressBar(total=max(progress.total, 1), completed=progress.done, width=28)
-            grid.add_row(bar, progress.line())
+            done, all_of_it = progress.done, max(progress.total, 1)
+            bar = ProgressBar(total=all_of_it, completed=done, width=_BAR)
+            grid.add_row(bar, progress.line(console.width - _BAR - 1))
             return grid
 
-        self.live = Live(
-            get_renderable=render, console=Console(file=stream), refresh_per_second=1 / _REDRAW_S
-        )
+        console = Console(file=stream)
+        self.live = Live(get_renderable=render, console=console, refresh_per_second=1 / _REDRAW_S)
         self.live.start()
 
     def watch(self, part: Part) -> None:

@@ -60,3 +60,10 @@ def test_designs_that_cannot_be_and_unknown_targets_are_told():
         )
     with pytest.raises(UnknownNameError, match="megatron"):
         DEPLOYMENTS.deployment(vars(GPT3), "vllm", "")
+
+
+def test_what_is_hidden_and_summed_is_told():
+    mixture = {"model": "mixtral_8x7b", "ep": 8, "expert_tp": 2, "tp": 2, "pp": 4, "chunks": 2}
+    assert "--overlap-moe-expert-parallel-comm" in told(**mixture)
+    assert "--overlap-moe-expert-parallel-comm" not in told(**mixture | {"expert_tp": 1})
+    assert "--no-gradient-accumulation-fusion" in told(fusion="eager")

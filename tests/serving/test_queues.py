@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.answer.summary import backlog_grows
+from simulators.serving.answer.saturation import backlog_growth, is_saturated
 from simulators.serving.demand.arrivals import stream
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, SCHEDULED
 from tests.serving.cases import asked, limits, run
@@ -52,4 +52,23 @@ def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
     requests = asked(arrival, np.full(count, 10), np.ones(count))
     state = run(requests, allowed=limits(**ONE_AT_A_TIME), prices=(1.0, 0.0, 0.0))
     arrived, scheduled, ended = state.times[:, [ARRIVAL, SCHEDULED, COMPLETED]].T
-    assert backlog_grows(arrived, scheduled, ended) == grows
+    growth = backlog_growth(arrived, scheduled)
+    assert is_saturated(growth, arrived, ended) == grows
+    if grows:  # each second brings that many seconds of work more than can be done in it
+        assert growth == pytest.approx(count / arrival[-1] - 1.0, abs=0.05)
+
+
+def test_neither_a_ramp_nor_a_burst_that_is_worked_off_is_a_growing_backlog() -> None:
+    arrival = np.linspace(0.0, 10.0, 1000)
+    ramp = arrival + 0.25  # a quarter of a second in the queue of a large service, then 20 s
+    assert not is_saturated(backlog_growth(arrival, ramp), arrival, ramp + 20.0 + arrival)
+    burst = arrival + np.where((arrival > 2.0) & (arrival < 4.0), 3.0, 0.0)
+    assert not is_saturated(backlog_growth(arrival, burst), arrival, burst + 0.1)
+
+
+def test_a_small_service_with_a_long_queue_falls_behind() -> None:
+    arrival = np.linspace(0.0, 100.0, 1000)
+    unlucky = arrival * np.where(np.arange(1000) % 250 < 125, 0.6, 1.0)  # some are luckier
+    scheduled = arrival + 0.8 * unlucky
+    assert np.median(scheduled - arrival) > 30.0
+    assert is_saturated(backlog_growth(arrival, scheduled), arrival, scheduled + 5.0)

@@ -139,9 +139,24 @@ def test_metrics_agree_with_each_other() -> None:
     assert 0.0 < m.busy <= 1.0 + 1e-12
     assert 0.0 < m.mfu < 1.0
     assert m.tokens_per_s_per_gpu == m.tokens_per_s / m.gpus
-    assert m.requests_per_s == pytest.approx(300 / m.makespan_s)
+    whole = simulate(point(scheduler="sarathi", requests=300, window="whole"))
+    assert whole.requests_per_s == pytest.approx(300 / whole.makespan_s)
+    assert whole.window_s == whole.makespan_s == m.makespan_s > m.window_s
+    assert whole.ttft_p99_s == m.ttft_p99_s
+    assert m.cost_usd_per_hour == 2.99 * m.gpus
     watts = m.energy_j_per_token * m.tokens_per_s / m.gpus
     assert 60.0 < watts < 700.0
+
+
+def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_run() -> None:
+    """A short run of the same load is as dear by the token as a long one, but for chance."""
+    runs = {n: simulate(point(qps=6.0, arrivals="even", requests=n)) for n in (400, 3200)}
+    whole = simulate(point(qps=6.0, arrivals="even", requests=400, window="whole"))
+    assert runs[400].requests_per_s == pytest.approx(6.0, rel=0.02)
+    assert runs[3200].requests_per_s == pytest.approx(6.0, rel=0.01)
+    assert whole.requests_per_s < 0.97 * 6.0
+    assert runs[400].inside_mean == pytest.approx(runs[3200].inside_mean, rel=0.05)
+    assert runs[400].judged_requests == 400
 
 
 def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
@@ -232,7 +247,7 @@ def test_every_file_behind_a_point_is_named() -> None:
     }
     assert named["scheduler"] == []  # what is shipped is part of the simulator's version
     assert named["workload"] == ["chat.toml"]
-    assert named["prices"] == ["public_cloud.toml"]
+    assert named["prices"] == []  # costs follow from rows, in whatever list
     assert named["model"] == ["llama3_1_8b.toml"]
     assert {"h100_sxm.toml", "dgx_h100.toml"} <= set(named["gpu"])
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
@@ -281,7 +296,8 @@ def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> Non
     assert not metrics.saturated
     assert 12.0 < metrics.mean_batch <= 16.0
     inside = metrics.requests_per_s * metrics.e2e_mean_s
-    assert 13.0 < inside <= 16.0
+    assert inside == pytest.approx(metrics.inside_mean, rel=0.03)
+    assert metrics.inside_mean == pytest.approx(16.0, rel=0.03)
 
 
 def test_clients_who_think_ask_less() -> None:

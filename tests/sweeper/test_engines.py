@@ -15,6 +15,7 @@ from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, auto, load_engine
+from sweeper.engines import probe as probe_module
 from sweeper.engines.limits import Limits
 from sweeper.engines.probe import hinted, probe
 from sweeper.engines.task import Task
@@ -88,7 +89,7 @@ def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.Monke
         return Idle()
 
     monkeypatch.setattr(auto, "load_engine", load)
-    monkeypatch.setattr(auto, "probed", lambda _: auto.Estimate(1, 0.1))
+    monkeypatch.setattr(auto, "probed", lambda *_: auto.Estimate(1, 0.1))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
     with auto.Auto(worth_s=25.0, actors=2).open() as crew:
         for _ in range(10):
@@ -191,3 +192,11 @@ def test_more_actors_than_the_cluster_has_room_for_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=r"engine\.actors=5: the cluster has only 2 CPUs"):
         answers(tmp_path, troubled(), load_engine("ray", actors=5))
+
+
+def test_a_probe_sees_that_neighbours_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes a second and a row of it a millisecond: a grid of 10,000 takes no hours."""
+    monkeypatch.setattr(probe_module, "_timed", lambda *a: 1.0 + 0.001 * len(a[-1]))
+    asked = space(TROUBLE, {"n": "0..9999"})
+    far, near = probe(asked, asked=1, patience_s=0.5), probe(asked, patience_s=5000.0)
+    assert near.point_s < 0.002 < far.point_s

@@ -114,3 +114,21 @@ def test_contributions_add_up_to_the_step(recompute):
     assert sum(part.energy_j for part in told) == pytest.approx(row["energy_j"], rel=1e-9)
     held = sum(part.memory_bytes for part in told)
     assert held == pytest.approx(row["memory_bytes"] - 2e9, rel=1e-9)
+
+
+def test_gradients_are_summed_apart_where_products_do_not_and_nobody_shares_them_out():
+    fused, eager = (one(dp=1, tp=8, zero=0, fusion=f)["compute_s"] for f in ("fused", "eager"))
+    shared = [one(zero=3, fusion=f)["compute_s"] for f in ("fused", "eager")]
+    assert eager - fused > shared[1] - shared[0] > 0.0
+
+
+def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
+    mixture = replace(
+        BASE, model="mixtral_8x7b", sequence=4096, batch=256, pp=4, dp=16, ep=8, expert_tp=2,
+        schedule="interleaved", zero=1,
+    )  # fmt: skip
+    hidden, shown, once = evaluate(
+        replace(mixture, chunks=2), replace(mixture, chunks=2, overlap=False), mixture
+    )
+    assert hidden["experts_s"] < 0.5 * shown["experts_s"]
+    assert once["experts_s"] == shown["experts_s"]

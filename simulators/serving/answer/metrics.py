@@ -99,6 +99,11 @@ class ServingMetrics:
         better="min",
         page="serving.md#cost-and-energy",
     )
+    cost_usd_per_hour: float | None = metric(
+        "of all GPUs, busy or not",
+        unit="$",
+        page="serving.md#cost-and-energy",
+    )
     energy_j_per_token: float | None = metric(
         "energy of the GPUs per output token, idle time included",
         unit="J",
@@ -116,15 +121,22 @@ class ServingMetrics:
     stalled_requests: int | None = _count("requests that waited between iterations while running")
     stalled_mean_s: float | None = _count("wait of a request between iterations, mean", unit="s")
     completed_requests: int | None = _count("requests served to their end")
+    judged_requests: int | None = _count("requests that latencies are of")
     rejected_requests: int | None = _count("requests too long for the context or for KV memory")
     cancelled_requests: int | None = _count("requests whose clients gave up")
     saturated: bool = metric(
         "the backlog grows: latencies depend on the length of the run", page="serving.md#saturation"
     )
+    backlog_growth: float | None = metric(
+        "by how many seconds longer a request waits for each second that it comes later; null of "
+        "closed clients",
+        page="serving.md#saturation",
+    )
     gpus: int = _use("GPUs of all replicas", better="min")
     kv_blocks: int = _use("KV blocks of one replica")
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")
+    window_s: float | None = _use("time that rates and costs are of", unit="s")
     measured_share: float | None = _share("share of the time by measured figures")
     fitted_share: float | None = _share("by figures fitted on the GPU")
     extrapolated_share: float | None = _share("by figures beyond their fit")

@@ -18,7 +18,7 @@ WITH_INTERVAL = ("ttft_p99_s", "tpot_p99_s", "e2e_p99_s")
 
 COUNTED = (
     "restarts", "swaps", "stalled_requests", "completed_requests", "rejected_requests",
-    "cancelled_requests", "iterations",
+    "cancelled_requests", "iterations", "judged_requests",
 )  # fmt: skip
 """Metrics that count events: of all runs together."""
 
@@ -35,6 +35,11 @@ def averaged(runs: Sequence[ServingMetrics]) -> ServingMetrics:
     merged: dict[str, Any] = {f.name: _merged(f.name, runs) for f in fields(ServingMetrics)}
     for name in WITH_INTERVAL:
         merged[f"{name}_ci"] = half_width([getattr(run, name) for run in runs])
+    first = runs[0]
+    if first.cost_usd_per_mtok is not None:  # of the mean rate, from which it follows
+        merged["cost_usd_per_mtok"] = (
+            first.cost_usd_per_mtok * first.tokens_per_s / merged["tokens_per_s"]
+        )
     return ServingMetrics(**merged)
 
 

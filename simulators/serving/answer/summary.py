@@ -7,23 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from simulators.catalog.price import usd_per_mtok
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
+from simulators.serving.answer.saturation import backlog_growth, is_saturated
+from simulators.serving.answer.window import Window, steady_part
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import STEADY, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
-
-GROWTH = 0.1
-"""A backlog that grows by more than this share of the arrivals is no steady state."""
-
-DEVIATIONS, DOUBLED = 3.0, 2.0
-"""Nor is one that grows by more than chance does, or a wait that has more than doubled."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,10 @@ class Run:
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard.
 
-        Latencies are those of answered requests between `warmup` and `cooldown`, rates count what
-        was answered from the arrival of the first of them to that of the last; all else is of the
-        whole run.
+        Latencies are those of answered requests between `warmup` and `cooldown`. Rates and costs
+        count what was answered within a window: from the arrival of the first of them to that of
+        the last, if such requests are left out; else the steady part of the run, if that was asked
+        for and there is one; else the run. All else is of the whole run.
 
         Raises:
             Infeasible: no request of the window was answered.
@@ -53,27 +51,36 @@ class Run:
         end = times[:, at.COMPLETED]
         if cancelled:
             answered, end = end >= 0.0, np.maximum(end, times[:, at.LEFT])
+        arrival = times[:, at.ARRIVAL]
         scheduled = np.where(times[:, at.SCHEDULED] < 0.0, end, times[:, at.SCHEDULED])
-        makespan_s = float(end.max() - times[:, at.ARRIVAL].min())
+        whole = Window(float(arrival.min()), float(end.max()))
         everyone = Served(times, output_tokens).take(answered)
-        judged, paid, span_s = everyone, everyone, makespan_s
+        judged, window = everyone, whole
         if point.warmup or point.cooldown:
             last = output_tokens.size - point.cooldown
             judged = Served(times, output_tokens).take(slice(point.warmup, last))
             judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
-            paid, span_s = _between(everyone, judged.times[:, at.ARRIVAL])
+            window = _between(judged.times[:, at.ARRIVAL])
+        elif point.window == STEADY:
+            window = steady_part(everyone.times) or whole
         if judged.output_tokens.size == 0:
             raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
+        seen = self.state.request[answered][:, [at.PROMPT, at.OUTPUT]].sum(axis=1)
+        grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
-            **_rates(paid, span_s, self),
-            **_use(self, answered, int(everyone.output_tokens.sum()), makespan_s),
+            **_rates(self, everyone, seen, window),
+            **_use(self, int(everyone.output_tokens.sum()), whole.span_s),
+            "inside_mean": window.mean_inside(arrival, end),
+            "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
             "cancelled_requests": cancelled,
             "completed_requests": output_tokens.size - cancelled,
-            "saturated": backlog_grows(times[:, at.ARRIVAL], scheduled, end),
-            "makespan_s": makespan_s,
+            "saturated": grows_s is not None and is_saturated(grows_s, arrival, end),
+            "backlog_growth": grows_s,
+            "makespan_s": whole.span_s,
+            "window_s": window.span_s,
         }
         return ServingMetrics(**columns)
 
@@ -89,13 +96,12 @@ class Served(NamedTuple):
         return Served(self.times[which], self.output_tokens[which])
 
 
-def _between(everyone: Served, arrival: Floats) -> tuple[Served, float]:
-    """Return what was answered between the first and the last of some arrivals, and that time."""
+def _between(arrival: Floats) -> Window:
+    """Return the window from the first to the last of some arrivals."""
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
         raise Infeasible("window_too_small", f"{arrival.size} requests between the first and last")
-    end = everyone.times[:, at.COMPLETED]
-    return everyone.take((end > arrival.min()) & (end <= arrival.max())), span_s
+    return Window(float(arrival.min()), float(arrival.max()))
 
 
 def _latencies(served: Served) -> dict[str, float | None]:
@@ -133,23 +139,35 @@ def _tpot_s(served: Served) -> Floats:
     return seconds
 
 
-def _rates(paid: Served, span_s: float, run: Run) -> dict[str, float | None]:
-    """Return what was answered per second, and what it costs."""
-    point, gpus, usd = run.point, run.deployment.gpus, run.deployment.usd_per_gpu_hour
+def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, float | None]:
+    """Return what was answered per second within a window, what it costs and takes.
+
+    Args:
+        run: whose deployment answers.
+        everyone: all that were answered.
+        seen: tokens of each of them, of prompt and answer.
+        window: that rates are of.
+    """
+    point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
+    gpus, within = built.gpus, window.holds(everyone.times[:, at.COMPLETED])
+    paid, span_s = everyone.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
-    hours = span_s * gpus / 3600.0
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(met)) * per_s,
-        "cost_usd_per_mtok": None if usd is None or not tokens else usd * hours / tokens * 1e6,
+        "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
+        "cost_usd_per_hour": None if usd is None else usd * gpus,
+        "cost_usd_per_mtok": (
+            None if usd is None or not tokens else usd_per_mtok(usd, float(gpus), tokens * per_s)
+        ),
     }
 
 
-def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, Any]:
+def _use(run: Run, tokens: int, makespan_s: float) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
@@ -162,15 +180,12 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
     if table.waiting_w is not None:
         idle_j = table.waiting_w * (stages * makespan_s - busy_s)
         joules = (summed[at.JOULES] + idle_j) / tokens
-    seen = int(state.request[answered, at.PROMPT].sum() + state.request[answered, at.OUTPUT].sum())
     return {
         "energy_j_per_token": joules,
         "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * queues),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
-        "inside_mean": summed[at.INSIDE_SECONDS] * per_s,
         "mean_batch": counted[at.BATCHED] / iterations,
         "busy": busy_s * per_s / stages,
-        "mfu": built.flops_per_token * seen * per_s / (built.gpus * built.peak_flops),
         "restarts": counted[at.RESTARTED],
         "swaps": counted[at.SWAPS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
@@ -180,34 +195,3 @@ def _use(run: Run, answered: Any, tokens: int, makespan_s: float) -> dict[str, A
         "iterations": iterations,
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
-
-
-def backlog_grows(arrival: Floats, scheduled: Floats, end: Floats) -> bool:
-    """Return whether the run was on its way to an ever longer queue when arrivals stopped.
-
-    The arrivals are cut in quarters. Either those of the last meet more requests in the system
-    than those before, by a tenth of a quarter's arrivals and three deviations of a number that
-    counts independent requests. Or the wait for a first batch rises from quarter to quarter, by
-    more than a tenth of the time that passes and to more than twice what it was in the second.
-    """
-    count = arrival.size
-    quarter = count // 4
-    if quarter < 1:
-        return False
-    if (arrival[1:] < arrival[:-1]).any():  # requests of sessions
-        order = np.argsort(arrival, kind="stable")
-        arrival, scheduled, end = arrival[order], scheduled[order], end[order]
-    gone = np.searchsorted(np.sort(end), arrival, side="right")
-    inside = _quarters(np.arange(count, dtype=np.float64) - gone)
-    waits = _quarters(scheduled - arrival)
-    crowd = inside[3] - inside[2] > max(GROWTH * quarter, DEVIATIONS * np.sqrt(inside[2]))
-    passed_s = arrival[-1] - arrival[-2 * quarter]
-    rises = waits[0] <= waits[1] <= waits[2] <= waits[3] and waits[3] > DOUBLED * waits[1]
-    return bool(crowd or (rises and waits[3] - waits[1] > GROWTH * passed_s))
-
-
-def _quarters(values: Floats) -> list[float]:
-    """Return the mean of each quarter."""
-    quarter = values.size // 4
-    means: list[float] = (values[: 4 * quarter].reshape(4, quarter).sum(axis=1) / quarter).tolist()
-    return means

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from simulators.catalog.price import usd_per_mtok
 from simulators.composition.replica import Replica
 from simulators.core.columns import batch_of, categories, outcome, schema_of
 from simulators.core.errors import Infeasible
@@ -154,7 +155,8 @@ def _columns(
         "requests_per_s": per_s,
         "tokens_per_s": tokens_per_s,
         "tokens_per_s_per_gpu": tokens_per_s / gpus,
-        "cost_usd_per_mtok": design.usd_per_gpu_hour * gpus / 3600.0 / tokens_per_s * 1e6,
+        "cost_usd_per_mtok": usd_per_mtok(design.usd_per_gpu_hour, gpus, tokens_per_s),
+        "cost_usd_per_hour": design.usd_per_gpu_hour * gpus,
         "energy_j_per_token": joules / tokens,
         "kv_use_mean": state.running * (lengths.prompt + tokens / 2.0) / design.kv_tokens,
         "mean_batch": members / iterations,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simulators.training.job import UNFUSED, Job
+from simulators.training.job import EAGER, UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -39,9 +39,10 @@ PIECES = {
 }
 """What a model is made of; the order is that of `schedule.play`'s columns."""
 
-FORWARD, INPUTS, WEIGHTS, AGAIN = "forward", "inputs", "weights", "again"
-"""Passes: forward, gradients of inputs, of weights, and the part of forward that selective
-recomputation runs again, which is attention without its projections."""
+FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
+"""Passes: forward, gradients of inputs, of weights, the part of forward that selective
+recomputation runs again, which is attention without its projections, and kernels that add a
+micro-batch's gradients of weights to those before, where the products do not do that themselves."""
 
 ATTENTION_BACKWARD = 2.5
 """Products of fused attention's backward pass over those of its forward."""
@@ -94,7 +95,29 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
         ]
     if job.lora_rank:  # frozen weights have no gradients
         found = [task for task in found if task.phase != WEIGHTS or task.kernel.name == ADAPTER]
+    if job.fusion == EAGER:
+        found += [task for one in found if one.phase == WEIGHTS for task in _summed(one.kernel)]
     return found
+
+
+def _summed(product: Compute) -> Iterable[Task]:
+    """Return the kernel that adds a product's 16-bit gradients to an fp32 sum of micro-batches.
+
+    Since 2022 Megatron-LM's products do so themselves.
+    """
+    if isinstance(product, Gemm):
+        numbers = product.m * product.n * product.batch
+    elif isinstance(product, GroupedGemm):
+        numbers = product.experts * product.n * product.k
+    else:
+        return
+    yield Task(
+        Elementwise(
+            name="gradient_sum", elements=numbers, reads=1.0 + WIDE, writes=WIDE, dtype="bf16",
+            repeat=product.repeat,
+        ),
+        SUMS,
+    )  # fmt: skip
 
 
 def _adapter(operator: Compute, job: Job) -> list[Task]:

@@ -27,15 +27,19 @@ def answer(content: Content) -> str:
     design = ", ".join(
         f"{escaped(content.word(a))} <b>{content.human(a, row[a])}</b>" for a in found.space.varied
     )
-    asked = f"For {escaped(found.asked)}: take" if found.asked else "Take"
+    given = [f"{content.word(n)} {found.human(n, v)}" for n, v in found.scenario.items()]
+    asked = found.asked if found.how else ", ".join(given)
+    begin = f"For {escaped(asked)}: take" if asked else "Take"
     share, why = _likely(content)
     tiles = "".join(_tile(content, name) for name in found.objectives)
     tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
-    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
+    notes = "".join(f"<p>{escaped(note)}</p>" for note in found.notes)
+    more = f"<details><summary>Prices and notes</summary>{notes}</details>" if notes else ""
+    progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
     return (
-        f'<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
+        f'{progress}<p class="says">{begin} {design}.</p><div class="tiles">{tiles}</div>'
         f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
-        f"<li>{why}</li>{notes}</ul>"
+        f"<li>{why}</li></ul>{more}"
         f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"
         f"<p><code>python -m sweeper show {escaped(found.name)} {row['key'][:SHOWN]}</code></p>"
     )
@@ -151,10 +155,12 @@ def _why(content: Content) -> str:
     equal = found.best["equivalents"]
     others = f" {equal - 1:,} further designs measure exactly the same." if equal > 1 else ""
     met = f" among those with <code>{escaped(found.where)}</code>" if found.where else ""
+    together = f"in {listed([content.word(n) for n in found.objectives])} together{met}"
+    if len(found.front) == 1:
+        return f"Nothing beats it {together}, and it beats or equals all others.{others}"
     return (
         f"It is the knee of the Pareto front: of {len(found.front):,} designs that nothing "
-        f"beats in {listed([content.word(n) for n in found.objectives])} together{met}, it is "
-        f"nearest to the best of each.{others}"
+        f"beats {together}, it is nearest to the best of each.{others}"
     )
 
 

@@ -19,7 +19,6 @@ from sweeper.report.answers import Answers, real
 from sweeper.report.browser.markup import bars, escaped, scrolled
 from sweeper.report.evidence import Evidence
 from sweeper.report.headlines import HEAD, headlines_of
-from sweeper.report.words import in_words
 from sweeper.store.keys import SHOWN
 
 _TABLE = 2_000
@@ -50,7 +49,7 @@ class Content:
 
     def word(self, name: str) -> str:
         """Return what a column is called in a sentence."""
-        return in_words(name, self.answers.units.get(name, ""))
+        return self.answers.word(name)
 
     def sensitivity(self) -> str:
         """Return, for each objective, the share of its variance that each axis explains alone."""

@@ -1,0 +1,54 @@
+"""The part of a run that rates are of: when its ramp is over, and before it is drained.
+
+A benchmark's client counts from its first request to its last answer: then a server that fills up
+and runs empty looks slower, and a token dearer, than in operation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.core.jit import Floats
+from simulators.serving.engine import replica as at
+
+LEAST_SHARE = 0.5
+"""A window with fewer of the answered requests is none: such a run is all ramp and drain."""
+
+
+class Window(NamedTuple):
+    """A part of a run: rates count what is answered after its beginning, up to its end."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def span_s(self) -> float:
+        """How long it is."""
+        return self.end_s - self.begin_s
+
+    def holds(self, moments: Floats) -> NDArray[np.bool_]:
+        """Say which moments lie in it."""
+        found: NDArray[np.bool_] = (moments > self.begin_s) & (moments <= self.end_s)
+        return found
+
+    def mean_inside(self, arrival: Floats, end: Floats) -> float:
+        """Return how many requests were in the system, in the mean over it."""
+        within_s = np.minimum(end, self.end_s) - np.maximum(arrival, self.begin_s)
+        return float(np.maximum(within_s, 0.0).sum()) / self.span_s
+
+
+def steady_part(times: Floats) -> Window | None:
+    """Return a run of answered requests without its ramp and its drain; nothing of a short one.
+
+    It ramps up for as long as the median request takes, from the first arrival, and is drained
+    after the last. What is left must hold half of the answers, or there was no steady part.
+    """
+    if not len(times):
+        return None
+    arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
+    window = Window(float(arrival.min() + np.median(end - arrival)), float(arrival.max()))
+    held = np.count_nonzero(window.holds(end))
+    return window if window.span_s > 0.0 and held >= LEAST_SHARE * end.size else None
