@@ -1,6 +1,6 @@
 """The answers to a space as its store holds them: the front, its knee, counts, units.
 
-What was asked, with what, and what came of it is kept by `runs`.
+What was asked, with what, and what came of it is kept in a `run_folder`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.runs import DamagedRun, asked, runs
+from sweeper.report.run_folder import DamagedRun, asked, runs
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
