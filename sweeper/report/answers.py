@@ -27,7 +27,7 @@ from sweeper.report.run_folder import DamagedRun, asked, runs
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
-from sweeper.store.keys import SHOWN, keys
+from sweeper.store.keys import SHOWN, Definition, keys
 from sweeper.store.store import Store
 from sweeper.units import human
 
@@ -98,6 +98,13 @@ class Answers:
                 lacking.append(f"{name} {said} only")
         total = f" of {self.points:,}" if self.points else ""
         return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+
+    @functools.cached_property
+    def others(self) -> list[str]:
+        """The other definitions of the space that were run, the last first."""
+        files = sorted(self.folder.parent.glob("*/definition.json"), reverse=True)
+        found = dict.fromkeys(definition_in(file) for file in files)
+        return [digits for digits in found if digits not in ("", self.store.definition.id)]
 
     @property
     def points(self) -> int | None:
@@ -320,8 +327,20 @@ def real(value: Any) -> Any:
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space; of damaged ones the last before them, with a warning."""
+    """Return the last run of a space; of `NAME@DIGITS` the last of one of its definitions.
+
+    A space whose axes were overridden, or another file of the same name, is another definition. Of
+    damaged runs it is the last before them, with a warning.
+    """
+    name, _, mark = name.partition("@")
     folders = runs(Path(outputs, name))
+    if mark:
+        known = [definition_in(run / "definition.json") for run in folders]
+        folders = [run for run, own in zip(folders, known, strict=True) if own.startswith(mark)]
+        if known and not folders:
+            raise unknown(
+                f"no run of '{name}' has the definition {mark}", mark, list(dict.fromkeys(known))
+            )
     for folder in reversed(folders):
         try:
             return _answers_of(folder, name, outputs)
@@ -341,6 +360,14 @@ def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
     stored, written = asked(folder)
     space = completed(stored.space())
     return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
+
+
+def definition_in(file: Path) -> str:
+    """Return the digits of the definition that a run kept; none where its file is damaged."""
+    try:
+        return Definition.from_json(file.read_text(encoding="utf-8")).id
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def answers_to(

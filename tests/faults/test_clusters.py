@@ -57,7 +57,7 @@ def test_a_machine_of_another_kind_is_refused_by_name(
     finally:
         machines.leave(node)
     told = running.text()
-    (refused,) = [line for line in told.splitlines() if "refused actor-" in line]
+    refused = next(line for line in told.splitlines() if "refused actor-" in line)
     assert re.search(said, refused)
     assert "engine ray: 1 worker in" in told
     assert not LINES_OF_RAY.search(told), told
@@ -72,11 +72,10 @@ def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -
     folder = tmp_path / "work"
     node = machines.join()
     words = ("engine=ray", f"engine.address={machines.address}")
-    running = start(folder, SPACE.replace("0.05", "0.1"), *words)
+    running = start(folder, SPACE.replace("0.05", "0.3"), *words)
     try:
-        running.until(lambda: "engine ray: 2 workers in" in running.text())
         log = folder / "log.txt"
-        running.until(lambda: log.exists() and len(log.read_text().split()) > 30)
+        running.until(lambda: log.exists() and len(log.read_text().split()) > 60)
     finally:
         machines.leave(node)
     assert running.wait() == 0, running.text()
