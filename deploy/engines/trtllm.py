@@ -7,6 +7,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
+from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
 
 
@@ -34,6 +35,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
+    if point.poll_interval:
+        lines.append(f"batch_wait_timeout_iters: {point.poll_interval}")
+        lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")
     if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
     return words, "\n".join(lines) + "\n"
