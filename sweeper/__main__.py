@@ -16,26 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
+from sweeper.commands import COMMANDS
+from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
-
-COMMANDS = {
-    "ask": "ask.main",
-    "list": "show.list_names",
-    "show": "show.main",
-    "plan": "run.plan",
-    "pareto": "pareto.main",
-    "query": "query.main",
-    "report": "report.main",
-    "plot": "report.plot",
-    "explain": "explain.main",
-    "compare": "compare.main",
-    "export": "export.main",
-    "verify": "verify.main",
-    "schema": "schema.main",
-    "validate": "validate.main",
-    "doctor": "verify.doctor",
-}
-"""The module and the function of `sweeper.commands` behind each command."""
 
 _HOUSES = ("sweeper", "simulators", "deploy", "lab")
 USAGE = """\
@@ -59,6 +42,9 @@ python -m sweeper show NAME                     what a space, gpu, simulator ...
 python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]           accuracy against measured data
 python -m sweeper doctor                        load every fact and calibration, run every simulator
+python -m sweeper completion bash|zsh|fish      a script by which your shell completes all of this
+
+`sweeper` is the same as `python -m sweeper`; COMMAND --help says more, with examples.
 
 Overrides, as in Hydra:
   'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  'space.axes.batch=pow2 1..64'
@@ -72,6 +58,8 @@ First steps:  python -m sweeper +space=quickstart
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; mistakes are explained, not traced."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and not sys.flags.safe_path and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does, for simulators of one's own
     _end_alike()
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -141,13 +129,14 @@ def _dispatch(words: list[str]) -> int:
     if first not in COMMANDS:
         raise _no_command(first, rest)
     if first == "plan" and any(word in ("-h", "--help") for word in rest):
-        print(next(line for line in USAGE.splitlines() if "sweeper plan " in line))
+        line = next(line for line in USAGE.splitlines() if "sweeper plan " in line)
+        print(f"{line}\n\nFor example:\n{examples(first)}")
         return 0
     return _called(COMMANDS[first], rest)
 
 
 def _called(command: str, words: list[str]) -> int:
-    module, _, function = command.partition(".")
+    module, _, function = command.rpartition(".")
     code: int = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)(words)
     return code
 

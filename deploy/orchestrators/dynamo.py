@@ -6,8 +6,12 @@ import json
 import math
 
 from deploy.launch import Launch, label
+from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
+
+VERSION = "1.0.2"
+"""Of the runtimes' images: Dynamo documentation, release artifacts."""
 
 
 def manifest(launch: Launch, point: ServingPoint) -> str:
@@ -25,11 +29,11 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     if not engine.dynamo_model:
         raise UserError(f"Dynamo has no workers of {engine.title or engine.name}")
     name = label(point.model)
-    image = json.dumps(f"nvcr.io/nvidia/ai-dynamo/{engine.name}-runtime:latest")
+    image = json.dumps(f"nvcr.io/nvidia/ai-dynamo/{engine.name}-runtime:{VERSION}")
     args = [engine.dynamo_model, launch.repository, *launch.options]
     spread = f"\n      multinode:\n        nodeCount: {launch.nodes}" if launch.nodes > 1 else ""
     return f"""\
-apiVersion: nvidia.com/v1beta1
+{notes(point.gpu)}apiVersion: nvidia.com/v1beta1
 kind: DynamoGraphDeployment
 metadata:
   name: {name}
@@ -48,12 +52,14 @@ spec:
       replicas: {point.replicas}{spread}
       podTemplate:
         spec:
+{node_lines(point.gpu, 10)}\
           containers:
             - name: main
               image: {image}
+{token_lines(14)}\
               command: {json.dumps(["python3", "-m", f"dynamo.{engine.name}"])}
               args: {json.dumps(args)}
               resources:
                 limits:
-                  nvidia.com/gpu: "{math.ceil(launch.gpus / launch.nodes)}"
+                  {resource(point.gpu)}: "{math.ceil(launch.gpus / launch.nodes)}"
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from deploy.launch import Launch, label
+from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 
@@ -26,7 +27,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     volumes, mounts, extra = _volumes(launch, name)
     words = [w.replace("engine.yaml", "/etc/engine/engine.yaml") for w in launch.command]
     return f"""\
-apiVersion: apps/v1
+{notes(point.gpu)}apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: {name}
@@ -38,10 +39,12 @@ spec:
     metadata:
       labels: {{app: {name}}}
     spec:
+{node_lines(point.gpu, 6)}\
       containers:
         - name: {json.dumps(launch.engine.name)}
           image: {json.dumps(launch.engine.image)}
           command: {json.dumps([*words, "--port", str(port), "--host", ANY_HOST])}
+{token_lines(10)}\
           ports:
             - containerPort: {port}
           readinessProbe:
@@ -50,7 +53,7 @@ spec:
             failureThreshold: 180
           resources:
             limits:
-              nvidia.com/gpu: {launch.gpus}
+              {resource(point.gpu)}: {launch.gpus}
           volumeMounts:
             {mounts}
       volumes:

@@ -19,6 +19,7 @@ from simulators.core.jit import Floats, Ints
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = "collectives/nccl_measured.parquet"
+BETWEEN_NODES = "collectives/multinode_nccl.parquet"
 COLUMNS = ("collective", "dtype", "ranks", "bytes", "time_us")
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
@@ -42,6 +43,63 @@ class Curves:
         """Say which rows belong to a curve."""
         mine: Bools = self.curve == self.keys.index(key)
         return mine
+
+
+@dataclass(frozen=True)
+class System:
+    """A cluster whose collectives between nodes were measured."""
+
+    name: str
+    gpu: str
+    port_bytes_per_s: float  # of the network, for each GPU
+    gpus_per_node: int
+    setup: str  # of the table's environments: the one its owners recommend
+
+
+SYSTEMS = (
+    System("polaris", "a100_sxm", 12.5e9, 4, "setup 5 of the README"),
+    System("sirius", "a100_sxm", 12.5e9, 4, "setup 5 of the README"),
+    System("sophia", "a100_sxm", 25e9, 8, "setup 6 of the README"),
+    System("example-cluster01", "h100_sxm", 50e9, 8, ""),
+)
+"""Two 200 Gb/s Slingshot cards for four GPUs (ALCF, Polaris), a 200 Gb/s InfiniBand card for each
+GPU of a DGX A100, a 400 Gb/s one for each H100. `example-cluster00`, known for its slow links, and
+racks joined by NVLink are left out."""
+
+
+@dataclass(frozen=True)
+class NodesCurve:
+    """Medians of one collective over equally filled nodes of a system, by size."""
+
+    system: System
+    collective: str
+    nodes: int
+    ranks: int
+    size_bytes: Floats
+    seconds: Floats
+
+
+def read_between_nodes(reference: Path) -> list[NodesCurve]:
+    """Return the curves of systems over several nodes."""
+    by_name = {system.name: system for system in SYSTEMS}
+    found: dict[tuple[str, str, int, int], dict[int, list[float]]] = {}
+    for row in read_records(reference / BETWEEN_NODES):
+        system = by_name.get(row["system"])
+        if system is None or row["nodes"] < 2 or not row["size_bytes"] or not row["collective"]:
+            continue
+        if system.setup and row["environment"] != system.setup:
+            continue
+        kind = {"alltoall": "all_to_all"}.get(row["collective"], row["collective"])
+        sizes = found.setdefault((system.name, kind, int(row["nodes"]), int(row["ranks"])), {})
+        sizes.setdefault(int(row["size_bytes"]), []).append(row["time_us"] * 1e-6)
+    return [
+        NodesCurve(
+            by_name[name], kind, nodes, ranks,
+            size_bytes=np.array(sorted(sizes), np.float64),
+            seconds=np.array([float(np.median(sizes[size])) for size in sorted(sizes)]),
+        )
+        for (name, kind, nodes, ranks), sizes in sorted(found.items())
+    ]  # fmt: skip
 
 
 Libraries = dict[str, dict[str, Curves]]

@@ -37,12 +37,14 @@ class Gpu:
     cluster: str = "pcie_server"  # the machine it is usually bought in: what `cluster: auto` means
     source: str
     aliases: tuple[str, ...] = ()
+    like: str = ""  # the GPU whose facts it has but for those that its file states
     measured_as: str = field(default="")
+    is_copy: bool = False  # every rate is that of the GPU that it is like
 
     @property
     def is_what_if(self) -> bool:
-        """Whether this is a scaled variant of a real device."""
-        return bool(self.measured_as) and self.measured_as != self.name
+        """Whether this is a variant of a real device, whose rates are others."""
+        return bool(self.measured_as) and self.measured_as != self.name and not self.is_copy
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s for a precision.
@@ -71,8 +73,31 @@ def load_gpu(name: str) -> Gpu:
     return GPUS.load(name, _gpu)
 
 
+CHIP = (
+    "architecture", "vendor", "peak_flops", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes",
+    "sram_bytes_per_sm", "tdp_w", "link_bytes_per_s", "pcie_bytes_per_s",
+)  # fmt: skip
+"""The facts that times depend on."""
+
+
+def is_alike(one: Gpu, other: Gpu) -> bool:
+    """Say whether two GPUs have the same rates, whatever they are called and hold."""
+    return all(getattr(one, name) == getattr(other, name) for name in CHIP)
+
+
 def _gpu(path: Path) -> Gpu:
-    gpu = fill(Gpu, read_toml(path), path, "gpu")
+    sheet = read_toml(path)
+    base = _base_of(sheet, path)
+    if base is not None:
+        theirs = {f.name: getattr(base, f.name) for f in dataclasses.fields(Gpu)}
+        theirs |= {"aliases": [], "source": f"like {base.name}: {base.source}"}
+        peaks = {**base.peak_flops, **sheet.get("peak_flops", {})}
+        known = {name: value for name, value in theirs.items() if name not in ("name", "is_copy")}
+        measured_as = base.measured_as or base.name
+        sheet = {**known, **sheet, "peak_flops": peaks, "measured_as": measured_as}
+    gpu = fill(Gpu, sheet, path, "gpu")
+    if base is not None and is_alike(gpu, base) and not base.is_what_if:
+        gpu = dataclasses.replace(gpu, is_copy=True)
     for key in ("hbm_bytes", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes", "tdp_w"):
         positive(getattr(gpu, key), path, key)
     if not gpu.peak_flops:
@@ -80,6 +105,16 @@ def _gpu(path: Path) -> Gpu:
     for dtype, peak in gpu.peak_flops.items():
         positive(peak, path, f"peak_flops.{dtype}")
     return gpu
+
+
+def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
+    """Return the GPU that a sheet says it is like, if it says so."""
+    name = sheet.get("like")
+    if name is None:
+        return None
+    if not isinstance(name, str) or GPUS.find(name) == path:
+        raise UserError(f'{path}: like = {name!r}; name another GPU, as in like = "h100_sxm"')
+    return load_gpu(name)
 
 
 def what_if(

@@ -61,9 +61,13 @@ class PriceList:
 
     def quote(self, gpu: Gpu) -> Quote | None:
         """Return the quote that a GPU's price rests on, if there is one."""
-        name = gpu.measured_as or gpu.name
+        name = self._listed(gpu)
         owned = self.ownership.nodes if self.ownership else {}
         return self.gpus.get(name) or owned.get(name)
+
+    def _listed(self, gpu: Gpu) -> str:
+        """Return the name a GPU is priced under: its own, else that of the one it is like."""
+        return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
         """Return the price of one GPU for one hour; a what-if device costs what the real one does.
@@ -80,7 +84,7 @@ class PriceList:
         >>> round(load_prices("owned").usd_per_gpu_hour(load_gpu("h100_sxm")), 2)
         1.67
         """
-        name = gpu.measured_as or gpu.name
+        name = self._listed(gpu)
         if self.ownership and name not in self.gpus and name in self.ownership.nodes:
             return self._owned_usd_per_hour(self.ownership, gpu, name)
         if name not in self.gpus:

@@ -92,18 +92,26 @@ class CollectiveTime:
 
 
 def over_nodes(
-    kind: str, between: CollectiveTime, inside: Callable[[str], CollectiveTime]
+    kind: str,
+    between: CollectiveTime,
+    inside: Callable[[str], CollectiveTime],
+    *,
+    at_once: bool = False,
 ) -> CollectiveTime:
     """Return what a collective takes over several nodes: one part between, others inside each.
 
     The buffer is reduce-scattered inside, combined between nodes by each GPU for its share, and
-    gathered inside; what is not combined crosses whole.
+    gathered inside; what is not combined crosses whole. Parts follow one another, or go on at once,
+    as those of NCCL's rings do: then the slower counts.
     """
     halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
-    time_s, lo_s, hi_s = between.time_s, between.lo_s, between.hi_s
-    for part in map(inside, halves.get(kind, (kind,))):
-        time_s, lo_s, hi_s = time_s + part.time_s, lo_s + part.lo_s, hi_s + part.hi_s
-    return CollectiveTime(time_s, lo_s, hi_s, between.level)
+    parts = [inside(part) for part in halves.get(kind, (kind,))]
+    columns = {}
+    for name in ("time_s", "lo_s", "hi_s"):
+        nodes_s = sum((getattr(part, name) for part in parts), start=np.zeros(()))
+        ports_s = getattr(between, name)
+        columns[name] = np.maximum(ports_s, nodes_s) if at_once else ports_s + nodes_s
+    return CollectiveTime(level=between.level, **columns)
 
 
 def measured_time(

@@ -2,7 +2,7 @@
 
 The door of this room for the rooms above. Inside a node whose libraries were measured the time is
 measured, else it is that of NCCL's rings on the node's links. Over several nodes it is that inside,
-and of rings between, each GPU carrying its share over its own port.
+and of rings or trees between, each GPU carrying its share over its own port.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.collectives.closed.protocols import (
-    CALIBRATION,
-    ring_s,
-    sustained,
-    sustained_between,
-)
+from simulators.collectives.closed.between import CALIBRATION as BETWEEN
+from simulators.collectives.closed.between import Network, between_s, network_between
+from simulators.collectives.closed.protocols import CALIBRATION, ring_s, sustained
 from simulators.collectives.measured import (
     GROWTH,
     NETWORKS,
@@ -37,12 +34,12 @@ from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-READS = (GROWTH, CALIBRATION)
+READS = (GROWTH, CALIBRATION, BETWEEN)
 """Files behind every time; `curves_behind` has the curves of a GPU."""
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
-"""Nine of ten large messages are within these factors of NCCL's rings: on fabrics whose sustained
-share was fitted, and on others."""
+"""Nine of ten large messages are within these factors of NCCL's rings inside a node: on fabrics
+whose sustained share was fitted, and on others."""
 
 
 Timer = Callable[[str], CollectiveTime]
@@ -59,6 +56,7 @@ def collective_time(
     span: int = 0,
     dtype: str = "fp16",
     libraries: Sequence[str] = ("nccl",),
+    network: Network | None = None,
 ) -> CollectiveTime:
     """Return the seconds of a collective for a column of sizes, shaped as the column is.
 
@@ -72,6 +70,7 @@ def collective_time(
             More than a node has means as many nodes as they fill.
         dtype: precision of the numbers.
         libraries: whose collectives, the preferred first; the first that was measured counts.
+        network: between nodes; InfiniBand as it was measured, if none is told.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.catalog.gpu import load_gpu
@@ -86,7 +85,10 @@ def collective_time(
     def timed(part: str) -> CollectiveTime:
         return _inside_node(part, size, inside, gpu, cluster, dtype, libraries)
 
-    found = timed(kind) if nodes == 1 else _over_nodes(kind, size, nodes, inside, cluster, timed)
+    found = timed(kind)
+    if nodes > 1:
+        known = network or network_between(kind)
+        found = _over_nodes(kind, size, nodes, inside, cluster, known, timed)
     shape = np.shape(size_bytes)
     return CollectiveTime(**{name: column.reshape(shape) for name, column in vars(found).items()})
 
@@ -150,14 +152,22 @@ def _inside_node(
 
 
 def _over_nodes(
-    kind: str, size: Floats, nodes: int, inside: int, cluster: Cluster, timed: Timer
+    kind: str,
+    size: Floats,
+    nodes: int,
+    inside: int,
+    cluster: Cluster,
+    network: Network,
+    timed: Timer,
 ) -> CollectiveTime:
-    """Return what a collective takes over several nodes, between them over each GPU's own port."""
-    share = 1 if kind in ("all_to_all", "send_recv", "broadcast") else inside
-    time_s = ring_s(kind, size / share, nodes, cluster.inter, sustained_between())
-    lo_s, hi_s = time_s / UNMODELLED_BAND, time_s * UNMODELLED_BAND
-    between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, UNMODELLED))
-    return over_nodes(kind, between, timed)
+    """Return what a collective takes over several nodes: the slower of ports and nodes.
+
+    Both work at once: while a part of the buffer crosses, another goes round inside.
+    """
+    time_s = between_s(kind, size, nodes, inside, cluster, network)
+    lo_s, hi_s = time_s / network.band, time_s * network.band
+    between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
+    return over_nodes(kind, between, timed, at_once=True)
 
 
 def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:

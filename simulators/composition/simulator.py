@@ -72,7 +72,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 5
+    version: int = 6
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -126,7 +126,8 @@ class Composition:
             return (MODELS.find(str(value)),)
         if name == "gpu":
             gpu = load_gpu(str(value))
-            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
+            sheets = (GPUS.find(name) for name in (str(value), gpu.like) if name)
+            files = (*sheets, *files_behind(gpu), *curves_behind(gpu))
             return (*files, CLUSTERS.find(gpu.cluster))
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)

@@ -7,7 +7,10 @@ A user wrote something that cannot be run (`UserError`), or a design point canno
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+from simulators.core.not_modelled import not_modelled
 
 
 class UserError(Exception):
@@ -30,8 +33,9 @@ class UnknownNameError(UserError):
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name, self.known, self.hint = kind, name, tuple(known), hint
         listing = f"Known: {', '.join(sorted(self.known)) or 'none'}"
+        alike = [n for n in self.known if _line(n) == _line(name)] if kind == "gpu" else self.known
         super().__init__(
-            f"unknown {kind} '{name}'{suggestion(name, self.known)}\n{listing}"
+            f"unknown {kind} '{name}'{suggestion(name, alike)}\n{listing}"
             + (f". {hint}" if hint else "")
         )
 
@@ -73,5 +77,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     >>> suggestion("tq", ["tp", "model"])
     "; did you mean 'tp'?"
     """
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    if said := not_modelled(name):
+        return f"; {said}"
+    others = [word for word in known if word != name]
+    near = difflib.get_close_matches(name.lower(), others, n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _line(gpu: str) -> str:
+    """Return the letters a GPU's name begins with: its vendor's line, so that MI300 is no A30."""
+    match = re.match(r"[a-z]+", gpu.casefold())
+    return match.group() if match else ""

@@ -148,6 +148,11 @@ class CarriesLoad(Protocol):
     load: str  # the field that says how much a design is asked to carry
     throughput: str  # the metric that grows with it
     deadlines: str  # an example of what is promised, as an SQL condition
+    copies: str  # the field that says how many copies of a replica share it
+
+    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
+        ...
 
 
 def askable() -> list[str]:

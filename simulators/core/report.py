@@ -19,18 +19,23 @@ def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
         return
-    header = ("name", "value", "unit", "limit", "ok", "rows", "note")
-    lines = [header]
+    header, lines = cells(checks)
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    for line in (header, *lines):
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )
+
+
+def cells(checks: Sequence[Check]) -> tuple[list[str], list[list[str]]]:
+    """Return the header of a table of checks, and the cells of its lines."""
+    lines = []
     for check in checks:
         value = "-" if check.value is None else f"{check.value:.4g}"
         limit = "" if check.limit is None else f"{check.limit:g}"
         rows = f"{check.rows:,}" if check.rows else ""
-        lines.append((check.name, value, check.unit, limit, check.verdict, rows, check.note))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    for line in lines:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )
+        lines.append([check.name, value, check.unit, limit, check.verdict, rows, check.note])
+    return ["name", "value", "unit", "limit", "ok", "rows", "note"], lines
 
 
 def as_markdown(checks: Sequence[Check]) -> str:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
-from simulators.core.folder import PACKAGE, read_toml
+from simulators.core.folder import GPUS, PACKAGE, read_toml
 from simulators.evidence.borrowing import (
+    ALL,
     ARCHITECTURE,
     COSTS,
     LINES,
@@ -250,11 +251,48 @@ def unmeasured(gpus: Iterable[str]) -> list[str]:
 
 
 def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
-    """Return what is to be said of results on some GPUs: of which of them nothing was measured."""
-    names = unmeasured(gpus)
+    """Return what is to be said of results on some GPUs: of which of them nothing was measured.
+
+    And how far off times are in the mean that rest on another board's kernels, where they stand
+    beside those of measured boards; and which board a sheet was copied from without saying so.
+    """
+    asked = list(dict.fromkeys(gpus))
+    names = unmeasured(asked)
     these = "this GPU" if len(names) == 1 else "these GPUs"
     said = f"{', '.join(names)}: no kernel of {these} was measured; times are by data sheets and "
-    return (f"{said}by kernels of other GPUs.",) if names else ()
+    notes = [f"{said}by kernels of other GPUs."] if names else []
+    measured = [name for name in asked if name not in names]
+    if names and measured:
+        errors = {name: _borrowed_error(load_gpu(name)) for name in names}
+        told = ", ".join(
+            f"{name} {error:.0%}" if error < math.inf else f"{name} not known"
+            for name, error in errors.items()
+        )
+        notes.append(
+            f"Beside times of {', '.join(measured)} smaller differences say little: with kernels "
+            f"of such lenders measured boards were off in the mean by: {told}."
+        )
+    originals = {name: _original_of(load_gpu(name)) for name in names}
+    notes += [
+        f'{name} has the rates of {original}: with  like = "{original}"  in its file it takes what '
+        "was measured there."
+        for name, original in originals.items()
+        if original
+    ]
+    return tuple(notes)
+
+
+def _borrowed_error(gpu: Gpu) -> float:
+    """Return how far off kernels are in the mean that a GPU borrows from its nearest lender."""
+    nearest = lenders("tensor", gpu.measured_as or gpu.name, gpu.architecture)
+    return math.expm1(cost_of(ALL, nearest[0].relation).error) if nearest else math.inf
+
+
+def _original_of(gpu: Gpu) -> str:
+    """Return the measured GPU whose rates a GPU of one's own has; nothing if none has them."""
+    known = (load_gpu(name) for name in GPUS.names() if name != gpu.name)
+    alike = [other.name for other in known if is_alike(gpu, other)]
+    return next((name for name in alike if name not in unmeasured([name])), "")
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:

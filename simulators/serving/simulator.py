@@ -61,6 +61,7 @@ class Serving:
     load: str = "qps"
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
+    copies: str = "replicas"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = ("gpu", "gpus", "tokens_per_s")
     cost_metrics: tuple[str, ...] = ("cost_usd_per_mtok", "cost_usd_per_hour")
@@ -154,6 +155,14 @@ class Serving:
             "cost_usd_per_mtok": usd_per_mtok(usd[codes], size, rate),
             "cost_usd_per_hour": usd[codes] * size,
         }
+
+    def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the GPUs of one replica, and what they cost an hour where a price is known."""
+        taken = {"gpus": row["gpus"] / row["replicas"]}
+        if row["cost_usd_per_mtok"] is not None:
+            usd = row["cost_usd_per_mtok"] * row["tokens_per_s"] * 3600.0 / 1e6
+            taken["usd_per_hour"] = usd / row["replicas"]
+        return taken
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""

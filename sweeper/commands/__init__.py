@@ -2,5 +2,26 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-answer questions. `verify` and `validate` check results and simulators, `schema` serves editors.
+answer questions. `verify` and `validate` check results and simulators; `assist` serves
+editors and shells.
 """
+
+COMMANDS = {
+    "ask": "ask.main",
+    "list": "show.list_names",
+    "show": "show.main",
+    "plan": "run.plan",
+    "pareto": "pareto.main",
+    "query": "query.main",
+    "report": "report.main",
+    "plot": "report.plot",
+    "explain": "explain.main",
+    "compare": "compare.main",
+    "export": "export.main",
+    "verify": "verify.main",
+    "schema": "assist.schema.main",
+    "validate": "validate.main",
+    "doctor": "verify.doctor",
+    "completion": "assist.completion.main",
+}
+"""The module and the function here behind each command."""

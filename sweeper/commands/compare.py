@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Explains
+from simulators.core.contract import Explains, given_of
 from simulators.core.errors import UserError
-from simulators.core.questions import ReadsLogs
+from simulators.core.questions import CarriesLoad, ReadsLogs
 from sweeper.commands.explain import contributions
 from sweeper.commands.flags import flags
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.report.answers import Answers, latest
-from sweeper.report.tables import print_table, read_text
+from sweeper.report.tables import print_table, print_words, read_text
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
 
@@ -66,11 +66,29 @@ def _designs(last: Answers, first: str, second: str) -> int:
         if n in a
     ]
     print_table("", ["", "", key_a[:SHOWN], key_b[:SHOWN], "change"], lines)
+    for warning in _warnings(last, a, b):
+        print_words(warning)
     if not lines:
         print("The two designs choose and measure the same.")
     if isinstance(last.simulator, Explains):
         _attributed(last.space.simulator, a, b)
     return 0
+
+
+def _warnings(last: Answers, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what makes two designs answers to different questions."""
+    asked = [n for n in given_of(last.simulator.point) if n in a and a[n] != b.get(n)]
+    if asked:
+        said = ", ".join(f"{n} {last.human(n, a[n])} and {last.human(n, b[n])}" for n in asked)
+        yield (
+            f"They answer different questions ({said}): what changes is not the design's alone. "
+            f"Compare at the same {', '.join(asked)}."
+        )
+    if isinstance(last.simulator, CarriesLoad) and a[n := last.simulator.copies] != b[n]:
+        yield (
+            f"They have {a[n]} and {b[n]} {n}, which share the load: rates, GPUs and energy are "
+            "those of all of them."
+        )
 
 
 def _attributed(simulator: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
@@ -151,6 +169,13 @@ def _sweeps(a: Answers, b: Answers) -> int:
         raise UserError(
             f"'{a.name}' is a sweep of '{a.space.simulator}', '{b.name}' of '{b.space.simulator}'"
         )
+    for name in given_of(a.simulator.point):
+        ours, theirs = (list(dict.fromkeys(x.space.axes[name])) for x in (a, b))
+        if set(ours) != set(theirs):
+            said = " and ".join(
+                ", ".join(a.human(name, v) for v in one[:6]) for one in (ours, theirs)
+            )
+            print_words(f"They were asked for other {name}: {said}.")
     metrics = [n for n in a.objectives if n in b.objectives]
     axes = list(dict.fromkeys([*a.space.axes, *b.space.axes]))
     rows = [x.results.select(*axes, "status", *metrics).collect() for x in (a, b)]

@@ -7,9 +7,57 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.words import number_in
 
 _LINES = 4
 """Lines of a usage that stand below a mistake; `--help` has all."""
+
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "ask": (
+        "ask --model llama3_1_70b --gpu h100_sxm,mi300x --gpus 16 --qps 4",
+        "ask --model Qwen/Qwen3-32B --gpu l40s,h100 --workload trace.csv --ttft 800ms",
+    ),
+    "list": ("list spaces", "list gpus mi3", "list models qwen"),
+    "show": ("show h100_sxm", "show serving", "show quickstart knee"),
+    "plan": ("plan +space=llama70b_h100", "plan +space=quickstart sampler=random sampler.points=9"),
+    "pareto": (
+        "pareto quickstart --where 'ttft_p99_s <= 0.5'",
+        "pareto quickstart --min cost_usd_per_mtok --max tokens_per_s --per gpu",
+    ),
+    "query": (
+        "query quickstart sensitivity ttft_p99_s",
+        "query quickstart cheapest --slo 'ttft_p99_s <= 0.5 AND tpot_p99_s <= 0.02'",
+        "query quickstart best-per cost_usd_per_mtok --level gpu",
+        "query quickstart effects tpot_p99_s",
+        "query quickstart idle",
+        "query quickstart layers --layers 5",
+        "query quickstart epsilon --epsilon 0.1",
+        "query quickstart crowding",
+        "query quickstart likely --band 0.2",
+        "query quickstart hypervolume",
+        "query quickstart near knee",
+        "query quickstart fleet knee --load 3,9,20,5 --spare 1",
+    ),
+    "report": ("report quickstart --file quickstart.html",),
+    "plot": (
+        "plot quickstart front front.png",
+        "plot quickstart curves curves.svg --of qps --y ttft_p99_s",
+    ),
+    "explain": ("explain quickstart knee --trace knee.json",),
+    "compare": ("compare quickstart knee 67704eb9e8", "compare quickstart knee --log vllm.log"),
+    "export": ("export quickstart knee --target kubernetes",),
+    "verify": ("verify quickstart --rows 20",),
+    "schema": ("schema --write space.schema.json",),
+    "validate": ("validate serving --stored",),
+    "doctor": ("doctor",),
+    "completion": (
+        "completion bash > ~/.local/share/bash-completion/completions/sweeper",
+        "completion zsh > ~/.zfunc/_sweeper",
+        "completion fish > ~/.config/fish/completions/sweeper.fish",
+    ),
+}
+"""What one may type, by command: the end of its help."""
 
 
 class Flags(argparse.ArgumentParser):
@@ -26,26 +74,30 @@ class Flags(argparse.ArgumentParser):
 
 def flags(command: str, about: str) -> Flags:
     """Return a parser for `python -m sweeper COMMAND`."""
-    return Flags(prog=f"python -m sweeper {command}", description=about, allow_abbrev=False)
+    return Flags(
+        prog=f"python -m sweeper {command}",
+        description=about,
+        epilog=f"For example:\n{examples(command)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
-def add_scenarios(parser: Flags) -> None:
-    """Add the flags that say which scenarios are asked about; one at a time unless said."""
-    parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
-    parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
-    parser.add_argument(
-        "--across", nargs="?", const="worst", metavar="HOW",
-        help="designs that do for all scenarios, by the worst over them (or: mean)",
-    )  # fmt: skip
+def examples(command: str) -> str:
+    """Return what one may type, a line each."""
+    return "\n".join(f"  python -m sweeper {line}" for line in EXAMPLES[command])
 
 
 def at_least(least: int) -> Callable[[str], int]:
     """Return what reads a whole number, the `type` of an argument; fewer are refused."""
 
     def read(text: str) -> int:
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{number}: write at least {least}")
-        return number
+        number = number_in(text)
+        if number is None or number != int(number):
+            raise ValueError(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{int(number)}: write at least {least}")
+        return int(number)
 
     read.__name__ = int.__name__  # what argparse calls a number it cannot read
     return read

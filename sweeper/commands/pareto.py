@@ -11,9 +11,9 @@ from pathlib import Path
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.commands.flags import add_scenarios, at_least, flags
+from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.pareto import knee, pareto_front, unstated
-from sweeper.report.answers import latest
 from sweeper.report.summary import at_example, print_front, print_knees
 from sweeper.report.tables import as_json, write_table
 from sweeper.space.sql import joined
@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     asked: dict[str, Direction] = dict.fromkeys(chosen.min, "min") | dict.fromkeys(
         chosen.max, "max"
     )

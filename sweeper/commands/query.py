@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import add_scenarios, at_least, flags
+from simulators.core.questions import CarriesLoad
+from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
@@ -25,7 +28,7 @@ from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
-from sweeper.report.answers import KNEE, Answers, latest
+from sweeper.report.answers import KNEE, Answers
 from sweeper.report.tables import as_json, print_table, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
@@ -37,7 +40,7 @@ def main(words: list[str]) -> int:
     """Answer one question and print the table, or write it."""
     parser = flags("query", "questions to the results of a sweep")
     parser.add_argument("name", help="a space that has been run")
-    parser.add_argument("kind", help=f"one of: {', '.join(KINDS)}")
+    parser.add_argument("kind", help="what is asked, one of those below")
     parser.add_argument("of", nargs="*", help="what the question is about: metrics, or a key")
     parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
     parser.add_argument("--slo", metavar="SQL", help="of cheapest: the deadlines to meet")
@@ -58,10 +61,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--outputs", default="outputs")
+    parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
         raise unknown(f"there is no query '{chosen.kind}'", chosen.kind, KINDS)
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     if chosen.across:
         last = last.asking(last.objectives, _where(last, chosen)).across(chosen.across)
         chosen.where = None
@@ -212,22 +216,36 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Whole replicas hour by hour for a load, of a design that says what it carries."""
+    """Whole replicas hour by hour for a load, spare ones among them, and what they take."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
     key, row = last.design(chosen.of[0] if chosen.of else KNEE)
-    if last.load is None:
+    simulator = last.simulator
+    if not isinstance(simulator, CarriesLoad):
         raise UserError(
             f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
         )
-    axis = last.load[0]
+    axis = simulator.load
     if not row.get(axis):
         raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
-    fleet = replicas_for(load, float(row[axis]), spare=chosen.spare)
+    one = float(row[axis]) / row[simulator.copies]
+    fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
+    if not (chosen.json or chosen.write):
+        most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
+        print(
+            f"One replica carries {last.human(axis, one)}. At most {fleet.bought:,} stand at once "
+            f"({', '.join(most)}), {chosen.spare} of them spare; the load uses {fleet.used:.0%}."
+        )
+    taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
+    hours = range(len(load))
     return pl.DataFrame(
-        {"key": key, "hour": range(len(load)), "load": load, "replicas": fleet.replicas}
+        {"key": key, "hour": hours, "load": load, "replicas": fleet.replicas, **taken}
     )
+
+
+def _amount(unit: str, value: float) -> str:
+    return f"${value:,.2f} an hour" if unit == "usd_per_hour" else f"{value:,.0f} {unit}"
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
@@ -246,6 +264,16 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
 }
 _OF_A_DESIGN = ("near", "fleet")
 """Questions about one design, which belongs to one scenario."""
+
+
+def _described() -> str:
+    """Return each kind with what it answers."""
+    said = {
+        "sensitivity": "The share of a metric's variance that each axis explains alone.",
+        "effects": "The mean of a metric at each value of each axis.",
+    }
+    lines = {kind: said.get(kind) or inspect.getdoc(answer) for kind, answer in KINDS.items()}
+    return "\n".join(f"  {kind:12} {line}" for kind, line in lines.items())
 
 
 def _where(last: Answers, chosen: argparse.Namespace) -> str | None:

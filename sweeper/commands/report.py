@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import add_scenarios, at_least, flags
-from sweeper.report.answers import Answers, latest
+from sweeper.commands.flags import at_least, flags
+from sweeper.commands.opened import add_scenarios, opened
+from sweeper.report.answers import Answers
 from sweeper.report.browser.content import Content
 from sweeper.report.browser.page import MOST, page
 from sweeper.report.evidence import evidence
@@ -34,7 +35,7 @@ def main(words: list[str]) -> int:
         help="half the 90 %% interval of an objective whose simulator states none (0.1: 10 %%)",
     )
     chosen = parser.parse_args(words)
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     last = last.across(chosen.across) if chosen.across else last
     content = content_of(last, band=chosen.band)
     text = page(content, rows=chosen.rows)
@@ -81,7 +82,7 @@ def plot(words: list[str]) -> int:
     file = Path(chosen.file)
     if file.suffix not in _SUFFIXES:
         raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
-    last = latest(chosen.name, chosen.outputs).in_prices(chosen.prices).at(chosen.at)
+    last = opened(chosen)
     last = last.across(chosen.across) if chosen.across else last
     _check_front(last)
     try:

@@ -114,7 +114,8 @@ def sweep(asked: Asked) -> Ended:
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
     with _alone(store):
-        folder = begin(store, asked.written)
+        picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
+        folder = begin(store, {**asked.written, "points": picked})
         try:
             return _answered(asked, folder)
         except UserError:

@@ -17,12 +17,16 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.flags import flags
+from sweeper.commands.opened import tell_progress
 from sweeper.report.answers import latest, point_of
+from sweeper.report.tables import print_words
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about, read_space
 from sweeper.units import human
+
+_INDENT = " " * 27  # of what is said of a name, beside it
 
 
 def list_names(words: list[str]) -> int:
@@ -48,9 +52,9 @@ def list_names(words: list[str]) -> int:
         print(kind)
         if kind == "spaces":
             for name in names:
-                print(f"  {name:24} {_question(spaces()[name])}")
+                print_words(f"  {name:24} {_question(spaces()[name])}", _INDENT)
         else:
-            print(f"  {' '.join(names) or 'none'}")
+            print_words(f"  {' '.join(names) or 'none'}")
     return 0
 
 
@@ -131,22 +135,21 @@ def _space(name: str) -> None:
     written = read_space(file)
     space = space_of(written)
     print(f"space {name}  ({file})")
-    print(about(file))
+    print_words(about(file), "")
     print(f"{space.size:,} points for the simulator '{space.simulator}'")
     units = {f.name: f.metadata[b"unit"].decode() for f in space.schema}
     for axis in space.varied:
         values = tuple(dict.fromkeys(space.axes[axis]))
         listed = [human(v, units[axis]) for v in values[:12]]
-        print(
-            f"  {axis:16} × {len(values):<5} {', '.join(listed)}{' …' if len(values) > 12 else ''}"
-        )
+        more = " …" if len(values) > 12 else ""
+        print_words(f"  {axis:16} × {len(values):<5} {', '.join(listed)}{more}", _INDENT)
     fixed = [
         f"{n}={human(v[0], units[n])}"
         for n, v in space.axes.items()
         if n in (written.get("axes") or {}) and len(v) == 1
     ]
     if fixed:
-        print(f"  fixed: {', '.join(fixed)}")
+        print_words(f"  fixed: {', '.join(fixed)}", "    ")
     for column, sql in space.derived.items():
         print(f"  {column} = {sql}")
     for text, count in space.removed().items():
@@ -177,11 +180,13 @@ def _fields(kind: type) -> None:
         if page := f.metadata.get("page"):
             notes.append(f"docs/{page}")
         note = ", ".join(n for n in notes if n)
-        print(f"  {f.name:24} {f.metadata.get('doc', '')}{f' [{note}]' if note else ''}")
+        doc = f.metadata.get("doc", "")
+        print_words(f"  {f.name:24} {doc}{f' [{note}]' if note else ''}", _INDENT)
 
 
 def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     last = latest(name, outputs)
+    tell_progress(last)
     _, row = last.design(prefix)
     space = last.space
     for title, names in (

@@ -19,10 +19,10 @@ from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import load_module
-from simulators.core.report import as_markdown, print_checks
+from simulators.core.report import as_markdown, cells, print_checks
 from sweeper.commands.flags import flags
 from sweeper.report import evidence, headlines
-from sweeper.report.tables import write_text
+from sweeper.report.tables import print_table, width, write_text
 
 
 def main(words: list[str]) -> int:
@@ -58,7 +58,10 @@ def main(words: list[str]) -> int:
     else:
         by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
     checks = [check for found in by_room.values() for check in found]
-    print_checks(checks, as_json=chosen.json)
+    if chosen.json or width() is None:
+        print_checks(checks, as_json=chosen.json)
+    else:
+        print_table("", *cells(checks))
     if chosen.write:
         is_ours = chosen.rows == "test" and not chosen.reference and not chosen.by
         _write(Path(chosen.write), by_room, chosen.rows, is_ours=is_ours)

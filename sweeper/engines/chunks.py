@@ -7,10 +7,11 @@ patience allows; towards the end they shrink, so that no worker sits idle while 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sweeper.space.spans import Batch, cut, width
+from sweeper.space.spans import Batch, Span, cut, split, spread, width
 
 PART = 200_000
 """Points in a part: this many rows make a good Parquet row group."""
@@ -20,6 +21,8 @@ FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
 _TAPER = 16
 """The last chunks are this much smaller than full ones, not more: each is a trip and a file."""
+_STRETCHES = 64
+"""Stretches of a range that are worked on by turns, so that early results sample all of it."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""
 
@@ -28,7 +31,9 @@ _MEMORY = 0.5
 class Chunks:
     """Cuts batches into chunks for `workers` workers, learning how long a point takes.
 
-    Until the first one is back a point may take minutes, so first chunks are small.
+    Until the first one is back a point may take minutes, so first chunks are small. Then a range is
+    cut into stretches, and chunks are taken from one after the other, in the order of van der
+    Corput (1935): any number of them samples the range. Batches of numbers keep their order.
     """
 
     batches: Iterable[Batch]
@@ -37,10 +42,12 @@ class Chunks:
     point_s: float = FIRST_S / 64
     spent_s: float = 0.0
     _source: Iterator[Batch] = field(init=False)
-    _rest: Batch | None = None
+    _waiting: deque[Batch] = field(default_factory=deque)
+    _by_turns: bool = False
 
     def __post_init__(self) -> None:
-        self._source = iter(self.batches)
+        ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
+        self._source = iter(spread(list(self.batches)) if ranges else self.batches)
 
     def learn(self, points: int, seconds: float) -> None:
         """Take note of how long a chunk took."""
@@ -61,11 +68,22 @@ class Chunks:
         return self
 
     def __next__(self) -> Batch:
-        if self._rest is None:
-            self._rest = next(self._source)
-        batch, size = self._rest, self.size()
-        self._rest = None
+        if not self._waiting:
+            self._waiting.append(next(self._source))
+            self._by_turns = False
+        if self.spent_s and not self._by_turns and isinstance(self._waiting[0], Span):
+            self._stretch()
+        batch, size = self._waiting.popleft(), self.size()
         if width(batch) > size:
-            batch, self._rest = cut(batch, 0, size), cut(batch, size, width(batch))
+            rest = cut(batch, size, width(batch))
+            (self._waiting.append if self._by_turns else self._waiting.appendleft)(rest)
+            batch = cut(batch, 0, size)
         self.total = max(self.total - len(batch), 0)
         return batch
+
+    def _stretch(self) -> None:
+        """Cut the range in hand into stretches of several chunks, as far as it is so long."""
+        whole = self._waiting.popleft()
+        pieces = min(_STRETCHES, width(whole) // self.size())
+        self._waiting.extend((spread(split(whole, pieces)) if pieces > 1 else []) or [whole])
+        self._by_turns = True

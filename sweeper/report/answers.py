@@ -38,6 +38,8 @@ from sweeper.units import human
 
 KNEE = "knee"
 """The word that stands for the key of the front's knee."""
+_FEW = 3
+"""Values of an axis that are named where no others have been answered yet."""
 _IN_MEMORY = 2_000_000
 """Rows up to which all are read at once to be told apart by scenario."""
 
@@ -84,6 +86,30 @@ class Answers:
         others = [n for n in self.given if n not in simulator.priced]
         known = [n for n in simulator.priced if n in space.varied]
         return dataclasses.replace(self, space=space, given=(*others, *known))
+
+    @functools.cached_property
+    def unfinished(self) -> str:
+        """How far a run has come that has not ended, and which axes it has seen little of."""
+        if (self.folder / "summary.json").is_file():
+            return ""
+        done = self.store.scan()
+        seen = done.select(pl.len(), *(pl.col(n).unique().implode() for n in self.space.varied))
+        rows = seen.collect().to_dicts()[0]
+        count, lacking = rows.pop("len"), []
+        for name, values in rows.items():
+            if len(values) < len(set(self.space.axes[name])) and len(values) <= _FEW:
+                ordered = [v for v in dict.fromkeys(self.space.axes[name]) if v in values]
+                said = " and ".join(self.human(name, v) for v in ordered)
+                lacking.append(f"{name} {said} only")
+        total = f" of {self.points:,}" if self.points else ""
+        return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+
+    @property
+    def points(self) -> int | None:
+        """How many points the run was to answer, if that was known when it began."""
+        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        points = config.get("points")
+        return None if points is None else int(points)
 
     @functools.cached_property
     def scenarios(self) -> list[dict[str, Any]]:

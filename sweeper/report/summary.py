@@ -77,7 +77,9 @@ def print_ended(ended: Ended) -> None:
     if evidence := _evidence_sentence(found.usual):
         print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
-        print_words(f"No design states {', '.join(silent)}: the front is one of the others.")
+        print_words(
+            f"No design states {', '.join(silent)}: the front is one of the other objectives."
+        )
     for note in found.notes:
         print_words(note)
     print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")

@@ -13,12 +13,15 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from simulators.core.columns import schema_of
 from simulators.core.contract import Simulator, default_of
 from simulators.core.errors import UserError, suggestion, unknown
 from simulators.core.folder import FOLDERS
 from sweeper.space.notation import Scalar, values_of
 from sweeper.space.product import Factor
+from sweeper.space.spelling import named, number
 
 
 def factors_of(written: Mapping[str, Any], simulator: Simulator) -> tuple[Factor, ...]:
@@ -66,24 +69,30 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
     """Return the values of one axis as they are written, in the type of the simulator's field."""
     kind = schema_of(simulator.point).field(name).type
     nullable = type(None) in typing.get_args(typing.get_type_hints(simulator.point)[name])
-    values = values_of(name, written, kind, nullable=nullable)
     field = _fields(simulator)[name]
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        written = number(written, field.metadata.get("unit", ""))
+    values = values_of(name, written, kind, nullable=nullable)
     if folder := field.metadata.get("names", ""):
-        for value in values:
-            if value is not None and value != default_of(field):
-                _check_named(folder, str(value))
+        usual = (None, default_of(field))
+        found = (v if v in usual else _found(folder, str(v)) for v in values)
+        values = tuple(dict.fromkeys(found))
     return values
 
 
-def _check_named(kind: str, value: str) -> None:
+def _found(kind: str, value: str) -> str:
+    """Return the name that a word stands for, or the path it is; that nothing does is a mistake."""
     folder = FOLDERS[kind]
     if value in folder.names() or Path(value).is_file():
-        return
+        return value
+    if (name := named(kind, value)) != value:
+        return name
     looks_like_module = "." in value and os.sep not in value and folder.suffix == ".py"
     if os.sep in value or (Path(value).suffix and not looks_like_module):
         raise UserError(f"{kind} '{value}': there is no such file (seen from {Path.cwd()})")
     if not looks_like_module:
         folder.find(value)
+    return value
 
 
 def _zipped(columns: dict[str, tuple[Scalar, ...]], groups: Any) -> list[Factor]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import polars as pl
 
 from simulators.core.errors import UserError, unknown
+from sweeper.space.spelling import spelt
 
 
 def _set(words: str) -> frozenset[str]:
@@ -63,6 +64,7 @@ def parsed(text: str, what: str) -> pl.Expr:
     simulators.core.errors.UserError: where 'cost < AVG(cost)' looks at many points at once (AVG); \
 it must judge each alone
     """
+    text = spelt(text)
     strange = _strange_words(text, what)
     try:
         expression = pl.sql_expr(text)

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
+from simulators.catalog.price import load_prices
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
+from simulators.evidence.lookup import notes_on
+from simulators.kernels.price import price
+from simulators.workload.operators import Gemm
 
 ASKED_FOR = (
     "p4", "t4", "p100_pcie", "v100_sxm", "v100_pcie", "a100_pcie_40gb", "a100_sxm_40gb",
@@ -90,3 +94,58 @@ def test_peaks_of_a_what_if_device_follow_its_sms_and_clock(
     )
     assert scaled.measured_as in ("", "h100_sxm")
     assert scaled.hbm_bytes == real.hbm_bytes
+
+
+LIKE = """like = "h100_sxm"
+hbm_bytes = 103_079_215_104
+"""
+
+
+def own(folder: Path, name: str, text: str) -> Path:
+    file = folder / "catalog" / "gpus" / f"{name}.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_board_like_another_has_its_facts_its_measurements_and_its_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own(tmp_path, "my_gpu", LIKE)
+    own(tmp_path, "faster", 'like = "H100"\nhbm_bytes_per_s = 4.5e12\n[peak_flops]\nfp8 = 3e15\n')
+    mine, faster, shipped = load_gpu("my_gpu"), load_gpu("faster"), load_gpu("h100_sxm")
+    assert (mine.name, mine.hbm_bytes, mine.sm_count) == ("my_gpu", 96 * 2**30, shipped.sm_count)
+    assert mine.measured_as == faster.measured_as == "h100_sxm"
+    assert mine.is_copy
+    assert not mine.is_what_if
+    assert faster.is_what_if
+    assert faster.peak_flops == {**shipped.peak_flops, "fp8": 3e15}
+    assert load_prices().usd_per_gpu_hour(mine) == load_prices().usd_per_gpu_hour(shipped)
+    operator = Gemm(name="any", m=64.0, n=4096.0, k=4096.0, dtype="bf16")
+    times = [price(operator, gpu).latency_s for gpu in (shipped, mine, faster)]
+    assert times[0] == times[1] > times[2]
+    assert not price(operator, mine).extrapolated.any()
+
+
+def test_a_copied_sheet_is_told_how_to_take_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = GPUS.find("h100_sxm").read_text(encoding="utf-8")
+    own(tmp_path, "copied", "\n".join(x for x in text.splitlines() if not x.startswith("aliases")))
+    own(tmp_path, "my_gpu", LIKE)
+    assert 'copied has the rates of h100_sxm: with  like = "h100_sxm"' in " ".join(
+        notes_on(["copied"])
+    )
+    assert notes_on(["h100_sxm", "my_gpu"]) == ()
+
+
+@pytest.mark.parametrize("name", ["h1000", "itself"])
+def test_a_board_is_like_another_that_there_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own(tmp_path, "itself", f'like = "{name}"\n')
+    with pytest.raises(UserError, match=r"unknown gpu 'h1000'|name another GPU"):
+        load_gpu("itself")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
+from simulators.collectives.closed.between import Network
 from simulators.collectives.price import CollectiveTime, collective_time
-from simulators.core.levels import EXTRAPOLATED, MEASURED, UNMODELLED
+from simulators.core.levels import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
 
 SIZES = np.array([2.0**12, 2.0**20, 2.0**28])
 H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")
@@ -34,7 +37,7 @@ def test_larger_buffers_take_longer_on_any_cluster(kind: str, cluster: str, gpu:
 def test_a_time_says_what_it_rests_on() -> None:
     assert set(summed(8).level) == {MEASURED}
     assert set(summed(6).level) == {EXTRAPOLATED}
-    assert set(summed(16).level) == {UNMODELLED}  # between nodes nothing was measured
+    assert set(summed(16).level) == {FITTED}  # networks between nodes were measured, not this one
     h200 = {"gpu": load_gpu("h200_sxm"), "cluster": load_cluster("hgx_h200")}
     assert set(summed(8, **h200).level) == {EXTRAPOLATED}
     assert summed(8, **h200).time_s.tolist() == summed(8).time_s.tolist()
@@ -47,6 +50,14 @@ def test_a_time_says_what_it_rests_on() -> None:
 def test_the_network_between_nodes_is_slower_than_the_one_inside() -> None:
     assert np.all(summed(16).time_s > summed(8).time_s)
     assert np.all(summed(8, span=64).time_s > summed(8).time_s)
+
+
+def test_a_large_sum_over_nodes_takes_as_long_as_its_slowest_port() -> None:
+    ideal = Network(hops=1.0, share=1.0)
+    slow = replace(DGX, inter=replace(DGX.inter, bytes_per_s=1e10))
+    found = collective_time("all_reduce", 2.0**34, ranks=16, gpu=H100, cluster=slow, network=ideal)
+    each_sends = 2.0 * 15.0 / 16.0 * 2.0**34 / 8.0
+    assert float(found.time_s) == pytest.approx(each_sends / 1e10, rel=1e-3)
 
 
 def test_the_first_library_that_was_measured_counts() -> None:

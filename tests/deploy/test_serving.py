@@ -140,6 +140,18 @@ def test_manifests_are_yaml_that_asks_for_the_gpus(target: str) -> None:
     text = str(documents)
     assert "'nvidia.com/gpu': 4" in text or "'nvidia.com/gpu': '4'" in text
     assert "'replicas': 3" in text
+    assert "'nodeSelector': {'nvidia.com/gpu.product': 'NVIDIA-H100-80GB-HBM3'}" in text
+    assert "'secretKeyRef': {'name': 'hf-token-secret', 'key': 'token', 'optional': True}" in text
+    assert "latest" not in text
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "dynamo"])
+def test_manifests_for_amd_ask_for_its_gpus_and_say_what_is_not_known(target: str) -> None:
+    text = deployment(replace(DESIGNS["vllm"], gpu="mi300x"), target)
+    list(yaml.safe_load_all(text))
+    assert "amd.com/gpu" in text
+    assert "# no node label of mi300x is known here" in text
+    assert "# the image is NVIDIA's build" in text
 
 
 def refused(design: ServingPoint, target: str = "") -> str:

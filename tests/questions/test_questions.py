@@ -10,7 +10,8 @@ An entry of a file:
       was: wrong         # wrong, missing or kept: what it was when the question was written down
       before: [...]      # commands that must have run; entries alike in it share their folder
       files: {name: text}                    # written into the folder first
-      columns: 80        # of the terminal
+      columns: 80        # of the terminal, which every line with more than two words fits
+      reads: page.html   # the file that holds the answer, instead of what is printed
       slow: true         # left to `-m slow`
 """
 
@@ -32,6 +33,7 @@ from sweeper.__main__ import main
 HERE = Path(__file__).parent
 KEYS = {
     "question", "command", "contains", "lacks", "exit", "was", "before", "files", "columns", "slow",
+    "reads",
 }  # fmt: skip
 NEEDED = {"question", "command", "was"}
 
@@ -96,9 +98,13 @@ def test_it_is_answered(entry: Entry, folders: Any, monkeypatch: pytest.MonkeyPa
             code, text = _run(command)
             assert code == 0, text
         code, text = _run(commands[-1])
+        if "reads" in entry:
+            text = Path(entry["reads"]).read_text(encoding="utf-8")
     flat = " ".join(text.split())  # wherever a line is broken
     assert code == entry.get("exit", 0), text
     missing = [words for words in entry.get("contains", ()) if words not in flat]
     unwanted = [words for words in entry.get("lacks", ()) if words in flat]
+    wide = [line for line in text.splitlines() if len(line) > entry.get("columns", len(line))]
+    assert not [line for line in wide if len(line.split()) > 2], wide
     assert not missing, f"lacks {missing}:\n{text}"
     assert not unwanted, f"holds {unwanted}:\n{text}"

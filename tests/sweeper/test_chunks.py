@@ -38,7 +38,19 @@ def test_chunks_are_the_batches_cut(
     for chunk in chunks:
         found += numbers(chunk)
         chunks.learn(len(chunk), data.draw(st.floats(0, 10)))
-    assert found == [n for batch in batches for n in numbers(batch)]
+    assert sorted(found) == [n for batch in batches for n in numbers(batch)]
+    drawn = {n for batch in batches if not isinstance(batch, Span) for n in batch}
+    assert [n for n in found if n in drawn] == sorted(drawn), "what a sampler drew keeps its order"
+
+
+def test_early_chunks_sample_the_whole_range() -> None:
+    chunks, seen = Chunks([Span(0, 64_000)], 64_000), np.zeros(64, bool)
+    for count, chunk in enumerate(chunks, 1):
+        chunks.learn(len(chunk), len(chunk) * 1e-2)  # 640 s, a few seconds a chunk
+        seen[[n // 1000 for n in numbers(chunk)]] = True
+        if count == 17:
+            assert seen.reshape(16, 4).any(axis=1).all(), "a sixteenth was not looked at"
+    assert seen.all()
 
 
 @given(batches=works(), pieces=st.integers(1, 6))

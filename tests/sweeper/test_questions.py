@@ -12,8 +12,8 @@ import pytest
 
 from simulators.core.folder import SIMULATORS
 from sweeper.__main__ import main
+from sweeper.commands.assist.schema import space_schema
 from sweeper.commands.query import KINDS
-from sweeper.commands.schema import space_schema
 from sweeper.space import shipped_files
 from sweeper.space.space_file import read_space
 from sweeper.store.seals import KEY

@@ -159,3 +159,22 @@ def test_commands_answer_each_scenario_or_all_at_once(
     ended = json.loads((swept.folder / "summary.json").read_text())
     assert ended["given"] == ["y"]
     assert len(ended["knees"]) == 3
+
+
+@pytest.mark.usefixtures("swept")
+def test_designs_of_two_scenarios_are_compared_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of simulators that say which of their fields are given."""
+    Path("spaces/rent.yaml").write_text(
+        "simulator: tests.toys.rented\naxes: {box: [a, b], prices: [fair, dear]}\n"
+    )
+    assert main(["+space=rent", "plot=false", "engine=inline"]) == 0
+    rows = latest("rent", "outputs").named(latest("rent", "outputs").results.collect())
+    fair, dear = (rows.filter(box="a", prices=p)["key"][0] for p in ("fair", "dear"))
+    other = rows.filter(box="b", prices="fair")["key"][0]
+    capsys.readouterr()
+    assert main(["compare", "rent", fair, dear]) == 0
+    assert "different questions (prices fair and dear)" in capsys.readouterr().out
+    assert main(["compare", "rent", fair, other]) == 0
+    assert "different questions" not in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeper.__main__ import main
 from sweeper.report.layout import blocks, shared, wrapped
 from sweeper.report.tables import print_table
 
@@ -82,6 +83,19 @@ def test_a_printed_table_keeps_to_the_terminal(
     assert max(map(len, said)) <= columns
     assert any(line == "All: same alike" for line in said)
     assert sum("0000000007" in line for line in said) == (2 if columns == 80 else 1)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize(
+    "words", ["list", "show serving", "show quickstart", "validate collectives --stored"]
+)
+def test_what_there_is_fits_the_terminal(
+    words: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(words.split()) in (0, 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if len(line) > columns and len(line.split()) > 2]
 
 
 def test_what_is_piped_is_not_broken(

@@ -42,7 +42,9 @@ PAID = "fresh allocations paid where the run shows them"
 AMD_ALLOCATING = (("gpt2-large", 4), ("gpt3-xl-3072", 1))
 """Training rows of AMD boards that the data set itself names as slowed by their allocator."""
 
-PARALLEL_LIMITS = {"TP4": 8.0, "DP4": None, "PP4": None}
+PARALLEL_LIMITS = {"TP4": 8.0, "DP4": 8.0, "PP4": 8.0}
+PARALLEL_BOARD = "h100_sxm"
+"""Whose rows of all cuts are stated together."""
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "with all effects": {},
     "without launches and waits of the host": {"launch_s": {}},
@@ -151,16 +153,22 @@ def _error(row: Fitted, framework: Framework) -> float:
 
 
 def _parallel(evidence: Evidence) -> Iterator[Check]:
-    """Yield the mean error of each cut."""
-    for how, limit in PARALLEL_LIMITS.items():
-        cases = [c for c in evidence.cases if c.parallelism == how]
-        errors = [float(np.mean(_parallel_s(evidence, c))) / c.total_s - 1.0 for c in cases]
+    """Yield the mean error of each cut, then of one board's rows of all cuts."""
+    cut = [case for case in evidence.cases if case.parallelism in PARALLEL_LIMITS]
+    found = [
+        (case, float(np.mean(_parallel_s(evidence, case))) / case.total_s - 1.0) for case in cut
+    ]
+    named = [(how, [one for one in found if one[0].parallelism == how]) for how in PARALLEL_LIMITS]
+    named.append((PARALLEL_BOARD, [one for one in found if one[0].gpu.name == PARALLEL_BOARD]))
+    for name, rows in named:
+        cases, errors = [case for case, _ in rows], [error for _, error in rows]
         note = ", ".join(
             [f"bias {100 * np.mean(errors):+.1f}", *peer_errors(cases)] if cases else []
         )
         peer = peers_of(cases).get(PEER)
-        name = f"composition/graphs: {how}, four GPUs"
-        yield mean_error(name, errors, limit, note, peer and peer.error)
+        title = f"composition/graphs: {name}, four GPUs"
+        limit = PARALLEL_LIMITS.get(name, max(PARALLEL_LIMITS.values()))
+        yield mean_error(title, errors, limit, note, peer and peer.error)
 
 
 def _parallel_s(evidence: Evidence, case: Case) -> list[float]:

@@ -14,18 +14,10 @@ from simulators.core.questions import Asks, Question
 from simulators.core.words import number_in
 from sweeper.commands.flags import at_least, flags
 
-EXAMPLE = """\
-examples:
-  python -m sweeper ask --model llama3_1_70b --gpu h100_sxm,mi300x --gpus 16 --qps 4
-  python -m sweeper ask --model Qwen/Qwen3-32B --gpu l40s,h100 --workload trace.csv --ttft 800ms
-"""
-
 
 def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the flags, and the question that the simulator makes of its own."""
     parser = flags("ask", "the cheapest deployment that carries a load within its deadlines")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLE
     fields = dataclasses.fields(simulator.flags)
     hints = typing.get_type_hints(simulator.flags)
     for f in fields:

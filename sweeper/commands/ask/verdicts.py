@@ -140,10 +140,7 @@ def _verdict(
     if question.budget is not None:
         within = [row for row in told if row["cost"] is None or row["cost"] <= question.budget]
         if not within:
-            least = min(row["cost"] for row in told)
-            return Verdict(
-                given, device, told[0], False, f"costs ${least:.2f}, above the budget", ()
-            )
+            return Verdict(given, device, told[0], False, _above_budget(question, told), ())
         told = within
     told.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
     enough = [row for row in told if row["chance"] >= sure.least]
@@ -151,6 +148,13 @@ def _verdict(
         return Verdict(given, device, _surest_of_equals(enough, question), True, "", told)
     best = max(told, key=lambda row: row["chance"])
     return Verdict(given, device, best, True, f"no design is {sure.least:.0%} sure", told)
+
+
+def _above_budget(question: Question, told: Sequence[Row]) -> str:
+    """Return what the cheapest of some designs costs, beside what may be spent."""
+    least = min(told, key=lambda row: float(row["cost"]))
+    words = next(iter(least["amounts"][question.prices[0]]))
+    return f"costs ${least['cost']:.2f} {words}, above the budget of ${question.budget:g}"
 
 
 def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:

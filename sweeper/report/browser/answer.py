@@ -27,14 +27,17 @@ def answer(content: Content) -> str:
     design = ", ".join(
         f"{escaped(content.word(a))} <b>{content.human(a, row[a])}</b>" for a in found.space.varied
     )
-    asked = f"For {escaped(found.asked)}: take" if found.asked else "Take"
+    given = [f"{content.word(n)} {found.human(n, v)}" for n, v in found.scenario.items()]
+    asked = found.asked if found.how else ", ".join(given)
+    begin = f"For {escaped(asked)}: take" if asked else "Take"
     share, why = _likely(content)
     tiles = "".join(_tile(content, name) for name in found.objectives)
     tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
     notes = "".join(f"<p>{escaped(note)}</p>" for note in found.notes)
     more = f"<details><summary>Prices and notes</summary>{notes}</details>" if notes else ""
+    progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
     return (
-        f'<p class="says">{asked} {design}.</p><div class="tiles">{tiles}</div>'
+        f'{progress}<p class="says">{begin} {design}.</p><div class="tiles">{tiles}</div>'
         f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
         f"<li>{why}</li></ul>{more}"
         f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"

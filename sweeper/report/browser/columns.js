@@ -125,7 +125,7 @@ function ticks(column, most) {
     const steps = Math.log10(hi / lo) > most / 2 ? [1] : [1, 2, 5], found = [];
     for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++) for (const s of steps) found.push(s * 10 ** e);
     const met = inside(found);
-    if (met.length > 1) return thinned(met);
+    if (met.length > 2) return thinned(met);
   }
   const rough = (hi - lo) / most, base = 10 ** Math.floor(Math.log10(rough)), found = [];
   const step = [1, 2, 5, 10].find((s) => s * base >= rough * (1 - 1e-9)) * base;

@@ -1,0 +1,108 @@
+"""Write the reference from the fields of the simulators: `python -m docs.reference`.
+
+One page a simulator in `docs/reference/`, with its inputs, metrics and facts as their fields
+declare them, and one of the command line. A test holds that the pages are what this writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from simulators.core.contract import Describes, default_of, load_simulator
+from simulators.core.folder import SIMULATORS
+from sweeper.__main__ import USAGE
+from sweeper.commands import COMMANDS
+from sweeper.commands.flags import examples
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+WRITTEN = "Written by `python -m docs.reference`"
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield every page of the reference, and what it says."""
+    for name in SIMULATORS.names():
+        yield FOLDER / f"{name}.md", simulator_page(name)
+    yield FOLDER / "commands.md", commands_page()
+
+
+def simulator_page(name: str) -> str:
+    """Return the inputs, metrics and facts of a simulator as tables."""
+    simulator = load_simulator(name)
+    parts = [
+        f"# `{name}`: inputs and metrics",
+        f"{WRITTEN} from the fields of `simulators/{name}/`; "
+        f"[what they mean and by which equations](../{name}.md).",
+        "## Inputs",
+        "Each is an axis of a space; what a space leaves out has its default.",
+        table(("input", "unit", "default", "what it says"), map(_input, _fields(simulator.point))),
+        "## Metrics",
+        table(("metric", "unit", "better", "what it is"), map(_metric, _fields(simulator.metrics))),
+    ]
+    if isinstance(simulator, Describes):
+        facts = (
+            (f.name, f.metadata.get("unit", ""), f.metadata["doc"])
+            for f in _fields(simulator.facts)
+        )
+        parts += [
+            "## Facts",
+            "Known before a point is simulated: constraints and derived columns may name them.",
+            table(("fact", "unit", "what it is"), facts),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands_page() -> str:
+    """Return what can be typed, and examples of each command."""
+    parts = [
+        "# The command line",
+        f"{WRITTEN}; `python -m sweeper COMMAND --help` says more of each.",
+        f"```text\n{USAGE}```",
+    ]
+    parts += [f"## `{command}`\n\n{_indented(examples(command))}" for command in COMMANDS]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(head: tuple[str, ...], rows: Any) -> str:
+    """Return rows as a table of Markdown, the first cell as code."""
+    lines = [head, ("---",) * len(head)]
+    lines += [(f"`{first}`", *map(_cell, others)) for first, *others in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+def _input(f: dataclasses.Field[Any]) -> tuple[str, ...]:
+    default = default_of(f)
+    said = "required" if default is dataclasses.MISSING else f"`{default!r}`"
+    return f.name, f.metadata.get("unit", ""), said, f.metadata.get("doc", "")
+
+
+def _metric(f: dataclasses.Field[Any]) -> tuple[str, ...]:
+    better = {"min": "lower", "max": "higher"}.get(f.metadata.get("better") or "", "")
+    doc, page = f.metadata.get("doc", ""), f.metadata.get("page", "")
+    return f.name, f.metadata.get("unit", ""), better, f"[{doc}](../{page})" if page else doc
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line.strip()}" for line in text.splitlines())
+
+
+def main() -> None:
+    """Write all pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for file, text in pages():
+        file.write_text(text, encoding="utf-8")
+        print(file.relative_to(FOLDER.parents[1]))
+
+
+if __name__ == "__main__":
+    main()

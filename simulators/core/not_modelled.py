@@ -1,0 +1,49 @@
+"""What people ask for that is known and not modelled, each with a sentence that says so."""
+
+from __future__ import annotations
+
+import re
+
+SENTENCES = {
+    r"spec(ulative)?_?(dec|tok|len|mod)|draft_model|medusa|eagle": (
+        "speculative decoding is not modelled yet; without it each step makes one token a request"
+    ),
+    r"mtp|multi_token": (
+        "multi-token prediction is not modelled; each step makes one token a request"
+    ),
+    r"prefix_cach|cache_hit|kv_reuse": (
+        "prefix caching is not modelled: every prompt is computed whole, as long as it is"
+    ),
+    r"disagg|prefill_(gpus|workers|replicas)|decode_(workers|replicas)": (
+        "prefill and decode on separate GPUs are not modelled; replicas do both"
+    ),
+    r"kv_offload|cpu_offload|nvme|offload": (
+        "memory of the host is modelled for swapped requests alone (preemption: swap)"
+    ),
+    r"^tpu|^trainium|^inferentia|^gaudi|^cerebras|^groq|^m[1-5](_|$)|^apple|^tenstorrent": (
+        "its kernels are not modelled: GPUs of NVIDIA and AMD are"
+    ),
+    r"^(tgi|llama_?cpp|ollama|lmdeploy|deepspeed|mlc|exllama)": (
+        "this engine is not modelled: vLLM, SGLang and TensorRT-LLM are"
+    ),
+    r"^(gguf|q[2-8]_|nf4|int3|exl2|bnb)": (
+        "this format is not modelled; w4a16 is the nearest, four bits multiplied in sixteen"
+    ),
+    r"beam": "beam search is not modelled; every request is one sequence",
+    r"^(autoscal|scale_(up|down|to))": (
+        "autoscaling is not modelled; `query NAME fleet` sizes replicas hour by hour"
+    ),
+}
+"""By what its spellings begin with or hold, in any case and with `_` between words."""
+
+
+def not_modelled(word: str) -> str:
+    """Return what to say of a word that is known and not modelled; nothing of any other.
+
+    >>> not_modelled("Speculative-Decoding")
+    'speculative decoding is not modelled yet; without it each step makes one token a request'
+    >>> not_modelled("tpp")
+    ''
+    """
+    spelt = re.sub(r"[\s.-]+", "_", word.casefold())
+    return next((said for form, said in SENTENCES.items() if re.search(form, spelt)), "")

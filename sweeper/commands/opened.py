@@ -1,0 +1,34 @@
+"""The results that a command asks about: of the last run, in price lists and scenarios."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sweeper.commands.flags import Flags
+from sweeper.report.answers import Answers, latest
+from sweeper.report.tables import print_words
+
+
+def add_scenarios(parser: Flags) -> None:
+    """Add the flags that say which scenarios are asked about; one at a time unless said."""
+    parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
+    parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
+    parser.add_argument(
+        "--across", nargs="?", const="worst", metavar="HOW",
+        help="designs that do for all scenarios, by the worst over them (or: mean)",
+    )  # fmt: skip
+
+
+def opened(chosen: argparse.Namespace) -> Answers:
+    """Return the answers that flags ask for; say how far a run has come that has not ended."""
+    last = latest(chosen.name, chosen.outputs)
+    tell_progress(last, quiet=getattr(chosen, "json", False))
+    return last.in_prices(chosen.prices).at(chosen.at)
+
+
+def tell_progress(last: Answers, *, quiet: bool = False) -> None:
+    """Say how far a run has come that has not ended; on standard error where programs read."""
+    if said := last.unfinished:
+        text = f"{said}: this run of {last.name} has not ended."
+        print(text, file=sys.stderr) if quiet else print_words(text)

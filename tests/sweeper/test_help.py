@@ -1,0 +1,117 @@
+"""Every command and every question says how it is used; a shell completes all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.__main__ import USAGE, main
+from sweeper.commands import COMMANDS
+from sweeper.commands.assist.completion import SHELLS
+from sweeper.commands.flags import EXAMPLES
+from sweeper.commands.query import KINDS
+from tests.conftest import ROOT
+
+SCRIPT = """
+source {file}
+COMP_LINE={line}; COMP_POINT=${{#COMP_LINE}}
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_sweeper
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def said(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    with contextlib.suppress(SystemExit):  # of argparse, after its help
+        assert main(shlex.split(words)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_commands_help_ends_with_what_one_may_type(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(f"{command} --help", capsys)
+    _, _, examples = text.partition("For example:\n")
+    assert examples.startswith(f"  python -m sweeper {command}")
+    assert f"sweeper {command} " in USAGE or f"sweeper {command}\n" in USAGE
+
+
+def test_every_example_names_flags_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, lines in EXAMPLES.items():
+        text = said(f"{command} --help", capsys)
+        for line in lines:
+            assert line.split()[0] == command
+            assert all(w in text for w in shlex.split(line) if w.startswith("--")), line
+
+
+def test_every_kind_of_question_is_explained_by_a_sentence_and_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = said("query --help", capsys)
+    for kind in KINDS:
+        sentence = next(line for line in text.splitlines() if line.startswith(f"  {kind} "))
+        assert sentence.endswith(".")
+        assert f"sweeper query quickstart {kind}" in text
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+def test_a_script_of_completion_knows_every_command(
+    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = said(f"completion {shell}", capsys)
+    for word in (*COMMANDS, *KINDS, "+space=quickstart", "space.axes.tp=", "--where", "sampler="):
+        assert word in text
+    if program := shutil.which(shell):
+        file = tmp_path / "script"
+        file.write_text(text)
+        subprocess.run([program, "-n", str(file)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("sweeper par", "pareto"),
+        ("sweeper pareto quick", "quickstart"),
+        ("sweeper query quickstart --slo", "--slo"),
+        ("sweeper +space = quick", "quickstart"),
+        ("sweeper +space = quickstart space.axes.scheduler", "space.axes.scheduler="),
+    ],
+)
+def test_bash_completes(
+    words: str, answer: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "script"
+    file.write_text(said("completion bash", capsys))
+    line = shlex.quote(words.replace(" = ", "="))
+    script = SCRIPT.format(file=file, line=line, words=words)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [answer], done.stderr
+
+
+def test_both_programs_find_modules_of_the_current_folder(tmp_path: Path) -> None:
+    """An installed script starts with its own folder in the path, not with the current one."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "toy.py").write_text(
+        "from tests.toys.quadratic import SIMULATOR as SIMULATOR"
+    )
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "toy.yaml").write_text("simulator: mine.toy\naxes: {x: 1..9}\n")
+    script = tmp_path / "bin" / "sweeper"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom sweeper.__main__ import main\nsys.exit(main())\n")
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(tmp_path)}
+    for program in (["-m", "sweeper"], [str(script)]):
+        done = subprocess.run(
+            [sys.executable, *program, "plan", "+space=toy"],
+            capture_output=True, text=True, cwd=tmp_path, env=environment,
+        )  # fmt: skip
+        assert "9 points of the simulator 'mine.toy'" in done.stdout, done.stderr

@@ -1,0 +1,63 @@
+"""What has been answered so far is said so: a run that was stopped opens with how far it came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.__main__ import main
+from sweeper.commands import run
+from sweeper.report.answers import latest
+
+SPACE = """\
+simulator: tests.toys.quadratic
+axes: {x: 1..20, y: 1..20, n: [1, 2]}
+"""
+COMMAND = ["+space=toy", "plot=false", "engine=inline"]
+
+
+@pytest.fixture
+def stopped(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that was stopped after its first part."""
+    (workplace / "spaces").mkdir()
+    (workplace / "spaces" / "toy.yaml").write_text(SPACE)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_check_failures", stop)
+        assert main(COMMAND) == 130
+
+
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize(
+    "command", ["pareto toy", "query toy sensitivity", "show toy knee", "report toy"]
+)
+def test_a_run_that_was_stopped_opens_with_how_far_it_came(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    capsys.readouterr()
+    assert main(command.split()) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("64 of 800 points so far, x 1 m and 2 m only: this run of toy has not")
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_program_reads_it_beside_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["pareto", "toy", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("[")
+    assert "64 of 800 points so far" in said.err
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_run_that_has_ended_says_nothing_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert latest("toy", "outputs").unfinished
+    assert main(COMMAND) == 0
+    capsys.readouterr()
+    assert main(["pareto", "toy"]) == 0
+    assert "so far" not in capsys.readouterr().out
+    assert not latest("toy", "outputs").unfinished
