@@ -1,10 +1,8 @@
 """The logistics: design spaces, samplers, engines, results. It knows nothing of GPUs.
 
-In a notebook the same is at hand without the command line:
+In a notebook the same is at hand without the command line; `dir(sweeper)` lists it:
 
-    from sweeper.space.design_space import DesignSpace
-    from sweeper.sweep import Sweep
-    from sweeper.query.pareto import pareto_front
+    from sweeper import DesignSpace, Sweep, pareto_front
 
 The names are loaded when they are first used, so that importing the package costs nothing.
 """
@@ -15,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sweeper.configuration import Configuration as Configuration
     from sweeper.query.hypervolume import hypervolume as hypervolume
     from sweeper.query.neighbours import steps_from as steps_from
     from sweeper.query.pareto import knee as knee
@@ -25,32 +24,46 @@ if TYPE_CHECKING:
     from sweeper.query.ranks import crowding as crowding
     from sweeper.query.ranks import epsilon_front as epsilon_front
     from sweeper.query.ranks import rank_layers as rank_layers
+    from sweeper.query.repricing import repriced as repriced
+    from sweeper.query.scenarios import across as across
     from sweeper.query.sensitivity import sensitivity as sensitivity
     from sweeper.query.uncertainty import probable_front as probable_front
+    from sweeper.report.answers import Answers as Answers
+    from sweeper.report.answers import latest as latest
     from sweeper.space.design_space import DesignSpace as DesignSpace
     from sweeper.store.store import Store as Store
     from sweeper.sweep import Sweep as Sweep
 
 _HOME = {
+    "Answers": "report.answers",
+    "Configuration": "configuration",
     "DesignSpace": "space.design_space",
     "Store": "store.store",
     "Sweep": "sweep",
+    "across": "query.scenarios",
     "best_per": "query.planning",
     "cheapest": "query.planning",
     "crowding": "query.ranks",
     "epsilon_front": "query.ranks",
     "hypervolume": "query.hypervolume",
     "knee": "query.pareto",
+    "latest": "report.answers",
     "pareto_front": "query.pareto",
     "probable_front": "query.uncertainty",
     "rank_layers": "query.ranks",
     "replicas_for": "query.planning",
+    "repriced": "query.repricing",
     "sensitivity": "query.sensitivity",
     "steps_from": "query.neighbours",
 }
 """Public names, and the module each lives in."""
 
 __all__ = sorted(_HOME)
+
+
+def __dir__() -> list[str]:
+    """List the public names, which are loaded only when they are used."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 def __getattr__(name: str) -> Any:

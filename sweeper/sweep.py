@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import load_simulator, objectives_of
+from simulators.core.contract import is_lent, load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
@@ -48,22 +48,25 @@ class Sweep:
         outputs: str = "outputs/notebook",
         objectives: Objectives | None = None,
         where: str | None = None,
-        sampler: str = "grid",
-        engine: str = "auto",
+        sampler: str | Sampler = "grid",
+        engine: str | Engine = "auto",
         **options: Any,
     ) -> Sweep:
         """Return the sweep of a space, for a notebook.
 
         Its answers are kept in `outputs`, and found there by the next run. The objectives are the
         simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
-        `**options` such as `points=500`, the engine `auto`, `inline`, `process` or `ray`.
+        `**options` such as `points=500`, a dotted module, a file, or an object; the engine `auto`,
+        `inline`, `process` or `ray`. A simulator that is an object is answered in this process.
         """
+        if engine == "auto" and is_lent(space.simulator):
+            engine = "inline"
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         simulated = unpriced(space)
         return cls(
             simulated,
-            load_sampler(sampler, **options),
-            load_engine(engine),
+            load_sampler(sampler, **options) if isinstance(sampler, str) else sampler,
+            load_engine(engine) if isinstance(engine, str) else engine,
             Store(outputs, define(simulated)),
             wanted,
             where,

@@ -111,7 +111,7 @@ def _stage(
             phase=phase,
             name=name,
             time_s=seconds,
-            energy_j=seconds * stage.waiting_w,
+            energy_j=seconds * stage.awake_w,
             bound="host",
             level=LEVELS[runtime_level(replica)],
         )

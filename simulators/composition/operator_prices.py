@@ -23,7 +23,7 @@ from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
-from simulators.kernels.energy import energy_j, resting_w
+from simulators.kernels.energy import awake_w, energy_j
 from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.operators import (
     Attention,
@@ -121,7 +121,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
-        joules = seconds * resting_w(gpu)  # ring kernels leave most SMs idle
+        joules = seconds * awake_w(gpu)  # ring kernels leave most SMs idle
         lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))

@@ -45,7 +45,7 @@ from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
 from simulators.core.levels import Shares
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.attention import (
     decode_operators,
     mixed_operators,
@@ -93,7 +93,8 @@ class Iteration:
     prefill_attention_j: Column
     decode_attention_j: Column
     mixed_attention_j: Column
-    waiting_w: float  # of all GPUs of the stage during messages and launches
+    waiting_w: float  # of all GPUs of the stage without work
+    awake_w: float  # of the same during messages and launches
     waits_level: int  # what launches rest on
     rows: Sequence[Row] = ()  # of all kernels and messages, where they were priced one by one
     parts_by_level: Seconds | None = None  # else what they take, by what their prices rest on
@@ -129,7 +130,7 @@ class Iteration:
         """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
         waiting_s = self.collective_s + self.send_recv_s + self.launch_s
         computing_j: Column = sum((getattr(self, f"{name}_j") for name in COMPUTED), start=0.0)
-        return computing_j + self.waiting_w * waiting_s
+        return computing_j + self.awake_w * waiting_s
 
 
 def iteration(replica: Replica, step: Step) -> Iteration:
@@ -211,6 +212,7 @@ def part_iteration(
         **sums,
         launch_s=0.0,
         waiting_w=width * resting_w(replica.gpu),
+        awake_w=width * awake_w(replica.gpu),
         waits_level=runtime_level(replica),
         rows=rows,
     )
@@ -350,6 +352,7 @@ class Layers:
             send_recv_s=send_s,
             launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
+            awake_w=self.parts[HEAD].awake_w,
             waits_level=runtime_level(replica),
             parts_by_level=summed([*busy, (1.0, seconds_by_level(sent))]),
         )

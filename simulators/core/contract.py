@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.core.errors import UserError
 from simulators.core.folder import SIMULATORS
 from simulators.core.levels import LEVELS
 from simulators.core.modules import load_from
@@ -327,8 +328,34 @@ def load_simulator(name: str) -> Simulator:
         UnknownNameError: nothing of that name is here.
         UserError: what is here is no simulator.
     """
-    simulator: Simulator = load_from(SIMULATORS, name, "SIMULATOR")
+    simulator: Simulator = _LENT.get(name) or load_from(SIMULATORS, name, "SIMULATOR")
     return simulator
+
+
+_LENT: dict[str, Simulator] = {}
+"""Simulators that are objects of this process, as of a notebook, by name."""
+
+
+def lend(simulator: Simulator) -> str:
+    """Make an object known by its name in this process, and return the name.
+
+    Raises:
+        UserError: it is no simulator, or its name is that of one that is shipped.
+    """
+    if not isinstance(simulator, Simulator):
+        raise UserError(
+            f"{type(simulator).__name__} is no simulator: it needs `name`, `version`, `point`, "
+            "`metrics` and `evaluate`"
+        )
+    if simulator.name in SIMULATORS.names():
+        raise UserError(f"there is a simulator '{simulator.name}' already; choose another name")
+    _LENT[simulator.name] = simulator
+    return simulator.name
+
+
+def is_lent(name: str) -> bool:
+    """Say whether a name stands for an object of this process, which no other process knows."""
+    return name in _LENT
 
 
 def deploys(simulator: Simulator) -> Deploys | None:

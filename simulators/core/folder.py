@@ -152,6 +152,8 @@ class _Simulators(Folder):
         return tuple(sorted({*super().names(), *shipped}))
 
     def find(self, name: str) -> Path:
+        if os.sep in name and (inside := Path(name) / "simulator.py").is_file():
+            return inside  # a folder of one's own
         file = self.shipped / name / "simulator.py"
         return file if file.is_file() and name not in super().names() else super().find(name)
 

@@ -6,8 +6,10 @@
 `f` and `g` are achieved over peak rate, of arithmetic in its format and of device memory. `awake`
 is what clocks, caches and leakage add as soon as anything runs; `compute` belongs to a format, and
 attention, whose exponentials run beside its products, has factors of its own. Above the limit the
-board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards;
-others of their architecture borrow them, and the rest follows stated choices.
+board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards, from
+which all others borrow them. Of a board that was metered trees of the shape carry these watts to
+those its own meter settled at; time and rates are none of their concern, so that the same work in
+more time draws no more.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
+from simulators.kernels.monotone_correction import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm
 
@@ -51,6 +54,7 @@ class PowerModel:
     compute: Mapping[str, float] = field(default_factory=dict)  # by format, else `COMPUTE_SHARE`
     factor: Mapping[str, float] = field(default_factory=dict)  # on compute, of attention by phase
     limit: float = 1.0  # of the data sheet's, that the board holds
+    shapes: Mapping[str, Correction] = field(default_factory=dict)  # by `kernel_of`, if its own
 
 
 def energy_j(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
@@ -68,7 +72,18 @@ def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
 
 
 def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the watts by given numbers."""
+    """Return the watts by given numbers, between those of rest and the data sheet's limit."""
+    watts = formula_w(model, operator, gpu, latency_s)
+    bend = model.shapes.get(kernel_of(operator))
+    if bend is None:
+        return watts
+    assert isinstance(operator, Gemm | Attention)
+    settled = corrected(bend, shape_features(operator, watts.shape), watts.reshape(-1))
+    return np.clip(settled.reshape(watts.shape), resting_w(gpu), gpu.tdp_w)
+
+
+def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
+    """Return the watts by the formula alone."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
     share = model.compute.get(format_of(operator), COMPUTE_SHARE)
     if isinstance(operator, Attention):
@@ -80,6 +95,42 @@ def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats
     want_w = idle_w + (gpu.tdp_w - idle_w) * activity
     limit_w = model.limit * gpu.tdp_w
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+
+
+def kernel_of(operator: Compute) -> str:
+    """Return what a metered board knows an operator's kernel by; nothing of those never metered.
+
+    >>> kernel_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8"))
+    'gemm_fp8'
+    """
+    if isinstance(operator, Gemm):
+        return f"gemm_{format_of(operator)}"
+    return operator.phase if isinstance(operator, Attention) and not operator.latent else ""
+
+
+def shape_features(operator: Gemm | Attention, shape: tuple[int, ...]) -> Floats:
+    """Return what trees look at, a row per size, each also with its sign changed."""
+    flat = np.stack([np.broadcast_to(c, shape).reshape(-1) for c in _sizes(operator)])
+    return np.concatenate([flat, -flat])
+
+
+def _sizes(operator: Gemm | Attention) -> list[Floats]:
+    if isinstance(operator, Gemm):
+        m, n, k = (np.asarray(size, np.float64) for size in (operator.m, operator.n, operator.k))
+        return [m, n, k, m * n, n * k, m * k]
+    requests = np.maximum(np.asarray(operator.requests, np.float64), 1.0)
+    heads, groups = (np.asarray(x, np.float64) for x in (operator.heads, operator.kv_heads))
+    return [
+        np.asarray(moved_bytes(operator)),
+        requests,
+        np.asarray(operator.query_tokens / requests),
+        np.asarray(operator.kv_tokens / requests),
+        heads,
+        groups,
+        heads / groups,
+        np.asarray(operator.head_dim, np.float64),
+        requests * groups,
+    ]
 
 
 def format_of(operator: Compute) -> str:
@@ -100,8 +151,14 @@ def resting_w(gpu: Gpu) -> float:
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
 
 
+def awake_w(gpu: Gpu) -> float:
+    """Return the watts of a board between kernels that follow each other: clocks run on."""
+    idle_w = resting_w(gpu)
+    return idle_w + (gpu.tdp_w - idle_w) * power_model_of(gpu).awake
+
+
 def power_model_of(gpu: Gpu) -> PowerModel:
-    """Return the numbers of a board: its own, its architecture's, or chosen ones."""
+    """Return the numbers of a board: its own, or the nearest metered one's without its trees."""
     return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
 
 
@@ -110,13 +167,19 @@ def _power_model(board: str, architecture: str) -> PowerModel:
     found = find("power", board, architecture, lambda board, _whose, _dtype: measured_power(board))
     if found is None:
         return PowerModel()
-    table = found.numbers["draw"]
+    return power_model_from(found.numbers, whole=found.is_of_this_board)
+
+
+def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
+    """Return what the calibration of a metered board holds; unless whole, without its trees."""
+    table, shapes = content["draw"], content["shapes"] if whole else {}
     return PowerModel(
         awake=float(table["awake"]),
         memory=float(table["memory"]),
         compute={name: float(share) for name, share in table["compute"].items()},
         factor={name: float(factor) for name, factor in table["factor"].items()},
         limit=float(table["limit"]),
+        shapes={name: correction_from(bend) for name, bend in shapes.items()},
     )
 
 

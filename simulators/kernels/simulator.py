@@ -278,7 +278,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 5
+    version: int = 6
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -23,7 +23,7 @@ from simulators.core.levels import LEVELS
 from sweeper.commands.flags import flags
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.shares import in_words, shares_of_row
-from sweeper.report.tables import print_table, write_text
+from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
@@ -60,9 +60,9 @@ def main(words: list[str]) -> int:
             _print_phase(phase, rows if chosen.all else _together(rows))
         else:
             _print_notes(phase, rows)
-    print(f"Evidence behind the time: {in_words(shares_of_row(row) or _shares(found))}")
+    print_words(f"Evidence behind the time: {in_words(shares_of_row(row) or _shares(found))}")
     for line in _what_if(last, row):
-        print(line)
+        print_words(line, " " * 13)
     if chosen.trace:
         print(f"Timeline in {chosen.trace}: open it at ui.perfetto.dev or chrome://tracing")
     return 0

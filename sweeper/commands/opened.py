@@ -9,6 +9,9 @@ from sweeper.commands.flags import Flags
 from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_words
 
+_DIGITS, _MOST = 6, 4
+"""Digits of a definition that are printed, and definitions that are named."""
+
 
 def add_scenarios(parser: Flags) -> None:
     """Add the flags that say which scenarios are asked about; one at a time unless said."""
@@ -24,6 +27,11 @@ def opened(chosen: argparse.Namespace) -> Answers:
     """Return the answers that flags ask for; say how far a run has come that has not ended."""
     last = latest(chosen.name, chosen.outputs)
     tell_progress(last, quiet=getattr(chosen, "json", False))
+    if last.others and "@" not in chosen.name:
+        others = ", ".join(f"{last.name}@{digits[:_DIGITS]}" for digits in last.others[:_MOST])
+        print(
+            f"The last run of {last.name}; with other axes it was run as {others}", file=sys.stderr
+        )
     return last.in_prices(chosen.prices).at(chosen.at)
 
 

@@ -15,7 +15,7 @@ from sweeper.commands.flags import at_least, flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.pareto import knee, pareto_front, unstated
 from sweeper.report.summary import at_example, print_front, print_knees
-from sweeper.report.tables import as_json, write_table
+from sweeper.report.tables import as_json, print_words, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
 
@@ -72,7 +72,9 @@ def main(words: list[str]) -> int:
     groups = front.partition_by(per, maintain_order=True) if per else [front]
     if not chosen.per and len(groups) > 1 and len(front) > chosen.rows:
         print_knees(last, rows=chosen.rows)
-        print(f"The front of one: --at {at_example(last)}; one design for all of them: --across")
+        print_words(
+            f"The front of one: --at {at_example(last)}; one design for all of them: --across"
+        )
         return 0
     for group in groups:
         if per:

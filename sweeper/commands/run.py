@@ -15,22 +15,17 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
-from sweeper.engines import load_engine
+from sweeper.configuration import Configuration
 from sweeper.engines._child import probed
-from sweeper.engines.limits import Limits
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
-from sweeper.query.repricing import unpriced
-from sweeper.report.answers import answers_to, begin
+from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
+from sweeper.report.run_folder import begin
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
-from sweeper.samplers import Sampler, load_sampler
-from sweeper.samplers._capacity import capacity_search
-from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import objectives, where
+from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, split
-from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import answered_elsewhere
 from sweeper.store.store import FAILURES, Part, Store
@@ -53,33 +48,8 @@ class Asked(NamedTuple):
 
 def asked_by(words: list[str]) -> Asked:
     """Return what some overrides ask."""
-    composed = compose(words)
-    written, name = composed["space"], composed["name"]
-    space = unpriced(space_of(written))
-    wanted = objectives(written, space)
-    engine = dict(composed["engine"])
-    limits = Limits(**{name: composed["failures"][name] for name in ("timeout_s", "memory_gb")})
-    meta = {"space": name, "objectives": json.dumps(wanted)}
-    sweep = Sweep(
-        space=space,
-        objectives=wanted,
-        where=where(written, space),
-        sampler=_sampler(written, space, **composed["sampler"]),
-        engine=load_engine(engine.pop("name"), **engine),
-        store=Store(f"{composed['outputs']}/{name}", define(space), meta),
-        limits=limits,
-    )
-    return Asked(name, sweep, composed)
-
-
-def _sampler(written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any) -> Sampler:
-    """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
-    bisection = capacity_search(written, space)
-    if bisection is None:
-        return load_sampler(name, **options)
-    if name != "grid":
-        raise UserError(f"sampler={name} cannot bisect; leave the sampler out with a capacity axis")
-    return bisection
+    asked = Configuration.from_dict(compose(words))
+    return Asked(asked.name, asked.sweep(), asked.to_dict())
 
 
 def main(words: list[str]) -> int:

@@ -22,6 +22,7 @@ from simulators.core.contract import Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.engines.chunks import PART
 from sweeper.engines.limits import UNSTATED, Limits
+from sweeper.engines.promises import checked
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -157,7 +158,7 @@ def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.num_rows == 0:
         return _verdict(simulator, 0, "error", "")
     try:
-        return simulator.evaluate(batch)
+        return checked(simulator, batch.num_rows, simulator.evaluate(batch))
     except (UserError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001 - one bad point costs one row, never the sweep

@@ -5,17 +5,11 @@ What was asked, with what, and what came of it is kept in `outputs/<space>/runs/
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime as dt
 import functools
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +22,6 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.tables import write_text
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
@@ -103,6 +96,13 @@ class Answers:
                 lacking.append(f"{name} {said} only")
         total = f" of {self.points:,}" if self.points else ""
         return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+
+    @functools.cached_property
+    def others(self) -> list[str]:
+        """The other definitions of the space that were run, the last first."""
+        files = sorted(self.folder.parent.glob("*/definition.json"), reverse=True)
+        found = dict.fromkeys(definition_in(file) for file in files)
+        return [digits for digits in found if digits not in ("", self.store.definition.id)]
 
     @property
     def points(self) -> int | None:
@@ -325,8 +325,19 @@ def real(value: Any) -> Any:
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space."""
+    """Return the last run of a space; of `NAME@DIGITS` the last of one of its definitions.
+
+    A space whose axes were overridden, or another file of the same name, is another definition.
+    """
+    name, _, mark = name.partition("@")
     runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
+    if mark:
+        known = [definition_in(run) for run in runs]
+        runs = [run for run, found in zip(runs, known, strict=True) if found.startswith(mark)]
+        if known and not runs:
+            raise unknown(
+                f"no run of '{name}' has the definition {mark}", mark, list(dict.fromkeys(known))
+            )
     if not runs:
         known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
         raise UserError(
@@ -338,6 +349,14 @@ def latest(name: str, outputs: str) -> Answers:
     space = completed(stored.space())
     store = Store(f"{outputs}/{name}", stored)
     return answers_to(written, space, store, runs[-1].parent, name)
+
+
+def definition_in(file: Path) -> str:
+    """Return the digits of the definition that a run kept; none where its file is damaged."""
+    try:
+        return Definition.from_json(file.read_text(encoding="utf-8")).id
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def answers_to(
@@ -360,38 +379,3 @@ def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:
             f"{definition.parent} is damaged ({error}); delete this folder: the results are kept "
             "elsewhere, and earlier runs find them"
         ) from error
-
-
-def begin(store: Store, written: Mapping[str, Any]) -> Path:
-    """Write what is asked before it is answered, so that queries find a run that was stopped.
-
-    Return the folder of the run.
-    """
-    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    folder = Path("." if "://" in store.folder else store.folder) / "runs" / now
-    while folder.exists():  # another run began within the same second
-        folder = folder.with_name(f"{folder.name}-again")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
-        write_text(folder / "versions.json", json.dumps(_versions(), indent=1))
-        write_text(folder / "definition.json", store.definition.to_json())
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}") from error
-    return folder
-
-
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
-    found = {"python": platform.python_version(), "command": " ".join(sys.argv)}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        here = Path(__file__).resolve().parent
-        git = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", "-C", str(here), "rev-parse", "HEAD"],  # noqa: S607 - git where there is one
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-        found["commit"] = git.stdout.strip()
-    return found

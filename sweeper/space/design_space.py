@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Describes, Simulator, load_simulator
+from simulators.core.contract import Describes, Simulator, lend, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.factors import defaults, factors_of, mapping
 from sweeper.space.product import Product
@@ -45,7 +45,7 @@ class DesignSpace(Product):
     @classmethod
     def of(
         cls,
-        simulator: str,
+        simulator: str | Simulator,
         *,
         constraints: Sequence[str] = (),
         derived: Mapping[str, str] | None = None,
@@ -53,9 +53,11 @@ class DesignSpace(Product):
     ) -> DesignSpace:
         """Return the space that a `spaces/*.yaml` with these keys describes.
 
-        Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13".
+        Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13". The
+        simulator is a name, a dotted module, a file, a folder, or an object.
         """
-        written = {"simulator": simulator, "axes": axes, "derived": dict(derived or {})}
+        name = simulator if isinstance(simulator, str) else lend(simulator)
+        written = {"simulator": name, "axes": axes, "derived": dict(derived or {})}
         return space_of({**written, "constraints": list(constraints)})
 
     def at(self, values: Mapping[str, Any]) -> DesignSpace:

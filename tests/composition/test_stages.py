@@ -32,7 +32,7 @@ from simulators.composition.price import (
     stage_iteration,
 )
 from simulators.composition.replica import Replica, Runtime
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 
@@ -62,7 +62,7 @@ def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
     one = replace(
         part_iteration(replica(Parallelism()), decode_step(1.0, 1.0), DENSE),
         tokens_s=1.0, prefill_attention_s=2.0, decode_attention_s=4.0, mixed_attention_s=8.0,
-        collective_s=16.0, send_recv_s=32.0, launch_s=64.0, waiting_w=10.0,
+        collective_s=16.0, send_recv_s=32.0, launch_s=64.0, awake_w=10.0,
         tokens_j=1.0, prefill_attention_j=2.0, decode_attention_j=4.0, mixed_attention_j=8.0,
     )  # fmt: skip
     assert one.busy_s == 63.0
@@ -157,6 +157,7 @@ def test_every_gpu_of_a_stage_computes_and_waits() -> None:
                    prefill_kv_tokens=64.0)  # fmt: skip
     rows, made = rows_of(one, step), stage_iteration(one, step, 0)
     assert made.waiting_w == pytest.approx(4.0 * resting_w(SHEET))
+    assert made.awake_w == pytest.approx(4.0 * awake_w(SHEET))
     for part in ("tokens", "prefill_attention", "decode_attention"):
         mine = [row for row in rows if row.part == part]
         assert mine

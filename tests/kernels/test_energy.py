@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
@@ -9,7 +11,7 @@ from hypothesis.strategies import floats, sampled_from
 from lab.fits.driver import fitted_tables
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.lookup import calibrations
-from simulators.kernels.energy import energy_j, power_model_of, power_w, resting_w
+from simulators.kernels.energy import awake_w, energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
 
@@ -51,9 +53,13 @@ def test_a_large_product_runs_a_board_to_its_limit() -> None:
     assert 0.9 * gpu.tdp_w < watts <= gpu.tdp_w
 
 
-def test_boards_of_one_architecture_share_their_parts_and_others_have_chosen_ones() -> None:
-    assert power_model_of(load_gpu("h100_sxm")) == power_model_of(load_gpu("h200_sxm"))
-    assert power_model_of(load_gpu("v100_pcie")).awake == 0.0
+def test_boards_borrow_parts_of_the_nearest_metered_one_without_its_shapes() -> None:
+    own, lent = power_model_of(load_gpu("h200_sxm")), power_model_of(load_gpu("h100_sxm"))
+    assert own.shapes
+    assert lent == replace(own, shapes={})
+    gpu = load_gpu("h100_sxm")
+    rest_w = resting_w(gpu)
+    assert awake_w(gpu) == pytest.approx(rest_w + own.awake * (gpu.tdp_w - rest_w))
     assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 
 

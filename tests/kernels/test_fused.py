@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
+from simulators.kernels.families.fused import EXPERTS, ExpertSizes, expert_seconds
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 
@@ -221,3 +222,20 @@ def test_a_head_as_wide_as_a_latents_is_priced_as_its_neighbours(gpu: str) -> No
         for d in (159.0, 160.0, 161.0)
     ]
     assert seconds == sorted(seconds)
+
+
+def test_low_tiles_pad_less_and_odd_widths_are_read_slower() -> None:
+    gpu = load_gpu("a100_sxm")
+
+    def seconds(tokens: float, width: float, **more: float) -> float:
+        one = np.ones(1)
+        sizes = ExpertSizes(
+            tokens=tokens * one, routed=tokens * one, rows=tokens * one, awake=4.0 * one,
+            experts=8.0 * one, chosen=one, width=width * one, n=2.0 * width * one, k=4096.0 * one,
+        )  # fmt: skip
+        return float(expert_seconds(sizes, "bf16", gpu, {**EXPERTS, **more})[0])
+
+    two = {"tall": 1.5, "unaligned": 2.0}
+    assert seconds(8.0, 1024.0, **two) < seconds(8.0, 1024.0) < seconds(9.0, 1024.0, **two)
+    assert seconds(8.0, 1000.0, **two) > seconds(8.0, 1024.0, **two)
+    assert seconds(8.0, 1000.0) < seconds(8.0, 1024.0)

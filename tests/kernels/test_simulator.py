@@ -92,7 +92,7 @@ def test_points_depend_on_the_boards_that_lend_and_no_others() -> None:
     files = [f"{path.parent.name}/{path.name}" for path in SIMULATOR.reads("gpu", "h200_sxm")]
     assert files.count("evidence/relatives.toml") == 1
     assert {"fused/h200_sxm.toml", "fused/h100_sxm.toml", "power/h200_sxm.toml"} <= set(files)
-    assert not {"fused/rtx_4090.toml", "tensor/rtx_4090.toml", "power/b200_sxm.toml"} & set(files)
+    assert not {"fused/rtx_4090.toml", "tensor/rtx_4090.toml"} & set(files)
 
 
 def test_gathering_rows_needs_no_arithmetic_in_their_precision() -> None:

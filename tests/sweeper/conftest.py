@@ -12,19 +12,26 @@ from sweeper.__main__ import main
 from tests.conftest import ROOT
 
 SHIPPED = sorted(file.stem for file in (ROOT / "spaces").glob("*.yaml"))
+_REQUESTS = "space.axes.requests=30"
 CHEAP = {
+    "collectives_h100": ["sampler.points=80", "space.axes.size_bytes=[4096,1048576]"],
     "eyeriss_resnet50": ["sampler.points=24", "space.axes.evaluations=50"],
     "gpt3_h100": ["sampler.points=300"],
     "llama405b_h100": ["sampler.points=300"],
-    "llama70b_gpus": ["sampler.points=24", "space.axes.requests=30"],
-    "llama70b_h100": ["sampler.points=24", "space.axes.requests=30"],
-    "quickstart": ["sampler.points=24", "space.axes.requests=30"],
+    "llama70b_gpus": ["sampler.points=40", "space.axes.qps=[1,4]", _REQUESTS],
+    "llama70b_h100": ["sampler.points=24", "space.axes.qps=[2,8]", _REQUESTS],
+    "llama70b_passes": ["sampler.points=60", "space.axes.batch=[1,64]", "space.axes.context=512"],
+    "llm_gpus_grid": [
+        "sampler.points=200", "space.axes.model=[llama3_1_8b,qwen3_32b]",
+        "space.axes.prompt_tokens=512", "space.axes.output_tokens=[128,256]",
+    ],
+    "quickstart": ["sampler.points=30", "space.axes.qps=[2,4]", _REQUESTS],
     "llama70b_capacity": [
         "sampler=grid", "space.axes.tp=[2,4]", "space.axes.pp=1", "space.axes.replicas=[1,2]",
-        "space.axes.max_batch=[32,64]", "space.axes.requests=30",
+        "space.axes.max_batch=[32,64]", _REQUESTS,
     ],
 }  # fmt: skip
-"""How a space is asked cheaply: other axes short, fewer requests and tries."""
+"""How a space is asked cheaply: few scenarios, fewer requests and tries."""
 USUAL = ["sampler.points=60"]
 
 

@@ -1,25 +1,34 @@
-"""The worked examples run as they are printed."""
+"""The worked examples run as they are printed, and as notebooks."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
+import json
 from pathlib import Path
 
 import pytest
 
+from docs.notebooks import as_text
 from tests.conftest import ROOT
 
 PAGES = sorted((ROOT / "docs" / "examples").glob("*.md"))
-BLOCK = re.compile(r"^```python(?: needs=(\w+))?\n(.*?)^```", re.S | re.M)
+NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.stem for p in PAGES])
+def test_the_notebook_of_a_page_is_what_the_page_says(page: Path) -> None:
+    written = page.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert written == as_text(page.read_text(encoding="utf-8")), "python -m docs.notebooks"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=[p.stem for p in PAGES])
-def test_an_example_runs(page: Path, workplace: Path) -> None:
-    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    assert blocks
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
+def test_the_cells_of_a_notebook_run_in_order(file: Path, workplace: Path) -> None:
+    cells = [c for c in json.loads(file.read_text())["cells"] if c["cell_type"] == "code"]
+    assert cells
     names: dict[str, object] = {}
-    for needed, code in blocks:
-        if not needed or importlib.util.find_spec(needed):
-            exec(compile(code, str(page), "exec"), names)  # noqa: S102 - our own pages
+    for cell in cells:
+        needed = [t.removeprefix("needs-") for t in cell["metadata"].get("tags", ())]
+        if all(importlib.util.find_spec(package) for package in needed):
+            code = compile("".join(cell["source"]), f"{file.name} {cell['id']}", "exec")
+            exec(code, names)  # noqa: S102 - our own pages

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from simulators.core.errors import UserError
 from sweeper.__main__ import main
 from sweeper.commands import run
 from sweeper.report.answers import latest
@@ -61,3 +62,23 @@ def test_a_run_that_has_ended_says_nothing_of_it(capsys: pytest.CaptureFixture[s
     assert main(["pareto", "toy"]) == 0
     assert "so far" not in capsys.readouterr().out
     assert not latest("toy", "outputs").unfinished
+
+
+@pytest.mark.usefixtures("stopped")
+def test_the_last_run_is_that_of_a_name_and_a_definition(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(COMMAND) == 0
+    first = latest("toy", "outputs")
+    assert not first.others
+    assert main([*COMMAND, "space.axes.n=1"]) == 0
+    last = latest("toy", "outputs")
+    assert last.space.size == 400
+    assert last.others == [first.store.definition.id]
+    capsys.readouterr()
+    assert main(["pareto", "toy", "--json"]) == 0
+    said = capsys.readouterr().err
+    assert f"with other axes it was run as toy@{last.others[0][:6]}" in said
+    assert latest(f"toy@{last.others[0][:6]}", "outputs").space.size == 800
+    with pytest.raises(UserError, match="no run of 'toy' has the definition ffffff"):
+        latest("toy@ffffff", "outputs")

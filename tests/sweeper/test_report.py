@@ -36,6 +36,18 @@ const drawn = (c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).da
 const shown = [...document.querySelectorAll("section:not([hidden]) canvas")];
 return shown.filter((c) => !drawn(c)).map((c) => c.id);
 """
+TICKS = """
+return ["front-x", "front-y"].map((id) => marks(zoomed(picked(id), shows), 5).length);
+"""
+SORTED = """
+const button = document.querySelector("#table button[data-sort=cost_usd]");
+button.click();
+const column = button.closest("th").cellIndex;
+const rows = [...document.querySelectorAll("#table tbody tr")];
+const values = rows.map((row) => Number(row.cells[column].dataset.value));
+const sorted = values.every((value, i) => !i || values[i - 1] <= value);
+return [button.closest("th").getAttribute("aria-sort"), sorted];
+"""
 
 
 @pytest.fixture
@@ -183,8 +195,11 @@ def test_a_report_works_in_a_real_browser(swept: Path) -> None:
         drag.click_and_hold().move_by_offset(80, -80).release().perform()
         after = browser.execute_script("return selected.reduce((a, b) => a + b)")
         assert 0 < after < before
+        assert min(browser.execute_script(TICKS)) >= 2, "a selected range has its ticks"
         browser.find_element("id", "clear").click()
         assert browser.execute_script("return selected.reduce((a, b) => a + b)") == before
+        assert browser.execute_script(SORTED) == ["ascending", True]
+        assert not browser.execute_script("return byId('front-all').checked")
         browser.find_element("id", "theme").click()
         assert browser.get_log("browser") == []
     finally:

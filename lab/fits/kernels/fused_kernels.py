@@ -45,7 +45,6 @@ from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
-    EXPERTS,
     FORMS,
     PARTS,
     attention_features,
@@ -72,6 +71,9 @@ MOST = {"prefill": {"tile": 64.0}, "mixed": {"tile": 64.0}, "experts": {"pad": 1
 """Half of the tallest tile of query rows. Whole prompts hardly tell a tile from a step, and a
 taller one would make a short chunk pay for its whole prefix many times over."""
 
+LEAST = {"tall": 1.0, "unaligned": 1.0}
+"""Tall tiles read no faster than low ones, and odd widths no faster than even ones."""
+
 MUCH_LESS = 0.9
 """Trees mend what is less; and some laws they mend better in one form than in the other."""
 
@@ -85,6 +87,11 @@ TUNED_TILES, TUNED_TOKENS, TUNED_LEAST = ("sglang.experts.bf16",), 1024.0, 1.5
 """SGLang ships tuned tiles by experts and width, for some of the layers that one group of GPUs has
 whole: two and three times as fast where there are many tokens. What is faster than the form by
 less than half is not told from chance."""
+
+SHIPPED_TILES = {"a100_sxm": ((8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168))}
+"""Experts and widths that tiles in 16 bits are shipped for, by the names of the configuration files
+of vLLM's `fused_moe`, which SGLang ships too (`E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json`,
+found in 2024): a layer that was never timed has them as well."""
 
 NOTHING: Mapping[str, float] = {}
 
@@ -236,14 +243,15 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     seconds = _form_of(some, gpu)
     errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
-    found = fitted[best if errors[best] < MUCH_LESS * errors[0] else 0]
+    best = best if errors[best] < MUCH_LESS * errors[0] else 0
+    found = fitted[best]
     if rows.name not in TUNED_TILES:
         return found
     s = rows.sizes
     tuned = _tuned(
         rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
     )
-    return _fit_numbers(some, gpu, EXPERTS, tuned) | tuned
+    return _fit_numbers(some, gpu, FORMS[rows.kernel][best], tuned) | tuned
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
@@ -255,6 +263,9 @@ def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
         speedup = float(np.median(faster[mine]))
         if speedup > TUNED_LEAST:
             found[tuned_name(experts, width)] = speedup
+    if found:
+        typical = float(np.median(list(found.values())))
+        found = {tuned_name(*shape): typical for shape in SHIPPED_TILES.get(rows.gpu, ())} | found
     return found
 
 
@@ -266,13 +277,16 @@ def _fit_numbers(
     ends = [0.0 if n in PARTS else x + REACH for n, x in zip(form, start, strict=True)]
     most = [np.log(MOST.get(rows.kernel, {}).get(name, np.inf)) for name in form]
     high = np.minimum(ends, most)
+    least = [
+        np.log(LEAST.get(name, x)) for name, x in zip(form, np.exp(start - REACH), strict=True)
+    ]
     seconds = _form_of(rows, gpu)
     return fit_named(
         lambda numbers: seconds({**numbers, **fixed}),
         list(form),
         np.minimum(start, high),
         rows.seconds,
-        low=start - REACH,
+        low=np.array(least),
         high=high,
         ridge=RIDGE,
     )

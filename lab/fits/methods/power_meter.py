@@ -15,7 +15,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.energy import measured_power
+from simulators.kernels.energy import measured_power, shape_features
 from simulators.kernels.monotone_correction import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
@@ -42,24 +42,6 @@ def meter_of(gpu: Gpu, name: str) -> Correction | None:
 def meter_features(operator: Gemm | Attention, latency_s: Floats) -> Floats:
     """Return what the trees look at, one row per feature, each also with its sign changed."""
     moved = moved_bytes(operator)
-    columns = [latency_s, flops(operator) / latency_s, moved / latency_s, moved, *_sizes(operator)]
+    columns = (latency_s, flops(operator) / latency_s, moved / latency_s, moved)
     flat = np.stack([np.broadcast_to(c, latency_s.shape).reshape(-1) for c in columns])
-    return np.concatenate([flat, -flat])
-
-
-def _sizes(operator: Gemm | Attention) -> list[Floats]:
-    if isinstance(operator, Gemm):
-        m, n, k = (np.asarray(size, np.float64) for size in (operator.m, operator.n, operator.k))
-        return [m, n, k, m * n, n * k, m * k]
-    requests = np.asarray(operator.requests, np.float64)
-    heads, groups = (np.asarray(x, np.float64) for x in (operator.heads, operator.kv_heads))
-    return [
-        requests,
-        np.asarray(operator.query_tokens / requests),
-        np.asarray(operator.kv_tokens / requests),
-        heads,
-        groups,
-        heads / groups,
-        np.asarray(operator.head_dim, np.float64),
-        requests * groups,
-    ]
+    return np.concatenate([flat, -flat, shape_features(operator, latency_s.shape)])

@@ -63,6 +63,17 @@ LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "m
           "distribution", "version")  # fmt: skip
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
+REPEATED = {("sglang", "0.5.10")}
+"""Versions whose benchmark of ranks gave an expert each of its rows again for every rank, up to as
+often as a token chooses: of many tokens times stay as they are up to `ep = topk` and halve from
+there on, of each layer, format and GPU, while few tokens wake no more experts than they should."""
+
+GROUPED, GROUPED_DTYPE = {("sglang", "0.5.14"), ("vllm", "0.24.0")}, "fp8_block"
+"""Versions whose benchmark routes DeepSeek-V3's layers by groups, of which tokens keep half: the
+same for all of them. The rank that was timed has those: it is given half of a token's choices and,
+of twice the choices, its share; of 256 experts no more than 128 ever wake, and tokens too few to
+wake all of them meet."""
+
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""
 
@@ -195,8 +206,7 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     s = rows.sizes
     experts = np.maximum(s["num_experts"] / s["moe_ep_size"], 1.0)
     top_k = s["topk"] / s["moe_ep_size"]
-    mine = np.maximum(s["num_tokens"] * top_k, 1.0)
-    awake = np.minimum(experts, mine)
+    mine, awake = _dealt(rows, experts, top_k)
     if rows.variant:
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
@@ -207,3 +217,23 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
         k=hidden,
     )  # fmt: skip
     return up, replace(up, n=hidden, k=width)
+
+
+def _dealt(rows: Rows, experts: Floats, top_k: Floats) -> tuple[Floats, Floats]:
+    """Return the rows that a benchmark gave to a GPU, and how many experts these wake."""
+    s = rows.sizes
+    label = rows.framework, rows.version
+    mine = np.maximum(s["num_tokens"] * top_k, 1.0)
+    awake = np.minimum(experts, mine)
+    if label in REPEATED:
+        return mine * np.minimum(s["topk"], s["moe_ep_size"]), awake
+    if label in GROUPED and rows.dtype == GROUPED_DTYPE:
+        here = np.minimum(np.minimum(s["topk"], experts), s["topk"] / 2.0 + top_k)
+        grouped = np.maximum(s["num_tokens"] * here, 1.0)
+        is_grouped = (s["hidden_size"] == 7168.0) & (s["num_experts"] == 256.0)
+        pool = np.minimum(experts, s["num_experts"] / 2.0)
+        drawn = pool * (1.0 - (1.0 - np.minimum(here / pool, 1.0)) ** s["num_tokens"])
+        is_spread = s["num_tokens"] * s["topk"] >= s["num_experts"]
+        few = np.where(is_spread, np.minimum(pool, grouped), np.maximum(drawn, 1.0))
+        return np.where(is_grouped, grouped, mine), np.where(is_grouped, few, awake)
+    return mine, awake

@@ -34,6 +34,9 @@ of all GPUs the experts are dealt over, which kernels sort, skip and add up:
     weights = awake n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
     shared  = 2 routed n / (passing b) + awake awake_clocks / clock + experts expert_clocks / clock
     t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
+
+Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to a token an expert and
+read weights `tall` slower beyond; both products take `unaligned` longer in layers of odd widths.
 """
 
 from __future__ import annotations
@@ -88,13 +91,21 @@ EXPERTS = {
 }  # fmt: skip
 """Where a fit begins: half a tile of 64 rows is empty in each expert."""
 
+TWO_TILES = {**EXPERTS, "tall": 1.1, "unaligned": 1.1}
+"""The same of a library that takes low tiles up to a token an expert and tall ones beyond, which
+read weights slower, and whose loads are whole vectors where a width is a multiple of 16 alone."""
+
 FORMS = {
-    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,), "experts": (EXPERTS,),
+    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,),
+    "experts": (EXPERTS, TWO_TILES),
 }  # fmt: skip
 """The forms a kernel may have; the one that fits better is kept."""
 
 STORED_AS = {"mxfp4": "w4a16"}
 """Formats of experts that are precisions by another name: what a number takes is the same."""
+
+LOW_TILE, VECTOR = 0.25, 16.0
+"""Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
 
 TUNED = "tuned_"
 """How numbers begin that say how much faster tuned tiles are."""
@@ -161,14 +172,24 @@ def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -
     how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
     rate = peak * tuned_speedup(sizes, numbers)
-    compute_s = 2.0 * n * k * (rows + numbers["pad"] * awake) / rate
+    pad, slower = _tile(sizes, numbers)
+    unaligned = np.where(sizes.width % VECTOR == 0.0, 1.0, numbers.get("unaligned", 1.0))
+    compute_s = 2.0 * n * k * (rows + pad * awake) / rate * unaligned
     weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    weights_s = weights_s * slower * unaligned
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
     passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
     clocks = awake * numbers["awake_clocks"] + sizes.experts * numbers["expert_clocks"]
     busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
     return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
+
+
+def _tile(sizes: ExpertSizes, numbers: Numbers) -> tuple[Floats, Floats]:
+    """Return the rows an expert's tiles leave empty, and how much slower they read weights."""
+    is_low = (sizes.tokens <= sizes.experts) & ("tall" in numbers)
+    pad, tall = numbers["pad"], numbers.get("tall", 1.0)
+    return np.where(is_low, LOW_TILE * pad, pad), np.where(is_low, 1.0, tall)
 
 
 def tuned_speedup(sizes: ExpertSizes, numbers: Numbers) -> Floats:

@@ -115,7 +115,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     everyday = stages.last(PROBE)
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
-        _header(stages, everyday.waiting_w),
+        _header(stages, everyday.awake_w),
         _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_ALL),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
@@ -169,7 +169,7 @@ class _Stages:
         return (sender, last) if self.senders else (last, last)
 
 
-def _header(stages: _Stages, resting_w: float) -> Floats:
+def _header(stages: _Stages, awake_w: float) -> Floats:
     """Return what is added to an iteration besides kernels and messages.
 
     Launching is hidden behind work: asked with no work at all it shows whole, and with work that
@@ -182,7 +182,7 @@ def _header(stages: _Stages, resting_w: float) -> Floats:
     header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
     header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
-    header[lookup.RESTING_W] = resting_w
+    header[lookup.AWAKE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
     return header
 
@@ -197,11 +197,11 @@ def _columns(stages: _Stages, step: Step, parts: Sequence[str]) -> Floats:
 
 
 def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return the seconds and joules of parts; messages draw what waiting draws."""
+    """Return the seconds and joules of parts; messages draw what clocks that run do."""
     seconds, joules = np.zeros(1), np.zeros(1)
     for part in parts:
         spent = np.asarray(getattr(iteration, f"{part}_s"), np.float64)
-        drawn = getattr(iteration, f"{part}_j", iteration.waiting_w * spent)
+        drawn = getattr(iteration, f"{part}_j", iteration.awake_w * spent)
         seconds, joules = seconds + spent, joules + drawn
     return seconds, joules
 

@@ -54,7 +54,7 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 # The first entries of `table`: what is added to each iteration of a stage.
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
 (
-    SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, RESTING_W, SENDERS, ADDITIVE,
+    SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, AWAKE_W, SENDERS, ADDITIVE,
 ) = range(8)  # fmt: skip
 HEADER = 8
 
@@ -230,7 +230,7 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     if is_mixed and shape[MIXED_TABLE] > 0 and table[ADDITIVE] == 0.0:
         join_attention(step, shape, table, price)
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
-    price[at.WAITING_W] = table[RESTING_W]
+    price[at.WAITING_W] = table[AWAKE_W]
     waits_s = 0.0
     for stage in range(2):
         price[at.STAGE_BASE_S + stage] = price[stage]

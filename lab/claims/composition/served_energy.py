@@ -1,0 +1,50 @@
+"""Watts and joules per output token of served models against ML.ENERGY's, which nobody fitted to.
+
+No kernel of these boards was metered: their watts are by the formula of a board of their
+architecture. Joules per token are watts over a rate, so they err by that of both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import answered, ratio_line, skipped_lines
+from lab.fits.left_out import shelf_without
+from lab.tables.kernels.served_energy import SERVED, Served, served
+from simulators.core.contract import Check
+from simulators.serving.simulator import simulate
+
+NEEDS = (SERVED,)
+BAR = 20.0
+"""Of mean errors in percent, asked of a board that was left out."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the errors of watts and of joules per token, and, without a limit, of the time."""
+    told, untold = served(reference)
+    yield from skipped_lines("served energy", Counter(untold))
+    shelf = functools.cache(shelf_without)
+
+    def ratios(row: Served) -> tuple[float, float, float]:
+        metrics = simulate(row.point, shelf(row.point.runtime, row.group))
+        assert metrics.tpot_mean_s is not None
+        assert metrics.energy_j_per_token is not None
+        gpus = row.point.tp * row.point.attention_dp * row.point.replicas
+        watts = metrics.energy_j_per_token * metrics.tokens_per_s / gpus
+        return (
+            watts / row.watts,
+            metrics.energy_j_per_token / row.token_j,
+            metrics.tpot_mean_s / row.itl_median_s,
+        )
+
+    found = answered("served energy", told, ratios)
+    yield from found.lines
+    watts, joules, time = np.array(found.answers, np.float64).reshape(-1, 3).T
+    yield ratio_line("served energy, watts, board left out", watts, BAR)
+    yield ratio_line("served energy, joules per token, board left out", joules, BAR)
+    yield ratio_line("served energy, time per token", time, None)

@@ -1,0 +1,102 @@
+"""What a run was asked, as one value: written beside its results, read back, and run again.
+
+asked = Configuration.of_run("outputs/quickstart/runs/2026-01-31T12-00-00")
+dataclasses.replace(asked, engine={"name": "ray"}).sweep().run()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulators.core.errors import UserError, unknown
+from sweeper.engines import load_engine
+from sweeper.engines.limits import Limits
+from sweeper.query.repricing import unpriced
+from sweeper.samplers import Sampler, load_sampler
+from sweeper.samplers._capacity import capacity_search
+from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.objectives import objectives, where
+from sweeper.store.keys import define
+from sweeper.store.store import Store
+from sweeper.sweep import Sweep
+
+_LIMITS = ("timeout_s", "memory_gb")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A space as it was written, how its points are picked, who answers, and where answers go."""
+
+    name: str
+    space: Mapping[str, Any]
+    sampler: Mapping[str, Any] = field(default_factory=lambda: {"name": "grid"})
+    engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "auto"})
+    failures: Mapping[str, Any] = field(default_factory=dict)
+    outputs: str = "outputs"
+    output: str = "text"
+    plot: bool = True
+    points: int | None = None  # that were to be answered, once that is known
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Configuration:
+        """Return the configuration that `to_dict` wrote.
+
+        Raises:
+            UserError: a key is unknown, or one that is needed is not there.
+        """
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in written:
+            if key not in known:
+                raise unknown(f"a configuration has no key '{key}'", key, known)
+        if lacking := [key for key in ("name", "space") if key not in written]:
+            raise UserError(f"a configuration needs {' and '.join(lacking)}")
+        return cls(**written)
+
+    @classmethod
+    def of_run(cls, folder: str | Path) -> Configuration:
+        """Return what the run in a folder was asked."""
+        file = Path(folder) / "config.json"
+        try:
+            return cls.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as `config.json` beside a run holds them."""
+        return dataclasses.asdict(self)
+
+    def sweep(self) -> Sweep:
+        """Return the sweep that is asked for.
+
+        Raises:
+            UserError: something in it means nothing.
+        """
+        priced = space_of(self.space)
+        space = unpriced(priced)
+        wanted, engine = objectives(self.space, space), dict(self.engine)
+        meta = {"space": self.name, "objectives": json.dumps(wanted)}
+        return Sweep(
+            space=space,
+            objectives=wanted,
+            where=where(self.space, space),
+            sampler=_sampler(self.space, space, **self.sampler),
+            engine=load_engine(engine.pop("name"), **engine),
+            store=Store(f"{self.outputs}/{self.name}", define(space), meta),
+            limits=Limits(**{n: self.failures[n] for n in _LIMITS if n in self.failures}),
+            priced=priced,
+        )
+
+
+def _sampler(written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any) -> Sampler:
+    """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
+    bisection = capacity_search(written, space)
+    if bisection is None:
+        return load_sampler(name, **options)
+    if name != "grid":
+        raise UserError(f"sampler={name} cannot bisect; leave the sampler out with a capacity axis")
+    return bisection
