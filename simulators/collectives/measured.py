@@ -148,10 +148,12 @@ def measured_time(
 
 def libraries_of(gpu: str, collective: str) -> tuple[str, ...]:
     """Return the libraries whose collective was measured on a GPU; of an unknown GPU none."""
-    if not NETWORKS.has(gpu):
+    try:
+        curves = _all_curves(gpu)
+    except UnknownNameError:
         return ()
     source = STAND_INS.get(collective, collective)
-    return tuple(sorted({key[0] for key in _all_curves(gpu) if key[1] == source}))
+    return tuple(sorted({key[0] for key in curves if key[1] == source}))
 
 
 def busbw_factor(collective: str, ranks: int) -> float:

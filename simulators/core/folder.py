@@ -117,6 +117,8 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Say whether a name or an alias resolves here."""
+        if any((place / f"{name}{self.suffix}").is_file() for place in self.places):
+            return True
         return folded(name) in self._aliases() or name in self.names()
 
     def _files(self) -> list[Path]:

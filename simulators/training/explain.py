@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulators.core.contract import Contribution
-from simulators.core.levels import LEVELS, UNMODELLED
+from simulators.core.levels import FITTED, LEVELS
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.memory import RankMemory
@@ -49,7 +49,7 @@ def explained(
             energy_j=left_j * seconds / waits_s if waits_s else 0.0,
             devices=gpus,
             bound=bound,
-            level=LEVELS[UNMODELLED],
+            level=LEVELS[FITTED],
             note=f"boards draw {resting_w(job.gpu):.0f} W and more",
         )
         for name, (seconds, bound) in messages.items()

@@ -20,6 +20,9 @@ FLASH, FLASH2, UNFUSED = ATTENTIONS
 """Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; or as
 products, softmax and dropout that keep all scores, as until 2022."""
 
+LORA_TARGETS = ("attention", "all")
+"""Products beside which adapters are trained: attention's projections, or a dense layer's all."""
+
 FUSIONS = ("fused", "eager")
 FUSED, EAGER = FUSIONS
 """What stands between products: one kernel, or those of PyTorch one after another."""
@@ -42,7 +45,8 @@ class Job:
     attention: str = FLASH
     fusion: str = FUSED
     context_exchange: str = "zigzag"
-    lora_rank: int = 0  # of adapters beside attention's projections, all else frozen; 0: none
+    lora_rank: int = 0  # of adapters, all else frozen; 0: none
+    lora_targets: str = LORA_TARGETS[0]
 
     @property
     def groups(self) -> int:
@@ -60,8 +64,13 @@ class Job:
     def trained_share(self) -> float:
         """Weights that have gradients over those that have not: all, or the adapters alone."""
         model = self.model
-        heads = (2 * model.heads + 2 * model.kv_heads) * model.head_dim
-        adapters = model.layers * self.lora_rank * (heads + 2 * model.hidden)
+        widths = (2 * model.heads + 2 * model.kv_heads) * model.head_dim + 4 * model.hidden
+        numbers = model.layers * widths
+        if self.lora_targets == LORA_TARGETS[1]:
+            products = 3 if model.gated_ffn else 2
+            dense = model.layers - model.expert_layers
+            numbers += dense * products * (model.hidden + model.ffn)
+        adapters = self.lora_rank * numbers
         return adapters / model.parameters if self.lora_rank else 1.0
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import UNFUSED, Job
+from simulators.training.job import LORA_TARGETS, UNFUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
 from simulators.training.schedule.orders import GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
@@ -107,6 +107,9 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
         ffn += 2.0 * model.top_k * model.hidden / job.tp
     else:
         ffn = wide * model.ffn / job.tp
+    if job.lora_rank and job.lora_targets != LORA_TARGETS[1]:  # nobody reads a frozen one's input
+        between -= 2.0 * model.hidden / job.norm_ranks
+        ffn *= (wide - 1.0) / wide
     kept = tokens * (between + 2.0 * (widths + ffn))
     scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
     scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)

@@ -19,7 +19,7 @@ from simulators.training.constants import Constants
 from simulators.training.job import Job
 from simulators.training.memory import RankMemory
 from simulators.training.plan import RECOMPUTES, Plans
-from simulators.training.run import goodput_share
+from simulators.training.run import goodput_share, slowest
 from simulators.training.schedule.orders import INTERLEAVED, SCHEDULES
 from simulators.training.step import Steps
 from simulators.workload.precision import BYTES
@@ -28,11 +28,13 @@ Columns = dict[str, Floats]
 
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank", "prices",
+    "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank",
+    "lora_targets", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 
 GB = 1e9
+PERCENTILES = (50, 95)
 
 
 def job_of(group: Mapping[str, Any]) -> Job:
@@ -177,6 +179,7 @@ def run_metrics(
         for name in ("gpu_mtbf_h", "checkpoint_s", "restart_s")
     }
     share = goodput_share(gpus, **asked)
+    held_up = stretched_s(done, gpus, numbers(batch, "gpu_spread")[where])
     tokens = numbers(batch, "tokens")[where]
     made_s = tokens / done["tokens_per_s"]
     run_s = made_s / share
@@ -187,14 +190,24 @@ def run_metrics(
         "run_s": run_s,
         "goodput_share": share,
         "run_energy_j": energy_j,
+        **held_up,
         **costs_of(run_s, energy_j, gpus, usd, prices),
+    }
+
+
+def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
+    """Return the step by quantiles of its slowest GPU, which its kernels and all that wait take."""
+    working_s = done["compute_s"] + done["bubble_s"]
+    return {
+        f"step_p{percent}_s": done["step_s"] + working_s * slowest(gpus, spread, percent / 100.0)
+        for percent in PERCENTILES
     }
 
 
 def _first(batch: pa.RecordBatch, name: str, where: NDArray[np.int64]) -> str:
     """Return the value of the first of some rows."""
-    codes, values = categories(batch, name)
-    return str(values[int(codes[where[0]])])
+    column = batch.column(batch.schema.get_field_index(name))
+    return str(column[int(where[0])].as_py())
 
 
 def costs_of(

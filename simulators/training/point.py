@@ -8,7 +8,7 @@ from functools import partial
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.contract import choice, fact, metric
-from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS
+from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS, LORA_TARGETS
 from simulators.training.plan import RECOMPUTES
 from simulators.training.schedule.orders import SCHEDULES
 from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
@@ -71,9 +71,15 @@ class TrainingPoint:
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )
     lora_rank: int = choice(
-        "of adapters beside attention's projections, all other weights frozen; 0: all are trained",
+        "of adapters, all other weights frozen; 0: all are trained",
         default=0,
         at_least=0,
+        given=True,
+    )
+    lora_targets: str = choice(
+        "products with adapters: attention's projections, or all of a dense layer",
+        default=LORA_TARGETS[0],
+        known=LORA_TARGETS,
         given=True,
     )
     gradient_dtype: str = choice(
@@ -102,10 +108,19 @@ class TrainingPoint:
         at_least=0,
         given=True,
     )
+    gpu_spread: float = choice(
+        "standard deviation of a GPU's speed, relative: 8 % lie between fast and slow ones of a "
+        "cluster (Sinha et al., SC 2022), four of it",
+        default=0.02,
+        at_least=0,
+        at_most=0.5,
+        given=True,
+    )
     prices: str = choice("the price list", names="price", default=DEFAULT, given=True)
 
 
 _time = partial(metric, unit="s", page="training.md#step-time-and-its-parts")
+_spread = partial(metric, unit="s", page="training.md#stragglers")
 _memory = partial(metric, unit="B", page="training.md#memory-of-the-fullest-rank")
 _rate = partial(metric, page="training.md#rates")
 _run = partial(metric, page="training.md#a-whole-run")
@@ -118,6 +133,8 @@ class TrainingMetrics:
     step_s: float = _time("time of one step", better="min")
     step_s_lo: float = _time("lower end of its 90 % interval")
     step_s_hi: float = _time("upper end of its 90 % interval")
+    step_p50_s: float = _spread("time that half of the choices of so many GPUs stay below")
+    step_p95_s: float = _spread("time that 19 of 20 stay below")
     compute_s: float = _time("kernels of a rank")
     bubble_s: float = _time("waits of a rank for other stages")
     tensor_s: float = _time("messages of tensor ranks that show")

@@ -8,6 +8,8 @@ order: `1 / (1 + C/I + (I/2 + R)/M)` with checkpoint `C`, interval `I`, restart 
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 
 from simulators.core.jit import Floats
@@ -31,6 +33,23 @@ def goodput_share(
     lost_s = (interval_s / 2.0 + restart_s) / between_s
     writing = checkpoint_s / np.maximum(interval_s, 1e-9)
     return np.asarray(1.0 / (1.0 + writing + lost_s), np.float64)
+
+
+def slowest(gpus: Floats, spread: Floats, quantile: float) -> Floats:
+    """Return how far the slowest of some GPUs lies behind the mean, relative, at a quantile.
+
+    Speeds are drawn from a normal distribution, each GPU's once. The largest of `n` draws is below
+    `x` with probability `F(x)^n` (Gumbel, Statistics of extremes, 1958), so no draw is needed.
+
+    >>> one = np.ones(1)
+    >>> float(slowest(one, 0.02 * one, 0.5)[0])
+    0.0
+    >>> round(float(slowest(1024 * one, 0.02 * one, 0.5)[0]), 4)
+    0.0641
+    """
+    normal, (numbers, which) = NormalDist(), np.unique(gpus, return_inverse=True)
+    behind = [normal.inv_cdf(quantile ** (1.0 / float(number))) for number in numbers]
+    return np.asarray(spread * np.array(behind)[which.reshape(-1)], np.float64)
 
 
 def checkpoint_interval_s(gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats) -> Floats:

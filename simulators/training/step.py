@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import FITTED, LEVELS, UNMODELLED, Shares
+from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FUSED, Job
@@ -145,23 +145,19 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
-        shares=_shares(
-            work, per_rank, busy_s - per_rank * compute + data_s, ranks > job.cluster.gpus_per_node
-        ),
+        shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
     )
 
 
-def _shares(work: Work, per_rank: Floats, messages_s: Floats, crosses: NDArray[np.bool_]) -> Shares:
+def _shares(work: Work, per_rank: Floats, messages_s: Floats) -> Shares:
     """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
 
-    Messages inside a node are those of measured curves among kernels, by fitted shares; where a
-    step's messages cross nodes (`crosses`), they are as sure as the least sure of them.
+    Messages are those of measured curves and fitted networks, among kernels by fitted shares.
     """
     seconds, counts = np.zeros((len(LEVELS), work.plans.size)), counts_of(work.job)
     for name, piece in work.pieces.items():
         seconds += counts[name] * piece.by_level[:, work.which] * per_rank
-    seconds[FITTED] += np.where(crosses, 0.0, messages_s)
-    seconds[UNMODELLED] += np.where(crosses, messages_s, 0.0)
+    seconds[FITTED] += messages_s
     return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
 

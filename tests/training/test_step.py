@@ -132,3 +132,23 @@ def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
     )
     assert hidden["experts_s"] < 0.5 * shown["experts_s"]
     assert once["experts_s"] == shown["experts_s"]
+
+
+def test_the_slowest_of_more_gpus_is_further_behind_and_none_is_without_a_spread():
+    few, many = one(dp=8), one(dp=64)
+    for row in (few, many):
+        assert row["step_s"] < row["step_p50_s"] < row["step_p95_s"]
+    behind = [row["step_p95_s"] / row["step_s"] for row in (few, many)]
+    assert behind[0] < behind[1] < 1.0 + 4 * 0.02
+    even = one(gpu_spread=0.0)
+    assert even["step_s"] == even["step_p50_s"] == even["step_p95_s"]
+
+
+def test_adapters_everywhere_keep_and_compute_more_than_those_of_attention():
+    attention, everywhere = (one(lora_rank=16, lora_targets=t) for t in ("attention", "all"))
+    trained = one(lora_rank=0)
+    steps = [row["step_s"] for row in (attention, everywhere, trained)]
+    assert steps == sorted(steps)
+    kept = [row["activation_bytes"] for row in (attention, everywhere, trained)]
+    assert kept[0] < kept[1] == kept[2]
+    assert attention["state_bytes"] < everywhere["state_bytes"] < trained["state_bytes"] / 100

@@ -49,20 +49,19 @@ class Submission:
     job: Job
     plans: Plans
     seconds: float
+    rounds: tuple[str, ...]  # in which it was submitted: software changes between them
 
 
 def submissions(reference: Path) -> Iterator[Submission]:
     """Yield systems with a stated cut and a step time, or a rate that gives one."""
-    seen = set()
+    found: dict[tuple[Any, ...], tuple[Mapping[str, Any], list[str]]] = {}
     for row in read_records(reference / SUMMARY):
-        key = (row["submitter"], row["benchmark"], row["time_to_train_min_min"])
         usable = row["benchmark"] in BENCHMARKS and row["accelerator"] in GPUS
-        if not usable or key in seen or not row["config_gbs_consistent"]:
-            continue
-        seconds = step_seconds(row)
-        if seconds:
-            seen.add(key)
-            yield _submission(row, seconds)
+        if usable and row["config_gbs_consistent"] and step_seconds(row):
+            key = (row["submitter"], row["benchmark"], row["time_to_train_min_min"])
+            found.setdefault(key, (row, []))[1].append(row["round"])
+    for first, rounds in found.values():
+        yield _submission(first, tuple(rounds))
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
@@ -75,7 +74,7 @@ def step_seconds(row: Mapping[str, Any]) -> float:
     return float(row["global_batch_size"] * tokens / row["throughput_median"])
 
 
-def _submission(row: Mapping[str, Any], seconds: float) -> Submission:
+def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
     model, sequence = BENCHMARKS[row["benchmark"]]
     gpu = load_gpu(GPUS[row["accelerator"]])
     gpus = int(row["n_accelerators"])
@@ -115,4 +114,5 @@ def _submission(row: Mapping[str, Any], seconds: float) -> Submission:
         overlaps=one(1),
     )
     name = f"{row['submitter']} {row['system']}"
-    return Submission(name, row["benchmark"], row["submitter"], gpus, job, plans, seconds)
+    seconds = step_seconds(row)
+    return Submission(name, row["benchmark"], row["submitter"], gpus, job, plans, seconds, rounds)

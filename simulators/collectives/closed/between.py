@@ -10,7 +10,8 @@ that, and how much of its data sheet a network sustains, is fitted to clusters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.cluster import Cluster
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, once
 
 Floats = NDArray[np.float64]
 
@@ -101,8 +102,16 @@ def between_s(
 
 def network_between(kind: str) -> Network:
     """Return what InfiniBand was measured to do between nodes, for a collective."""
-    table = read_calibration(CALIBRATION)[family(kind)]
-    return Network(float(table["hops"]), float(table["share"]), float(table["band"]))
+    return once(_networks, CALIBRATION)[family(kind)]
+
+
+def _networks(path: Path) -> dict[str, Network]:
+    content = read_calibration(path)
+    names = [field.name for field in fields(Network)]
+    return {
+        kind: Network(**{name: float(content[kind][name]) for name in names})
+        for kind in (RINGS, EXCHANGES)
+    }
 
 
 def _rate(cluster: Cluster, network: Network) -> float:

@@ -47,8 +47,12 @@ micro-batch's gradients of weights to those before, where the products do not do
 ATTENTION_BACKWARD = 2.5
 """Products of fused attention's backward pass over those of its forward."""
 
-ADAPTED, ADAPTER = ("qkv_proj", "o_proj"), "adapter"
-"""Products beside which adapters are trained, and what their own are called."""
+ADAPTER = "adapter"
+ADAPTED = {
+    "attention": ("qkv_proj", "o_proj"),
+    "all": ("qkv_proj", "o_proj", "ffn_up", "ffn_down"),
+}
+"""What products of adapters are called, and beside which products they are trained."""
 
 RINGS = ("ring", "zigzag")
 """Exchanges of context ranks that attend to one rank's keys at a time."""
@@ -121,8 +125,9 @@ def _summed(product: Compute) -> Iterable[Task]:
 
 
 def _adapter(operator: Compute, job: Job) -> list[Task]:
-    """Return the two thin products beside a projection of attention (Hu et al., LoRA, 2021)."""
-    if not job.lora_rank or operator.name not in ADAPTED or not isinstance(operator, Gemm):
+    """Return the two thin products beside an adapted one (Hu et al., LoRA, 2021)."""
+    is_adapted = job.lora_rank and operator.name in ADAPTED[job.lora_targets]
+    if not is_adapted or not isinstance(operator, Gemm):
         return []
     rank = float(job.lora_rank)
     down = replace(operator, name=ADAPTER, n=rank, dtype="bf16", weight_dtype="bf16")
