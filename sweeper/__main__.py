@@ -20,6 +20,8 @@ from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
 
+_WIDEST = 2000
+"""Letters of a line of what is said about a mistake."""
 _HOUSES = ("sweeper", "simulators", "deploy", "lab")
 USAGE = """\
 python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
@@ -68,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as error:
         sys.stdout.flush()
-        print(f"sweeper: {error}", file=sys.stderr)
+        print(f"sweeper: {_shortened(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as ended:
         print(
@@ -88,6 +90,11 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         print(f"sweeper: {_defect(error)}", file=sys.stderr)
         return 2
+
+
+def _shortened(said: str) -> str:
+    """Return a message as a terminal can show it: what it repeats of a file may be as long."""
+    return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in said.splitlines())
 
 
 def _end_alike() -> None:

@@ -38,6 +38,12 @@ COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "
 
 PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
 EVENTS = ("tests/collectives/test_messages.py", "tests/collectives/test_trees.py")
+LOOP = (
+    "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
+    "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
+    "-k", "single or together or two_stages or in_chunks or moving or three_stages or put_somebody "
+    "or computed_once or skipping or every_rank or littles or released or think_time",
+)  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
         "tests/composition/test_stages.py",
@@ -47,10 +53,20 @@ MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/serving/engine/limits.py": ("tests/serving/test_limits.py",),
     "simulators/workload/llm/parallelism.py": ("tests/workload/test_memory.py",),
     "simulators/serving/engine/admission.py": ("tests/serving/test_kv_account.py",),
+    "simulators/serving/engine/loop.py": LOOP,
+    "simulators/serving/engine/skip_ahead.py": LOOP,
     "simulators/collectives/closed/phases.py": PHASES,
     "simulators/collectives/closed/phase_model.py": PHASES,
     "simulators/collectives/events/streams.py": EVENTS,
     "simulators/collectives/events/links.py": EVENTS,
+    "simulators/collectives/events/loop.py": EVENTS,
+    "simulators/collectives/events/event_queue.py": ("tests/collectives/test_event_queue.py",),
+    "simulators/collectives/events/fair_shares.py": (
+        "tests/collectives/test_fair_shares.py",
+        *EVENTS,
+    ),
+    "simulators/dataflow/access/exact_counts.py": ("tests/dataflow/test_access.py",),
+    "simulators/dataflow/access/remainders.py": ("tests/dataflow/test_access.py",),
     "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }
@@ -103,6 +119,16 @@ EQUAL = {
     "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
     "turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]: "
     "0 -> 1": "another rank of the leaf stands for its uplinks",
+    "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
+    "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
+    "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
+    "1 -> 2": "the scheduler is asked once more, and decides the same",
+    "if below >= length:: below >= length -> below > length": "the event itself stands there",
+    "if right < length and (: right < length -> right <= length": "the event itself stands there",
+    "and queue[right, SEQUENCE] < queue[below, SEQUENCE]: queue[right, SEQUENCE] < queue[below, "
+    "SEQUENCE] -> queue[right, SEQUENCE] <= queue[below, SEQUENCE]": "no two have one number",
+    "time == queue[below, TIME] and sequence < queue[below, SEQUENCE]: sequence < queue[below, "
+    "SEQUENCE] -> sequence <= queue[below, SEQUENCE]": "no two have one number",
 }
 """Mutants, by the line they are in, that compute the same as what they are of, and why."""
 
@@ -112,7 +138,7 @@ SWAPS = {
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-SECONDS = 12
+SECONDS = 40
 """Of a processor: a mutant that hangs its tests is noticed."""
 
 

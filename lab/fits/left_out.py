@@ -18,11 +18,13 @@ from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import PACKAGES
-from simulators.serving.engine.frontend import NUMBERS, Frontend, band_of
+from simulators.serving.answer.error_bands import Width, shipped_width, width_from
+from simulators.serving.engine.frontend import NUMBERS, Frontend
 from simulators.serving.run import Shelf
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
 FRONTENDS = FOLDER / "frontends.toml"
+BANDS = FOLDER / "deployment_bands.toml"
 NO_SERVER = Frontend()
 
 
@@ -61,13 +63,13 @@ def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:
     return Shelf(runtime=lambda _: runtime, server=lambda _: frontend)
 
 
-def band_without(framework: str, group: str, metric: str) -> tuple[float, float]:
-    """Return the 90 % interval of measured over predicted times, of all other groups left out."""
-    numbers = _groups(FRONTENDS).get(group, {}).get(framework)
-    if numbers is None:
-        return band_of(framework, metric)
-    lo, hi = numbers[f"{metric}_band"]
-    return float(lo), float(hi)
+def width_without(gpu: str, metric: str) -> Width:
+    """Return how far a latency of deployments lies off, as those on other GPUs show.
+
+    Of a GPU on which no deployment was measured, as all of them do.
+    """
+    left_out = _groups(BANDS).get(gpu)
+    return shipped_width(metric) if left_out is None else width_from(left_out[metric])
 
 
 def _groups(file: Path) -> Mapping[str, Any]:

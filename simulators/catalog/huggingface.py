@@ -45,7 +45,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a readable Hugging Face config: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{path}: a Hugging Face config is a JSON object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import typing
 from collections.abc import Mapping
@@ -55,16 +56,21 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
     wanted = next(option for option in options if option is not type(None))
     origin = typing.get_origin(wanted) or wanted
     if origin is tuple and isinstance(value, list):
-        return tuple(value)
+        of = typing.get_args(wanted) or (Any,)  # one type for all of them: sizes are others' rules
+        return tuple(_value(of[0], v, path, f"{key}[{i}]") for i, v in enumerate(value))
+    if wanted is Any:
+        return value
     if dataclasses.is_dataclass(origin) and isinstance(value, Mapping):
         return fill(origin, value, path, f"[{key}]")  # type: ignore[arg-type]
     if origin is Mapping and isinstance(value, Mapping):
         of = typing.get_args(wanted)[1]
         return {k: _value(of, v, path, f"{key}.{k}") for k, v in value.items()}
     if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     if origin is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
         return value
-    raise UserError(f"{path}: {key} is {value!r}; it must be of type {origin.__name__}")
+    shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:77]}..."
+    raise UserError(f"{path}: {key} is {shown}; it must be of type {origin.__name__}")

@@ -6,6 +6,9 @@ their own: products know nothing of links. So families add up by squares, and wi
 kernel explains, a share of the whole that was seen on passes nothing was fitted to:
 
     w = ( (sum of products)^2 + (sum of attention)^2 + ... + (share of the pass)^2 )^(1/2)
+
+On a board of a vendor of whom no such kernel was ever measured all families have one cause to be
+off, the vendor's own libraries, and are taken to err together.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
+from simulators.evidence.lookup import has_kin
 from simulators.workload.operators import Column
 
 CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
@@ -85,6 +89,15 @@ def interval_s(
     lo_s: Floats = np.maximum(0.0, latency_s - np.sqrt(below))
     hi_s: Floats = latency_s + np.sqrt(above)
     return lo_s, hi_s
+
+
+def pass_interval_s(
+    latency_s: Column, half_widths: HalfWidths, runtime: Runtime, gpu: Gpu
+) -> tuple[Floats, Floats]:
+    """Return the ends of the 90 % interval of a pass under a runtime on a GPU."""
+    if not has_kin(gpu):
+        half_widths = {"all": sum(half_widths.values(), HalfWidth())}
+    return interval_s(latency_s, half_widths, unexplained_share(runtime, gpu))
 
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:

@@ -14,7 +14,7 @@ from simulators.catalog.gpu import Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.evidence_shares import runtime_level, shares
 from simulators.composition.evidence_shares import summed as sum_of
-from simulators.composition.intervals import interval_s, summed, unexplained_share
+from simulators.composition.intervals import pass_interval_s, summed
 from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
 from simulators.composition.replica import (
@@ -133,7 +133,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
     half_widths = summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = interval_s(latency_s, half_widths, unexplained_share(replica.runtime, replica.gpu))
+    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")

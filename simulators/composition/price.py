@@ -38,8 +38,7 @@ from simulators.composition.evidence_shares import (
 from simulators.composition.intervals import (
     HalfWidths,
     half_widths_of,
-    interval_s,
-    unexplained_share,
+    pass_interval_s,
 )
 from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
@@ -196,8 +195,7 @@ def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
     stages = pipeline_iterations(replica, step)
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
-    share = unexplained_share(replica.runtime, replica.gpu)
-    lo_s, hi_s = interval_s(latency_s, half_widths, share)
+    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
     return float(lo_s / latency_s), float(hi_s / latency_s)
 
 

@@ -24,6 +24,9 @@ T = TypeVar("T")
 READ_BY_PATH = (".json", ".onnx")
 """Files of other tools that may stand for a name."""
 
+_LONGEST = 240
+"""Letters of a name: what file systems take, less a suffix."""
+
 PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGES = PACKAGE.parent
 """The folder that `simulators/`, `sweeper/` and `deploy/` stand in."""
@@ -92,6 +95,7 @@ class Folder:
             UnknownNameError: nothing answers to the name.
             UserError: a path was given and no file is there.
         """
+        self.check_length(name)
         ends_as_file = name.endswith((self.suffix, *READ_BY_PATH))
         if (ends_as_file or os.sep in name) and Path(name).is_file():
             return Path(name)
@@ -110,6 +114,11 @@ class Folder:
             (*self.names(), *(self.besides.names() if self.besides else ())),
             f"To add one, write catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
+
+    def check_length(self, name: str) -> None:
+        """Raise `UserError` for a text that can be no file's name."""
+        if len(name) > _LONGEST or "\0" in name:
+            raise UserError(f"{self.kind} '{name[:40]!s}...' is {len(name):,} letters, and no name")
 
     def load(self, name: str, read: Callable[[Path], T]) -> T:
         """Return what `read` makes of the file behind a name, once per version of the file."""
@@ -154,6 +163,7 @@ class _Simulators(Folder):
         return tuple(sorted({*super().names(), *shipped}))
 
     def find(self, name: str) -> Path:
+        self.check_length(name)
         if os.sep in name and (inside := Path(name) / "simulator.py").is_file():
             return inside  # a folder of one's own
         file = self.shipped / name / "simulator.py"
@@ -210,7 +220,7 @@ def _once(read: Callable[[Path], Any], path: Path, _mtime_ns: int) -> Any:
 def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error

@@ -24,7 +24,9 @@ from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
     COSTS,
+    GENERATION,
     LINES,
+    OTHER,
     OWN,
     RELATIONS,
     Cost,
@@ -48,6 +50,8 @@ POWER = "power"
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
 BEST = "best"
+NEW_ARCHITECTURE = "new_architecture"
+"""Less than any of these: no board of the GPU's architecture lends either. For those who judge."""
 
 DEFAULT_FRAMEWORK = "trtllm"
 """Whose kernels run, in every family, unless a caller names another's."""
@@ -91,6 +95,7 @@ class Found(Generic[T]):
     framework: str
     loan: Loan
     cost: Cost
+    here: Found[T] | None = None  # what the GPU itself has for the same work, where another lends
 
     @property
     def is_of_this_board(self) -> bool:
@@ -107,6 +112,11 @@ class Found(Generic[T]):
         return band if self.loan.name == OWN else self.cost.widened(band)
 
 
+def nearest_lender(level: str) -> str:
+    """Return the nearest relation that may lend at a level of information."""
+    return {LEVELS[0]: ARCHITECTURE, NEW_ARCHITECTURE: GENERATION}.get(level, OWN)
+
+
 def find(
     kind: str,
     gpu: str,
@@ -116,11 +126,13 @@ def find(
     family: str = "",
     framework: str = "",
     precisions: Sequence[str] = ("",),
-    own: bool = True,
+    nearest: str = OWN,
 ) -> Found[T] | None:
     """Return the numbers that err least for a GPU; none if nobody lends any, or none is better.
 
-    Where two kinds of borrowing err alike, the nearer board, precision and framework decide.
+    Where two kinds of borrowing err alike, the nearer board, precision and framework decide. What
+    another board lends comes with what was measured for the same work on the GPU itself, by another
+    framework or in another precision, if anything was.
 
     Args:
         kind: of calibration: a table of `relatives.toml`.
@@ -130,14 +142,15 @@ def find(
         family: of kernels, as `borrowing.py` knows it.
         framework: whose kernels are wanted.
         precisions: the wanted one first and acceptable ones after it.
-        own: whether what was measured on the GPU itself may be used.
+        nearest: relation of a board whose numbers may be used; by default the GPU's own too.
     """
     frameworks: Sequence[str] = (framework,)
     if framework and kinds()[kind].frameworks == "any":
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
         frameworks = tuple(dict.fromkeys((framework, *others)))
     best: Found[T] | None = None
-    for lender in lenders(kind, gpu, architecture, own=own):
+    here: Found[T] | None = None
+    for lender in lenders(kind, gpu, architecture, nearest):
         for precision in precisions:
             for whose in frameworks:
                 loan = Loan(lender.relation, whose == framework, precision == precisions[0])
@@ -145,28 +158,30 @@ def find(
                 if best is not None and cost.error >= best.cost.error:
                     continue
                 if (numbers := look(lender.board, whose, precision)) is not None:
-                    best = Found(numbers, lender.board, whose, loan, cost)
+                    best = Found(numbers, lender.board, whose, loan, cost, here)
+        if lender.relation == OWN:
+            here = best
     without = sheet_cost(family)
     if best is not None and without is not None and without.error < best.cost.error:
         return None
     return best
 
 
-def lenders(kind: str, gpu: str, architecture: str, *, own: bool = True) -> tuple[Lender, ...]:
-    """Return the boards whose numbers a GPU may take, the nearest first.
+def lenders(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple[Lender, ...]:
+    """Return the boards whose numbers a GPU may take, from a `nearest` relation on, in order.
 
     Of boards that are equally near the newer lends (its library is younger too), else the one
     whose data sheet is most alike.
     """
-    return _lenders(kind, gpu, architecture, own, places(), stamp())
+    return _lenders(kind, gpu, architecture, nearest, places(), stamp())
 
 
 @functools.lru_cache(maxsize=512)
 def _lenders(
-    kind: str, gpu: str, architecture: str, own: bool, folders: tuple[Path, ...], now: Stamp
+    kind: str, gpu: str, architecture: str, nearest: str, folders: tuple[Path, ...], now: Stamp
 ) -> tuple[Lender, ...]:
     row, measured = kinds()[kind], _files(kind, folders, now)
-    found = [Lender(gpu, OWN)] if own and gpu in measured else []
+    found = [Lender(gpu, OWN)] if gpu in measured else []
     for board, files in measured.items():
         if board == gpu or not _may_lend(board, row):
             continue
@@ -174,6 +189,8 @@ def _lenders(
         if _reaches(row.lends, architecture, theirs):
             unlike = _unlikeness(gpu, board)
             found.append(Lender(board, *relation_of(architecture, theirs), unlike))
+    far = RELATIONS.index(nearest)
+    found = [lender for lender in found if RELATIONS.index(lender.relation) >= far]
     return tuple(sorted(found, key=_distance))
 
 
@@ -241,6 +258,12 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for file in calibrations(kind).get(b, ())
     )
     return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *found)))
+
+
+def has_kin(gpu: Gpu) -> bool:
+    """Say whether fused kernels of any board of the vendor were measured."""
+    name = gpu.measured_as or gpu.name
+    return any(one.relation != OTHER for one in lenders("fused", name, gpu.architecture))
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:

@@ -6,15 +6,19 @@ Calibrations hold one entry per framework, kernel and precisions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
+from simulators.core.jit import Floats
 from simulators.evidence.borrowing import family_of
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, stamp
+from simulators.evidence.lookup import Stamp, calibrations, find, nearest_lender, stamp
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -34,6 +38,8 @@ class Entry:
     band: Band  # of the 90 % interval
     board: str  # that was measured
     calibrated: bool  # measured on this GPU, in this precision
+    here: Entry | None = None  # measured on this GPU for the same work, where another board lends
+    most: float = math.inf  # times what `here` takes, in which nineteen of twenty kernels run
 
 
 def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> Entry | None:
@@ -45,9 +51,9 @@ def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
         kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
         dtypes: precisions, the wanted one first and acceptable ones after it.
     """
-    own = profile.asked != "zero_shot"
+    nearest = nearest_lender(profile.asked)
     name = gpu.measured_as or gpu.name
-    return _entry(name, gpu.architecture, profile.framework, own, kernel, dtypes, profile.stamp)
+    return _entry(name, gpu.architecture, profile.framework, nearest, kernel, dtypes, profile.stamp)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -55,7 +61,7 @@ def _entry(
     gpu: str,
     architecture: str,
     framework: str,
-    own: bool,
+    nearest: str,
     kernel: str,
     dtypes: tuple[str, ...],
     now: Stamp,
@@ -69,12 +75,26 @@ def _entry(
         family=family_of(kernel, dtypes[0]),
         framework=framework,
         precisions=dtypes,
-        own=own,
+        nearest=nearest,
     )
     if found is None:
         return None
     entry = entry_from(found.numbers, found.board, found.framework, whole=found.cost.whole)
-    return replace(entry, band=found.widened(entry.band), calibrated=found.is_own)
+    entry = replace(entry, band=found.widened(entry.band), calibrated=found.is_own)
+    if (here := found.here) is None:
+        return entry
+    known = entry_from(here.numbers, here.board, here.framework, whole=here.cost.whole)
+    return replace(entry, here=known, most=here.cost.hi)
+
+
+def seconds_by(entry: Entry, seconds: Callable[[Entry], Floats]) -> Floats:
+    """Return the seconds by an entry, those of a kernel of this GPU at most.
+
+    A borrowed kernel that is slower than what the GPU has for the same work, and by more than such
+    kernels were seen to differ, is not what runs there.
+    """
+    taken = seconds(entry)
+    return taken if entry.here is None else np.minimum(taken, entry.most * seconds(entry.here))
 
 
 def entry_from(

@@ -37,12 +37,20 @@ from simulators.evidence.lookup import (
     DEFAULT_FRAMEWORK,
     FRAMEWORKS,
     LEVELS,
+    NEW_ARCHITECTURE,
     Stamp,
     calibration_file,
     calibrations,
+    nearest_lender,
     stamp,
 )
-from simulators.kernels.families.tensor_cores import band_name, rates_from, tensor_rates
+from simulators.evidence.sustained import sheet_bands
+from simulators.kernels.families.tensor_cores import (
+    SHEET_CLASSES,
+    band_name,
+    rates_from,
+    tensor_rates,
+)
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates, default_profile
 
 Table = Mapping[str, Any]
@@ -58,7 +66,7 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
         UserError: there is no such level or framework, or the device was not measured that far; or
             a calibration file was changed by hand.
     """
-    if level not in (*LEVELS, BEST):
+    if level not in (*LEVELS, BEST, NEW_ARCHITECTURE):
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
     if framework not in FRAMEWORKS:
         raise UnknownNameError("framework", framework, FRAMEWORKS)
@@ -68,11 +76,13 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
 @functools.lru_cache(maxsize=64)
 def _profile(device: Identity, level: str, framework: str, now: Stamp) -> Profile:
     """Return the profile of scalar operators, and of tensor-core products beside it."""
-    tensor = tensor_rates(device.name, device.architecture, framework, own=level != LEVELS[0])
+    tensor = tensor_rates(device.name, device.architecture, framework, nearest_lender(level))
     unmeasured = calibration_file("fp32", device.name) is None
     only_tensor = level == "full" and unmeasured and device.name in calibrations("tensor")
     plain = _scalar_profile(device, BEST if only_tensor else level)
-    bands = dict(plain.bands)
+    bands = dict(zip(SHEET_CLASSES, sheet_bands(device.vendor).values(), strict=True)) | dict(
+        plain.bands
+    )
     bands |= {band_name(kind): rates.band for kind, rates in tensor.items() if rates.band}
     return replace(plain, tensor=tensor, bands=bands, asked=level, framework=framework, stamp=now)
 
@@ -85,6 +95,9 @@ def _scalar_profile(device: Identity, level: str) -> Profile:
     wanted = has if level == BEST else level
     if wanted == "zero_shot":
         return zero_shot_profile(device)
+    if wanted == NEW_ARCHITECTURE:
+        others = [board for board in boards() if board.architecture != device.architecture]
+        return zero_shot_profile(device, among=others)
     if wanted != has:
         raise UserError(
             f"gpu '{device.name}' is calibrated at level {has}, not {wanted}\n"

@@ -154,10 +154,6 @@ DISPATCH_S = {"nvidia": 30e-6, "amd": 15e-6}
 SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
 """fp32 products sustain .5 to .97 of the peak, by the room the power limit leaves."""
 
-TENSOR_SUSTAINED = {"nvidia": 0.75, "amd": 0.63}
-"""Dense 16-bit products of large sizes sustain 70 to 80 % of the data sheet on A100 and H100. AMD's
-fp32 runs on matrix units as well, of which MI100 and MI210 sustain 60 to 66 %."""
-
 L2_BYTES_PER_CLOCK = 64.0
 """What the path from L2 hands an SM in a clock, on every NVIDIA GPU since Volta."""
 
@@ -186,7 +182,7 @@ def default_profile(vendor: str) -> Profile:
         prologue=256.0,
         prologue_rate=TENSOR_PROLOGUE_RATE,
         k_step=TENSOR_K_STEP,
-        compute=TENSOR_SUSTAINED[maker],
+        compute=1.0,  # of what is sustained: the part of the peak is `evidence.sustained`'s
         bandwidth=0.85,
     )
     vector = VectorRates(bandwidth=0.83, ramp_s=15e-6, dispatch_s=dispatch_s)

@@ -8,6 +8,7 @@ inter-token latency of the last two is a mean per request, which is TPOT here.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -45,6 +46,7 @@ def measured(text: str, source: str) -> dict[str, float]:
     found = _printed(text)
     for run in _objects(text):
         found |= _flat(run) | _nested(run)
+    found = {name: value for name, value in found.items() if math.isfinite(value)}
     if not found:
         raise UserError(
             f"{source} holds no result of a serving benchmark; the JSON or the printed table of "
@@ -68,14 +70,14 @@ def lesson(errors: Mapping[str, float]) -> str:
 def _objects(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects of a file: one, a list of them, or one per line."""
     try:
-        whole = json.loads(text)
-    except json.JSONDecodeError:
+        whole = json.loads(text, parse_int=float)  # of 400 digits, say
+    except (ValueError, RecursionError):
         whole = []
         for line in text.splitlines():
             if line.startswith("{"):
                 try:
-                    whole.append(json.loads(line))
-                except json.JSONDecodeError:
+                    whole.append(json.loads(line, parse_int=float))
+                except (ValueError, RecursionError):
                     return []
     return [x for x in (whole if isinstance(whole, list) else [whole]) if isinstance(x, dict)]
 
@@ -110,10 +112,11 @@ def _nested(run: Mapping[str, Any]) -> dict[str, float]:
 
 def _printed(text: str) -> dict[str, float]:
     found = {}
-    latency = r"(?im)^\s*(mean|median|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\):\s+([\d.]+)"
+    number = r":\s+(\d+(?:\.\d*)?)\s*$"
+    latency = r"(?im)^\s*(mean|median|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\)" + number
     for share, kind, value in re.findall(latency, text):
         found[_metric(_KINDS[kind.lower().replace(" ", "_")], share.lower())] = float(value) * 1e-3
-    for name, value in re.findall(r"(?im)^\s*([a-z ]+?) \((?:req|tok)/s\):\s+([\d.]+)", text):
+    for name, value in re.findall(r"(?im)^\s*([a-z ]+?) \((?:req|tok)/s\)" + number, text):
         if name.lower() in _PRINTED:
             found[_PRINTED[name.lower()]] = float(value)
     return found

@@ -24,6 +24,7 @@ from sweeper import engines, samplers
 from sweeper.space.design_space import KEYS
 from sweeper.space.shipped_files import conf, find_space, spaces
 from sweeper.space.space_file import read_space
+from sweeper.space.sql import shown
 
 _TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
 _FAILURES = ("retry", "max", "timeout_s", "memory_gb")
@@ -150,6 +151,8 @@ def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
     """Say in one paragraph what Hydra and OmegaConf say in several."""
     try:
         yield
+    except (ValueError, RecursionError) as error:
+        raise UserError(shown(f"an override cannot be read: {error}")) from None
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
         raise UserError(_plainly(str(error), str(cause).strip(), overrides, axes)) from None

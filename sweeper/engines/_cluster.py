@@ -45,13 +45,13 @@ def joined(address: str, actors: int) -> Iterator[None]:
 
     ours = not ray.is_initialized()
     if ours:
-        with _own_signals():
+        with _own_voice():
             _start(address, actors)
     try:
         yield
     finally:
         if ours and ray.is_initialized():
-            with _own_signals():
+            with _own_voice():
                 ray.shutdown()
 
 
@@ -108,12 +108,20 @@ def _start(address: str, actors: int) -> None:
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep what this process does when it is told to end: Ray would exit at once."""
+def _own_voice() -> Iterator[None]:
+    """Keep what this process does when it is told to end, and what it says, to itself.
+
+    Ray would exit at once, and its libraries write to the file behind standard error.
+    """
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
+    kept, silence = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
     try:
         yield
     finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(silence)
         if main and before is not None:
             signal.signal(signal.SIGTERM, before)

@@ -8,14 +8,13 @@ objectives" (2001), for the probability of dominance.
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from simulators.core.chances import chance_of
 from simulators.core.errors import UserError
 from sweeper.query.pareto import objective_matrix, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
@@ -98,14 +97,12 @@ def chance_within(
     of the 90 % interval.
     """
     low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
-    sigma, middle = math.log1p(band) / Z90, 0.0
+    if not row[metric]:
+        return 1.0, bool(low and high)
+    limit /= row[metric]
     if low and high:
-        sigma = math.log(high / low) / (2 * Z90)
-        middle = math.log(low * high) / 2 - math.log(row[interval])
-    stated = bool(low and high)
-    if not row[metric] or not sigma:
-        return 1.0, stated
-    return statistics.NormalDist().cdf((math.log(limit / row[metric]) - middle) / sigma), stated
+        return chance_of(limit, low / row[interval], high / row[interval]), True
+    return chance_of(limit, 1.0 / (1.0 + band), 1.0 + band), False
 
 
 def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:

@@ -1,6 +1,6 @@
 """The answers to a space as its store holds them: the front, its knee, counts, units.
 
-What was asked, with what, and what came of it is kept in `outputs/<space>/runs/<time>/`.
+What was asked, with what, and what came of it is kept in a `run_folder`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
+from sweeper.report.run_folder import DamagedRun, asked, runs
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
@@ -327,28 +329,37 @@ def real(value: Any) -> Any:
 def latest(name: str, outputs: str) -> Answers:
     """Return the last run of a space; of `NAME@DIGITS` the last of one of its definitions.
 
-    A space whose axes were overridden, or another file of the same name, is another definition.
+    A space whose axes were overridden, or another file of the same name, is another definition. Of
+    damaged runs it is the last before them, with a warning.
     """
     name, _, mark = name.partition("@")
-    runs = sorted(Path(outputs, name, "runs").glob("*/definition.json"))
+    folders = runs(Path(outputs, name))
     if mark:
-        known = [definition_in(run) for run in runs]
-        runs = [run for run, found in zip(runs, known, strict=True) if found.startswith(mark)]
-        if known and not runs:
+        known = [definition_in(run / "definition.json") for run in folders]
+        folders = [run for run, own in zip(folders, known, strict=True) if own.startswith(mark)]
+        if known and not folders:
             raise unknown(
                 f"no run of '{name}' has the definition {mark}", mark, list(dict.fromkeys(known))
             )
-    if not runs:
-        known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
-        raise UserError(
-            f"there are no results of '{name}' under {outputs}; "
-            f"run  python -m sweeper +space={name}\n"
-            f"Results there: {', '.join(known) or 'none'}"
-        )
-    stored, written = _asked(runs[-1])
+    for folder in reversed(folders):
+        try:
+            return _answers_of(folder, name, outputs)
+        except DamagedRun as error:
+            if folder is folders[0]:
+                raise
+            warnings.warn(str(error), stacklevel=2)
+    known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
+    raise UserError(
+        f"there are no results of '{name}' under {outputs}; "
+        f"run  python -m sweeper +space={name}\n"
+        f"Results there: {', '.join(known) or 'none'}"
+    )
+
+
+def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
+    stored, written = asked(folder)
     space = completed(stored.space())
-    store = Store(f"{outputs}/{name}", stored)
-    return answers_to(written, space, store, runs[-1].parent, name)
+    return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
 
 
 def definition_in(file: Path) -> str:
@@ -367,15 +378,3 @@ def answers_to(
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)
     return Answers(name, space, store, wanted, condition, folder, known)
-
-
-def _asked(definition: Path) -> tuple[Definition, dict[str, Any]]:
-    """Return the definition of a run and the space as it was written."""
-    try:
-        written = dict(json.loads((definition.parent / "config.json").read_text())["space"])
-        return Definition.from_json(definition.read_text()), written
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{definition.parent} is damaged ({error}); delete this folder: the results are kept "
-            "elsewhere, and earlier runs find them"
-        ) from error

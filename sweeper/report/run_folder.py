@@ -1,4 +1,7 @@
-"""The folder of a run: what was asked and with what, written before anything is answered."""
+"""What was asked and with what: `outputs/<space>/runs/<number>-<time>/`.
+
+Runs are numbered: clocks go back and differ between machines. The time is UTC.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import datetime as dt
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,9 +17,57 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
+from sweeper.space.design_space import completed
+from sweeper.space.space_file import check_shape
+from sweeper.space.spans import Span
+from sweeper.store.keys import Definition
 from sweeper.store.store import Store
+
+_NUMBERED = re.compile(r"(\d{6,})-")
+_BROKEN = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    pa.ArrowException,
+)
+
+
+class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
+    """A folder of a run that cannot be read; the results are kept elsewhere."""
+
+
+def runs(folder: Path) -> list[Path]:
+    """Return the folders of the runs of a space, the first run first."""
+    found = [file.parent for file in (folder / "runs").glob("*/definition.json")]
+    return sorted(found, key=lambda run: (_number(run), run.name))
+
+
+def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
+    """Return the definition of a run and the space as it was written.
+
+    Raises:
+        DamagedRun: they cannot be read, or are not what was written.
+    """
+    try:
+        written = dict(json.loads((folder / "config.json").read_text())["space"])
+        check_shape(written, str(folder / "config.json"))
+        stored = Definition.from_json((folder / "definition.json").read_text())
+        space = completed(stored.space())
+        space.batch(Span(0, min(1, len(space))))
+        return stored, written
+    except (*_BROKEN, UserError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise DamagedRun(
+            f"{folder} is damaged ({type(error).__name__}: {said}); delete this folder: the "
+            "results are kept elsewhere, and earlier runs find them"
+        ) from error
 
 
 def begin(store: Store, written: Mapping[str, Any]) -> Path:
@@ -23,10 +75,11 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
 
     Return the folder of the run.
     """
-    now = dt.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    folder = Path("." if "://" in store.folder else store.folder) / "runs" / now
-    while folder.exists():  # another run began within the same second
-        folder = folder.with_name(f"{folder.name}-again")
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    home = Path("." if "://" in store.folder else store.folder) / "runs"
+    number = max((_number(run) for run in home.glob("*")), default=0) + 1
+    while (folder := home / f"{number:06d}-{now}").exists() or list(home.glob(f"{number:06d}-*")):
+        number += 1
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
@@ -35,6 +88,12 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     return folder
+
+
+def _number(run: Path) -> int:
+    """Return the number of a run; 0 for one from before they were numbered."""
+    match = _NUMBERED.match(run.name)
+    return int(match[1]) if match else 0
 
 
 def _versions() -> dict[str, str]:

@@ -53,6 +53,10 @@ class Definition:
     def from_json(cls, text: str) -> Definition:
         """Return the definition that `to_json` wrote."""
         d = json.loads(text)
+        if not (isinstance(d["simulator"], str) and isinstance(d["version"], int)):
+            raise ValueError("a definition names a simulator and its version")
+        if not all(isinstance(sql, str) for sql in (*d["derived"].values(), *d["constraints"])):
+            raise ValueError("derived columns and constraints are SQL")
         factors = tuple({n: tuple(v) for n, v in f.items()} for f in d["factors"])
         return cls(**{**d, "factors": factors, "constraints": tuple(d["constraints"])})
 

@@ -72,7 +72,7 @@ def metadata(folder: str, name: str) -> dict[str, Any]:
         with fs.open_input_file(f"{path}/{name}") as stream:
             written = pq.read_metadata(stream).metadata
         meta: dict[str, Any] = json.loads(written[_META])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{folder}/{name} is not a part of a sweep ({error}); move it out of the folder"
         ) from error

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
-from sweeper.space.design_space import DesignSpace
+from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import columns_of
 from sweeper.space.spans import Batch, Index, Span, covered, subtract
 from sweeper.store.keys import Definition
@@ -142,7 +142,7 @@ class Store:
 
     def scan(self) -> pl.LazyFrame:
         """Return all answers to the space as it is defined now, one row per point."""
-        space = self.definition.space()
+        space = completed(self.definition.space())
         files = [f"{self.results}/{name}" for name in self._own()]
         frames = [pl.scan_parquet(files, glob=False)] if files else []
         for rows, index in self._elsewhere(space):

@@ -14,12 +14,15 @@ from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import Cost, cost_of, sheet_cost
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
+    BEST,
     CALIBRATIONS,
+    NEW_ARCHITECTURE,
     Found,
     files_behind,
     find,
     kinds,
     lenders,
+    nearest_lender,
     notes_on,
 )
 from simulators.kernels.price import price
@@ -28,8 +31,8 @@ from simulators.workload.operators import Attention, Elementwise
 BAND = Band((0.8, 0.8, 0.8), (1.25, 1.25, 1.25))
 
 
-def near(kind: str, gpu: str, *, own: bool = True) -> list[tuple[str, str]]:
-    found = lenders(kind, gpu, load_gpu(gpu).architecture, own=own)
+def near(kind: str, gpu: str, level: str = BEST) -> list[tuple[str, str]]:
+    found = lenders(kind, gpu, load_gpu(gpu).architecture, nearest_lender(level))
     return [(lender.board, lender.relation) for lender in found]
 
 
@@ -49,8 +52,9 @@ def test_how_far_a_board_lends_is_said_with_a_reason(kind: str) -> None:
 
 def test_own_measurements_come_first_and_never_enter_an_answer_without_them() -> None:
     assert near("fused", "h200_sxm")[:2] == [("h200_sxm", "own"), ("h100_sxm", "architecture")]
-    assert near("fused", "h200_sxm", own=False)[0] == ("h100_sxm", "architecture")
-    assert "h200_sxm" not in dict(near("fused", "h200_sxm", own=False))
+    assert near("fused", "h200_sxm", "zero_shot")[0] == ("h100_sxm", "architecture")
+    assert "h200_sxm" not in dict(near("fused", "h200_sxm", "zero_shot"))
+    assert near("fused", "h200_sxm", NEW_ARCHITECTURE)[0] == ("b200_sxm", "generation")
     assert near("fused", "l40s")[0] == ("rtx_pro_6000", "generation")
     assert near("fused", "mi300x")[0] == ("h200_sxm", "any")  # 5.3 TB/s and 1,307 TFLOP/s
     assert set(dict(near("fused", "mi300x")).values()) == {"any"}

@@ -143,6 +143,7 @@ class Machines:
         """Kill a raylet and all that it started."""
         self.nodes.remove(node)
         kill(node)
+        until(lambda: self.cpus() == len(self.nodes), 90.0)
 
 
 def kill(node: subprocess.Popen[bytes]) -> None:

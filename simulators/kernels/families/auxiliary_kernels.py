@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.entries import Entry, entry_of, seconds_by
 from simulators.kernels.families.family import Family
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
@@ -87,7 +88,9 @@ def kernel_of(op: Auxiliary) -> str:
 def auxiliary_seconds(op: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one kernel, launch included."""
     entry = _entry(op, gpu, profile)
-    return fitted_seconds(op, gpu, UNMEASURED if entry is None else entry)
+    if entry is None:
+        return fitted_seconds(op, gpu, UNMEASURED)
+    return seconds_by(entry, partial(fitted_seconds, op, gpu))
 
 
 def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:

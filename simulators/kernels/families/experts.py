@@ -8,15 +8,16 @@ tile model prices it as that many products of the mean height.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.entries import Entry, entry_of, seconds_by
 from simulators.kernels.families.family import Family
 from simulators.kernels.families.fused import ExpertSizes, expert_features, expert_seconds
-from simulators.kernels.families.tensor_cores import on_tensor_cores
+from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rates
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import GemmRates, Profile, machine, result_bytes
 from simulators.kernels.tiling import four_norm, tile_seconds
@@ -34,9 +35,10 @@ vLLM) unpack 8 bits as they do 4, so theirs are the same numbers, over twice the
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one grouped product over the experts of this GPU."""
-    rates = _rates(grouped, gpu, profile)
+    _, rates = _rates(grouped, gpu, profile)
     if (entry := entry_for(grouped, gpu, profile)) is not None:
-        seconds = fitted_expert_seconds(expert_sizes(grouped), _format(grouped), gpu, entry)
+        sizes, dtype = expert_sizes(grouped), _format(grouped)
+        seconds = seconds_by(entry, partial(fitted_expert_seconds, sizes, dtype, gpu))
         seconds = seconds - profile.kernel_s  # measurements hold the launch that `price` adds
     elif _is_narrow(grouped):
         seconds = four_norm(
@@ -132,18 +134,20 @@ def _is_narrow(grouped: GroupedGemm) -> bool:
     return BYTES[grouped.weight_dtype or grouped.dtype] < BYTES[grouped.dtype]
 
 
-def _class(grouped: GroupedGemm, gpu: Gpu, _profile: Profile) -> str:
+def _class(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> str:
     """Without a table of grouped products the rates are those of plain ones."""
-    return "tensor" if on_tensor_cores(gpu, grouped.dtype) else "bmm"
+    return _rates(grouped, gpu, profile)[0]
 
 
-def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> GemmRates:
-    return profile.gemm[_class(grouped, gpu, profile)]
+def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[str, GemmRates]:
+    if on_tensor_cores(gpu, grouped.dtype):
+        return sheet_rates(gpu, profile, grouped.dtype)
+    return "bmm", profile.gemm["bmm"]
 
 
 FAMILY = Family(
     seconds=grouped_gemm_seconds,
-    call=lambda grouped, gpu, profile: (0.0, _rates(grouped, gpu, profile).dispatch_s),
+    call=lambda grouped, gpu, profile: (0.0, _rates(grouped, gpu, profile)[1].dispatch_s),
     flops=grouped_gemm_flops,
     moved_bytes=grouped_gemm_bytes,
     classes=_class,

@@ -21,12 +21,14 @@ from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, ou
 from simulators.kernels.families.tensor_cores import (
     PLAIN,
     PLAIN_BATCH,
+    SHEET_CLASSES,
     WEIGHT_ONLY,
     band_name,
     batched_kind_of,
     is_measured_format,
     kind_of,
     on_tensor_cores,
+    sheet_rates,
 )
 from simulators.kernels.profile import (
     GemmRates,
@@ -84,7 +86,7 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
         return ("linear", profile.gemm["linear"]), ("bmm", profile.gemm["bmm"])
     kind = kind_of(gemm.dtype, gemm.weight_dtype)
     if (rates := profile.tensor.get(kind)) is None:
-        return (("tensor", profile.gemm["tensor"]),) * 2
+        return (sheet_rates(gpu, profile, gemm.dtype),) * 2
     single = band_name(kind), rates
     batched_kind = batched_kind_of(kind)
     batched = profile.tensor.get(batched_kind)
@@ -163,7 +165,7 @@ def _origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
 def _is_measured(gemm: Gemm, name: str, rates: GemmRates | TensorRates) -> bool:
     if isinstance(rates, TensorRates):
         return rates.calibrated and is_measured_format(rates, gemm.dtype, gemm.weight_dtype)
-    return rates.calibrated and (name == "tensor" or gemm.dtype == MEASURED_DTYPE)
+    return rates.calibrated and (name in SHEET_CLASSES or gemm.dtype == MEASURED_DTYPE)
 
 
 FAMILY = Family(

@@ -22,12 +22,20 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
+from simulators.evidence.borrowing import OWN
 from simulators.evidence.intervals import WIDEST, band_from
 from simulators.evidence.lookup import Stamp, calibration_file, find, stamp
+from simulators.evidence.sustained import sustained_share
 from simulators.kernels.monotone_correction import correction_from
-from simulators.kernels.profile import ProductRates, TensorRates, product_seconds
+from simulators.kernels.profile import (
+    GemmRates,
+    ProductRates,
+    Profile,
+    TensorRates,
+    product_seconds,
+)
 from simulators.kernels.tiling import Tile
-from simulators.workload.precision import BYTES
+from simulators.workload.precision import BYTES, QUANTISED
 
 R = TypeVar("R", bound=ProductRates)
 
@@ -90,6 +98,18 @@ def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
     return dtype != "fp32" and has_units
 
 
+SHEET_CLASSES = ("tensor", "tensor_quantised")
+"""Classes of products by the data sheet alone, and of those in formats that are quantised to."""
+
+
+def sheet_rates(gpu: Gpu, profile: Profile, dtype: str) -> tuple[str, GemmRates]:
+    """Return the class and the rates of products on matrix units that nobody measured."""
+    rates = profile.gemm["tensor"]
+    if not rates.calibrated:
+        rates = replace(rates, compute=sustained_share(gpu, dtype))
+    return SHEET_CLASSES[dtype in QUANTISED], rates
+
+
 def band_name(kind: str) -> str:
     """Return the class under which a profile has the band of a kind."""
     return f"tensor_{kind}"
@@ -101,9 +121,9 @@ def is_measured_format(rates: TensorRates, dtype: str, weight_dtype: str) -> boo
 
 
 def tensor_rates(
-    gpu: str, architecture: str, framework: str, *, own: bool = True
+    gpu: str, architecture: str, framework: str, nearest: str = OWN
 ) -> dict[str, TensorRates]:
-    """Return the rates of each kind for a GPU, its own measurements among them if `own`.
+    """Return the rates of each kind for a GPU, by lenders of a `nearest` relation or farther.
 
     Empty where no relative was measured.
     """
@@ -117,7 +137,7 @@ def tensor_rates(
             family=kind,
             framework=framework,
             precisions=stand_in_kinds(kind),
-            own=own,
+            nearest=nearest,
         )
         if found is not None:
             band = found.widened(found.numbers.band or WIDEST)

@@ -1,81 +1,89 @@
 """The 90 % intervals of latencies: what engines were seen to err by, wider where less is known.
 
-Deployments of a framework that were left out of the fit, each group of a model on a GPU at a time,
-show how far measured times lie from predicted ones: the band of the framework. Their kernels and
-messages have intervals of their own. Where those of a deployment reach further than theirs usually
-did, since its GPU lends from others, what is more adds by squares:
+Kernels and messages of a deployment have intervals of their own, and a pass of them the two ends
+`r` that `composition` makes of these: wide where a GPU takes others' numbers. What an engine does
+besides adds a part of its own, alike for all, and the two add by squares. On that scale measured
+times lie from predicted ones as in deployments whose model on that GPU was left out of all fits,
+with the kernels of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
 
-    w = ( (band of the framework)^2 + (reach here)^2 - (usual reach)^2 )^(1/2)    in logarithms
+    ends of the band = exp( -below * (engine^2 + ln(r_low)^2)^(1/2) ),
+                       exp( +above * (engine^2 + ln(r_high)^2)^(1/2) )
 
-An engine that nobody measured has the widest band of those that were. A 99th percentile lies
-further off than a mean: by what published runs show, and that adds by squares too.
+An engine that nobody measured has the band of these deployments under no engine's constants. A
+99th percentile lies further off than a mean: by what published runs show, and that adds by
+squares too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
+from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
-from simulators.serving.engine.frontend import band_of, measured_frameworks
+from simulators.serving.measured_deployments import FRAMEWORKS
 from simulators.serving.prices.iteration_table import Ends
 
-CALIBRATION = Path(__file__).parents[1] / "calibration" / "usual_reach.toml"
+CALIBRATION = Path(__file__).parents[1] / "calibration" / "deployment_bands.toml"
+
+MEASURED, UNMEASURED = "width", "unmeasured_engine"
+"""Tables of engines whose deployments were measured, and of those that nobody measured."""
+
+LEAST = 1e-2
+"""Intervals reach no further down than to this share."""
 
 
-def bands_of(runtime: str) -> Mapping[str, Ends]:
-    """Return the band of a runtime's framework, of `ttft` and `tpot`: ratios to what is predicted.
+@dataclass(frozen=True)
+class Width:
+    """How far a latency is off, in logarithms."""
 
-    >>> low, high = bands_of("vllm")["tpot"]
-    >>> low < 1.0 < high
-    True
-    """
-    known, framework = measured_frameworks(), load_runtime(runtime).framework
-    alike = [framework] if framework in known else known
-    return {metric: widest([band_of(one, metric) for one in alike]) for metric in ("ttft", "tpot")}
+    engine: float  # beside the reach of its passes
+    below: float  # of the scale of both, to the lower end of nine times in ten
+    above: float
+
+    def band(self, reach: Ends) -> Ends:
+        """Return the 90 % interval of measured over predicted, of passes of this reach.
+
+        >>> [round(end, 2) for end in Width(engine=0.0, below=1.0, above=0.5).band((0.5, 4.0))]
+        [0.5, 2.0]
+        """
+        low, high = scale(self.engine, np.array(reach)).tolist()
+        return math.exp(-self.below * low), math.exp(self.above * high)
 
 
-def widest(bands: list[Ends]) -> Ends:
-    """Return the band that holds all of these."""
-    return min(low for low, _ in bands), max(high for _, high in bands)
+def scale(engine: float, ends: Floats) -> Floats:
+    """Return the scale of errors of passes whose intervals end there, as logarithms."""
+    return np.hypot(engine, np.log(np.maximum(ends, LEAST)))
+
+
+def width_from(table: Mapping[str, float]) -> Width:
+    """Return the width that a calibration holds."""
+    return Width(**{name: float(table[name]) for name in ("engine", "below", "above")})
 
 
 def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, Ends]:
-    """Return the bands of a deployment whose passes have intervals of this reach, by metric."""
-    framework, bands = load_runtime(runtime).framework, bands_of(runtime)
-    return {metric: widened_by(framework, metric, bands[metric], reach) for metric in bands}
+    """Return the bands of a deployment whose passes have intervals of this reach, by metric.
 
-
-def widened_by(framework: str, metric: str, band: Ends, reach: Mapping[str, Ends]) -> Ends:
-    """Return a framework's band of a metric for a deployment whose passes have this reach."""
-    usual = _fitted()["usual"]
-    alike = [framework] if framework in usual else list(usual)
-    before = widest([usual[one][metric] for one in alike])
-    return widened(band, before, reach.get(metric, before))
-
-
-def widened(band: Ends, usual: Ends, reach: Ends) -> Ends:
-    """Return a band seen where intervals reached as far as `usual`, for one of another reach.
-
-    >>> [round(end, 2) for end in widened((0.8, 1.25), (0.9, 1.1), (0.5, 1.1))]
-    [0.49, 1.25]
+    >>> low, high = deployment_bands("vllm", {"tpot": (0.8, 1.2)})["tpot"]
+    >>> low < 1.0 < high
+    True
     """
-    far = []
-    for end, before, here in zip(band, usual, reach, strict=True):
-        more = max(0.0, math.log(max(here, LEAST)) ** 2 - math.log(before) ** 2)
-        far.append(math.sqrt(math.log(end) ** 2 + more))
-    return math.exp(-far[0]), math.exp(far[1])
+    is_measured = load_runtime(runtime).framework in FRAMEWORKS
+    engine = MEASURED if is_measured else UNMEASURED
+    return {metric: shipped_width(metric, engine).band(ends) for metric, ends in reach.items()}
 
 
-NONE = (1.0, 1.0)
-LEAST = 1e-2
-"""Intervals reach no further down than to this share."""
+def shipped_width(metric: str, engine: str = MEASURED) -> Width:
+    """Return how far a metric of deployments is off: `tpot` or `ttft`."""
+    return width_from(_fitted()[engine][metric])
 
 
 def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics:
@@ -83,13 +91,23 @@ def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics
     found: dict[str, Any] = {}
     for name in WITH_BAND if bands else ():
         metric, of = name.split("_")[:2]
-        value, (low, high) = getattr(metrics, name), bands[metric]
+        value, band = getattr(metrics, name), bands[metric]
         if of == "p99":
             tails = _fitted()["tail"]
-            low, high = widened((low, high), NONE, tails[metric])
+            band = both(band, tails[metric]["ends"])
         if value is not None:
-            found |= {f"{name}_lo": value * low, f"{name}_hi": value * high}
+            found |= {f"{name}_lo": value * band[0], f"{name}_hi": value * band[1]}
     return replace(metrics, **found)
+
+
+def both(one: Ends, other: Ends) -> Ends:
+    """Return the band of two errors that know nothing of each other: they add by squares.
+
+    >>> [round(end, 3) for end in both((1.0, 2.0), (0.5, 1.0))]
+    [0.5, 2.0]
+    """
+    low, high = np.hypot(np.log(one), np.log(other)).tolist()
+    return math.exp(-low), math.exp(high)
 
 
 def _fitted() -> Mapping[str, Any]:

@@ -145,8 +145,8 @@ def _json_lines(file: Path, stream: Iterable[str]) -> Iterator[tuple[int, Any]]:
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"trace '{file}', row {number}: {error.msg}") from error
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"trace '{file}', row {number}: {error}") from error
 
 
 def _columns(

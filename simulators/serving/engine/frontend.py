@@ -56,17 +56,6 @@ def load_frontend(runtime: str) -> Frontend:
     return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
 
 
-def measured_frameworks() -> list[str]:
-    """Return the frameworks whose servers were measured."""
-    return list(_measured(CALIBRATION.stat().st_mtime_ns))
-
-
-def band_of(framework: str, metric: str) -> tuple[float, float]:
-    """Return the 90 % interval of measured over predicted times: `tpot` or `ttft`."""
-    lo, hi = _measured(CALIBRATION.stat().st_mtime_ns)[framework][f"{metric}_band"]
-    return float(lo), float(hi)
-
-
 @functools.lru_cache(maxsize=4)
 def _measured(_mtime_ns: int) -> dict[str, Any]:
     """Return the numbers of every framework."""

@@ -60,17 +60,16 @@ def _read(file: Path) -> Times:
     """Return what was measured of each operator."""
     try:
         table = pq.read_table(file) if file.suffix == ".parquet" else pa.csv.read_csv(file)
-    except (OSError, pa.ArrowException) as error:
+        names = table.column_names
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise UserError(f"it cannot be read: {error}") from error
-    if missing := [name for name in COLUMNS if name not in table.column_names]:
-        raise UserError(
-            f"it lacks the column {', '.join(missing)}. It has: {', '.join(table.column_names)}"
-        )
-    op = np.array(table["op"].to_pylist(), np.str_)
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise UserError(f"it lacks the column {', '.join(missing)}. It has: {', '.join(names)}")
     try:
+        op = np.array(table["op"].to_pylist(), np.str_)
         a, b, ms = (np.asarray(table[name].to_numpy(), np.float64) for name in COLUMNS[1:])
     except ValueError as error:
-        raise UserError("a, b and ms must be numbers") from error
+        raise UserError("op must be text, a, b and ms numbers") from error
     good = np.isfinite(a) & np.isfinite(b) & np.isfinite(ms) & (np.minimum(a, b) >= 0) & (ms >= 0)
     if not good.all():
         row = int((~good).argmax())

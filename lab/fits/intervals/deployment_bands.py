@@ -1,0 +1,191 @@
+"""Fit how far deployments lie from predictions: what is the engine's part, what the kernels'.
+
+Every deployment is predicted three times, its model on that GPU left out of the engine's constants:
+with the GPU's kernels as measured, with them hidden, and with those of its whole architecture
+hidden. For a metric the scale of its error is a part of the engine's and the reach of its passes'
+interval, added by squares; their ratio makes the double exponential likeliest, and quantiles of
+errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims judge
+it by the others. Of an engine that nobody measured, which has no constants, the same
+deployments show how far it may be off, under the runtime of one project's host.
+
+How much further 99th percentiles of published runs lie from ours than their means do widens the
+band of a percentile.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import answered
+from lab.fits.driver import Calibration, calibration, hashes
+from lab.fits.left_out import FOLDER as LEFT_OUT
+from lab.fits.left_out import shelf_of, shelf_without
+from lab.fits.steady_state import by_replica
+from lab.tables.deployments import SILICON, PublicDeployment, silicon
+from lab.tables.result_blocks import BLOCKS, Block, blocks
+from lab.tables.rows import evenly
+from simulators.composition.replica import load_runtime
+from simulators.core.jit import Floats
+from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
+from simulators.serving.answer.error_bands import CALIBRATION, Width, scale
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.deployment import Deployment, Hardware
+from simulators.serving.measured_deployments import point_of
+from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.run import Shelf, run_of
+
+FOLDER = CALIBRATION.parent
+SPLIT = "engines: each group of a model and a GPU in turn; bands: each GPU in turn"
+
+HIDDEN = LEVELS[0]
+KNOWN = (BEST, HIDDEN, NEW_ARCHITECTURE)
+"""How much is known of the kernels of a deployment's GPU."""
+
+NO_ENGINE = "graphs"
+"""A runtime that belongs to no framework."""
+
+LOADS = 6
+"""Of one replica that are simulated, at most."""
+
+METRICS = ("tpot", "ttft")
+TAILS = (0.05, 0.95)
+"""Of measured over predicted."""
+
+ENGINES = np.geomspace(0.01, 1.0, 41)
+"""Parts of an engine that are tried, as logarithms, beside the reach of its passes."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A deployment that was measured, and what was predicted of it."""
+
+    row: PublicDeployment
+    known: str  # one of KNOWN
+    ratio: dict[str, float]  # measured over predicted, by metric
+    reach: dict[str, Ends]  # of the intervals of its passes
+
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the widths of both latencies, and those without each GPU."""
+    seen, unknown = list(predicted(reference)), list(by_no_engine(reference))
+    gpus = sorted({one.row.gpu for one in seen})
+    lines, left_out, misses = [], [], []
+    for metric in METRICS:
+        lines += _lines(f"width.{metric}", width_of(metric, seen))
+        lines += _lines(f"unmeasured_engine.{metric}", width_of(metric, unknown))
+        for gpu in gpus:
+            width = width_of(metric, [one for one in seen if one.row.gpu != gpu])
+            left_out += _lines(f"without.{gpu}.{metric}", width)
+            misses += [off_band(one, metric, width) for one in seen if one.row.gpu == gpu]
+    for metric, ratio in tails(reference).items():
+        low, high = np.quantile(ratio, TAILS)
+        lines += [f"[tail.{metric}]", f"ends = [{min(low, 1.0):.4g}, {max(high, 1.0):.4g}]"]
+    whole = calibration(
+        CALIBRATION.stem, hashes(reference, [SILICON, BLOCKS]), rows=len(seen), split=SPLIT,
+        held_out=np.array(misses), lines=lines,
+    )  # fmt: skip
+    yield whole
+    yield replace(whole, folder=LEFT_OUT, lines=left_out)
+
+
+def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
+    """Yield some loads of every replica that can be built, with its kernels as well known as asked.
+
+    Their groups are left out of the constants of engines; messages and clocks stay as measured.
+    """
+    for some in _loads(reference):
+        for level in known:
+            shelf = shelf_knowing(level, shelf_without(some[0].framework, some[0].group))
+            yield from _answers(shelf, level, some)
+
+
+def by_no_engine(reference: Path) -> Iterator[Seen]:
+    """Yield the same, their kernels as measured, under no engine's constants and no server's."""
+    for some in _loads(reference):
+        yield from _answers(shelf_of(load_runtime(NO_ENGINE)), BEST, some)
+
+
+def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
+    """Yield some loads of every replica."""
+    rows = [row for row in silicon(reference) if not row.excluded]
+    for indices in by_replica(rows).values():
+        yield [rows[indices[i]] for i in evenly(len(indices), LOADS)]
+
+
+def _answers(shelf: Shelf, level: str, some: Sequence[PublicDeployment]) -> list[Seen]:
+    return answered("deployments", some, functools.partial(_seen, shelf, level)).answers
+
+
+def shelf_knowing(level: str, shelf: Shelf) -> Shelf:
+    """Return what simulates as if no more were known of the kernels of any GPU."""
+    measured = shelf.deployment
+
+    def deployment(point: object) -> Deployment:
+        found = measured(point)  # type: ignore[arg-type]
+        replica = replace(found.hardware.replica, level=level)
+        return replace(found, hardware=Hardware(f"{found.hardware.description} {level}", replica))
+
+    if level != BEST:
+        shelf.deployment = deployment
+    return shelf
+
+
+def _seen(shelf: Shelf, level: str, row: PublicDeployment) -> Seen:
+    point = point_of(row)
+    metrics = run_of(point, shelf=shelf).metrics()
+    table, _ = prices_of(point, shelf.deployment(point).hardware)
+    assert metrics.tpot_mean_s is not None
+    assert metrics.ttft_mean_s is not None
+    ratio = {"tpot": row.tpot_s / metrics.tpot_mean_s, "ttft": row.ttft_s / metrics.ttft_mean_s}
+    return Seen(row, level, ratio, dict(table.reach))
+
+
+def width_of(metric: str, seen: Sequence[Seen]) -> Width:
+    """Return the width of a metric that deployments show, whose engine's part is likeliest."""
+    off = np.log([one.ratio[metric] for one in seen])
+    ends = np.array([one.reach[metric] for one in seen])
+    reach = np.where(off < 0.0, ends[:, 0], ends[:, 1])
+    engine = min(ENGINES.tolist(), key=lambda part: _unlikely(off, scale(part, reach)))
+    low, high = np.quantile(off / scale(engine, reach), TAILS)
+    return Width(engine, below=-min(float(low), 0.0), above=max(float(high), 0.0))
+
+
+def _unlikely(off: Floats, scales: Floats) -> float:
+    """Return minus the mean log-likelihood of a double exponential, but for what is constant."""
+    return float(np.log(np.mean(np.abs(off) / scales)) + np.mean(np.log(scales)))
+
+
+def off_band(one: Seen, metric: str, width: Width) -> float:
+    """Return by how much a measured time lies outside its band, as a share of the band's end."""
+    low, high = width.band(one.reach[metric])
+    ratio = one.ratio[metric]
+    return max(0.0, low / ratio - 1.0, ratio / high - 1.0)
+
+
+def _lines(title: str, width: Width) -> list[str]:
+    numbers = {"engine": width.engine, "below": width.below, "above": width.above}
+    return [f"[{title}]", *(f"{name} = {value:.4g}" for name, value in numbers.items())]
+
+
+def tails(reference: Path) -> dict[str, Floats]:
+    """Return the 99th percentile over the mean, measured over predicted, of published runs."""
+    shelf, ratios = functools.cache(shelf_without), []
+    told = answered("runs", blocks(reference)[0], lambda block: run_as_published(block, shelf))
+    for block, ours in zip(told.rows, told.answers, strict=True):
+        percentile = block.ttft_p99_s, ours.ttft_mean_s, block.tpot_p99_s, ours.tpot_mean_s
+        mean = block.ttft_s, ours.ttft_p99_s, block.tpot_s, ours.tpot_p99_s
+        over = np.array(percentile, np.float64) / np.array(mean, np.float64)
+        ratios.append((over[0] * over[1], over[2] * over[3]))
+    columns = np.array(ratios, np.float64).T
+    return {n: c[~np.isnan(c)] for n, c in zip(("ttft", "tpot"), columns, strict=True)}
+
+
+def run_as_published(block: Block, shelf: Callable[[str, str], Shelf]) -> ServingMetrics:
+    """Return ours of a published run, its group left out where anything was fitted to it."""
+    return run_of(block.point, shelf=shelf(block.point.runtime, block.group)).metrics()

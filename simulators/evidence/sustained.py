@@ -1,0 +1,74 @@
+"""The part of its peak that matrix units sustain in large products, on a board nobody measured.
+
+The harder a data sheet presses on the power limit, the less of its peak is left: over architectures
+and formats from 16 to 4 bits the logarithm of the sustained part falls along a line in that of the
+FLOPs asked of each joule, and no board exceeds its peak. Vendors differ by a factor, which those of
+them have of whose boards any product on matrix units was measured, in whatever format. The line,
+the factors and the interval were fitted with one architecture left out in turn
+(`lab.fits sustained_peaks`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulators.catalog.gpu import Gpu, as_sold
+from simulators.core.calibration import read_calibration
+from simulators.evidence.intervals import Band
+
+CALIBRATION = Path(__file__).parent / "calibration" / "sustained_peaks.toml"
+
+
+def sustained_share(gpu: Gpu, dtype: str) -> float:
+    """Return the part of the dense peak of a precision that large products sustain.
+
+    A what-if board sustains what the real one does. A vendor of whom nothing was measured has no
+    factor of its own.
+    """
+    line, vendors = _fitted()["line"], _fitted()["vendor"]
+    asked = math.log(flops_per_j(gpu, dtype))
+    return share_of(asked, line["level"], line["slope"]) * float(vendors.get(gpu.vendor, 1.0))
+
+
+def share_of(asked: float, level: float, slope: float) -> float:
+    """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
+
+    >>> [round(share_of(math.log(x), -0.2, -0.3), 3) for x in (0.1, 1.0, 2.0)]
+    [1.0, 0.819, 0.665]
+    """
+    return math.exp(min(0.0, level + slope * asked))
+
+
+def flops_per_j(gpu: Gpu, dtype: str) -> float:
+    """Return the TFLOPs that the peak asks of each joule at the power limit."""
+    sold = as_sold(gpu)
+    return sold.peak(dtype) / sold.tdp_w / 1e12
+
+
+def sheet_bands(vendor: str) -> dict[str, Band]:
+    """Return the intervals of products that a data sheet alone speaks for, of a vendor's boards.
+
+    Of `plain` formats and of those whose calls quantise activations first: `quantised`. They were
+    seen on boards of the vendor whose factor is one. Another's factor comes from other formats, so
+    it may as well be absent or twice as large in logarithms, and adds by squares; where there is
+    none, the farthest that was seen may be missing.
+    """
+    factors = _fitted()["vendor"]
+    known = {name: abs(math.log(factor)) for name, factor in factors.items()}
+    unsure = known.get(vendor, max(known.values()))
+    return {
+        name: Band(
+            tuple(math.exp(-math.hypot(math.log(lo), unsure)) for lo in table["lo"]),
+            tuple(math.exp(math.hypot(math.log(hi), unsure)) for hi in table["hi"]),
+        )
+        for name, table in _fitted()["band"].items()
+    }
+
+
+@functools.cache
+def _fitted() -> Mapping[str, Any]:
+    return read_calibration(CALIBRATION)

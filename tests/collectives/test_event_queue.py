@@ -1,0 +1,28 @@
+"""Events leave the queue by time, and those of one instant in the order they were scheduled."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.collectives.events.event_queue import COUNTERS, LENGTH, SCHEDULED, pop, push
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=60))
+def test_events_leave_by_time_and_then_as_scheduled(what: list[int | None]) -> None:
+    """None takes the next event out; a number schedules one at that time."""
+    queue, clock = np.full((60, 3), 99, np.int64), np.zeros(COUNTERS, np.int64)
+    out, waiting, scheduled = np.zeros(2, np.int64), list[tuple[int, int]](), 0
+    for time in [*what, *[None] * len(what)]:
+        if time is not None:
+            push.py_func(queue, clock, time, scheduled)
+            waiting.append((time, scheduled))
+            scheduled += 1
+        elif waiting:
+            first = min(waiting)
+            waiting.remove(first)
+            pop.py_func(queue, clock, out)
+            assert tuple(out) == first
+        assert (clock[LENGTH], clock[SCHEDULED]) == (len(waiting), scheduled)
+    assert not waiting

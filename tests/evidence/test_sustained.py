@@ -1,0 +1,46 @@
+"""What of its peak a board sustains that nobody measured, by what others do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lab.fits.intervals.sustained_peaks import Point, line_of
+from simulators.catalog.gpu import load_gpu
+from simulators.evidence.sustained import flops_per_j, sheet_bands, sustained_share
+from simulators.kernels.levels import profile_of
+from simulators.kernels.price import price
+from simulators.workload.operators import Gemm
+
+
+def test_the_more_a_peak_asks_of_a_joule_the_less_of_it_is_sustained() -> None:
+    shares = [sustained_share(load_gpu("b200_sxm"), dtype) for dtype in ("bf16", "fp8", "fp4")]
+    assert 1.0 > shares[0] > shares[1] > shares[2] > 0.3
+    assert flops_per_j(load_gpu("a100_sxm"), "bf16") == pytest.approx(312 / 400)
+    assert sustained_share(load_gpu("a100_sxm"), "bf16") <= 1.0
+
+
+def test_a_vendor_has_the_factor_that_its_boards_show_and_is_less_sure_by_it() -> None:
+    points = [
+        Point("one", name, "bf16", math.log(asked), math.log(0.8 * asked**-0.5))
+        for name, asked in (("a", 1.0), ("b", 2.0), ("c", 4.0))
+    ]
+    line = line_of([*points, Point("other", "d", "fp32", math.log(0.01), math.log(0.5))])
+    assert line.share("one", math.log(3.0)) == pytest.approx(0.8 * 3.0**-0.5)
+    assert line.share("other", math.log(4.0)) == pytest.approx(0.8 * 0.5 * 0.5)  # peaks bound all
+    assert line.share("nobody", math.log(4.0)) == pytest.approx(0.4)
+    ours, theirs, unknown = (sheet_bands(name)["plain"] for name in ("nvidia", "amd", "nobody"))
+    assert all(theirs.lo[i] < ours.lo[i] and theirs.hi[i] > ours.hi[i] for i in range(3))
+    assert unknown == theirs
+
+
+def test_products_of_a_board_nobody_measured_reach_what_its_vendors_others_do() -> None:
+    """AMD's own figures of hipBLASLt stand near 620 TFLOP/s, which no fit has seen."""
+    gpu, side = load_gpu("mi300x"), 8192
+    product = Gemm(name="square", m=side, n=side, k=side, dtype="bf16")
+    priced = price(product, gpu, profile_of(gpu))
+    reached = 2.0 * side**3 / float(priced.latency_s) / 1e12
+    assert 560.0 < reached < 700.0
+    assert float(priced.lo_s / priced.latency_s) < reached / 884.0
+    assert float(priced.hi_s / priced.latency_s) > 1.4
