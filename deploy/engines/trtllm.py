@@ -6,7 +6,12 @@ from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
+<<<<<<< HEAD
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+=======
+from simulators.serving.point import ServingPoint
+from simulators.serving.schedulers.trtllm import FILLED
+>>>>>>> main
 from simulators.workload.llm.memory import weight_bytes
 
 DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
@@ -36,6 +41,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
+    if point.poll_interval:
+        lines.append(f"batch_wait_timeout_iters: {point.poll_interval}")
+        lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")
     if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
     if drafts(point):

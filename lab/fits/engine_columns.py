@@ -13,9 +13,9 @@ import numpy as np
 
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
-from simulators.composition.operator_prices import Row, family_of
+from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
-from simulators.composition.replica import Replica, Runtime
+from simulators.composition.replica import Replica, Runtime, share_of_many
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import stage_of
@@ -48,15 +48,18 @@ FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
 """Kernels that were not measured on the GPU they run on have columns of their own."""
 
-PACES = ("paces", "borrowed")
+MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
+"""Products of many tokens have columns of their own, for as much as they are of many."""
+
+PACES = ("paces", "borrowed", "many")
 GAPS = ("layer_s", "host_s", "sequence_s")
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
-    "fixed", *FAMILIES, *BORROWED.values(), "messages", *GAPS, *KINDS,
+    "fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS,
 )  # fmt: skip
 """What the time of a token is a sum of; all but `fixed` have constants."""
 
-KERNELS_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.3)
+KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
     "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
     **dict.fromkeys(KINDS, (5e-06, 1e-05)),
@@ -106,7 +109,12 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
     yield "fixed", np.where(present, throttled, 0.0)
     family = family_of(operator)
     column = family if row.is_own else BORROWED[family]
-    yield column, np.where(present, seconds - throttled, 0.0)
+    busy_s = np.where(present, seconds - throttled, 0.0)
+    if family in MANY:
+        many_s = share_of_many(tokens_of(operator)) * busy_s
+        yield MANY[family], many_s
+        busy_s = busy_s - many_s
+    yield column, busy_s
 
 
 def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
@@ -116,6 +124,8 @@ def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
     for family, borrowed in BORROWED.items():
         paces[family] = runtime.pace(chip, family)
         paces[borrowed] = runtime.pace(chip, family, is_own=False)
+    for family, many in MANY.items():
+        paces[many] = runtime.many.get(chip, {}).get(family, paces[family])
     return np.array([paces[name] if name in paces else getattr(runtime, name) for name in COLUMNS])
 
 
@@ -138,8 +148,14 @@ def constants_of(
     for name in sorted(set(architecture)):
         for family in FAMILIES:
             own, lent = (column[one] * (architecture == name) for one in (family, BORROWED[family]))
-            kind = "paces" if own.any() or not lent.any() else "borrowed"
-            yield Constant(f"{kind}.{name}.{family}", own + lent, *KERNELS_PACE)
+            many = column[MANY[family]] * (architecture == name) if family in MANY else 0.0 * own
+            if own.any() or not lent.any():
+                yield Constant(f"paces.{name}.{family}", own + lent, *KERNELS_PACE)
+            else:
+                yield Constant(f"borrowed.{name}.{family}", lent + many, *KERNELS_PACE)
+                continue
+            if family in MANY:
+                yield Constant(f"many.{name}.{family}", many, *MANY_PACE)
     for name in sorted(set(fabric)):
         taken = column["messages"] * (fabric == name)
         yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
@@ -161,6 +177,7 @@ def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
             fabric: {"messages": number["messages"]},
         },
         borrowed={chip: {family: number[lent] for family, lent in BORROWED.items()}},
+        many={chip: {family: number[many] for family, many in MANY.items()}},
         **{name: number[name] for name in (*GAPS, *KINDS)},
     )
 

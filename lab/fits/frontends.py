@@ -1,9 +1,10 @@
 """Fit what servers add to the first token, to deployments whose engines are simulated first.
 
-The rest of a measured time to the first token, when the engine's own is subtracted, is a sum of a
-time per request, one per prompt token and some iterations. A framework's three numbers make the
-mean |log(predicted / measured)| least, by least squares with weights that are corrected in rounds;
-groups count as the square root of their rows. Engines run with the numbers of `composition` that
+A server works on one prompt after another, so many seconds a token: of some such paces that are
+simulated the best is taken. The rest of a measured time to the first token is a sum of a time per
+request and some iterations. A framework's three numbers make the mean |log(predicted / measured)|
+least, by least squares with weights that are corrected in rounds; groups count as the square root
+of their rows. Engines run with the numbers of `composition` that
 were fitted without the group they predict, and each group and each model is left out here in turn
 as well.
 """
@@ -24,12 +25,15 @@ from lab.fits.methods.positive_least_squares import group_weights, least_log_err
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import CALIBRATION, NUMBERS
+from simulators.serving.engine.frontend import CALIBRATION, NUMBERS, Frontend
 from simulators.serving.measured_deployments import FRAMEWORKS, point_of
-from simulators.serving.point import NONE
+from simulators.serving.point import AUTO
 from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
+
+TOKENS_S = tuple(1e-6 * pace for pace in (0.0, 2.0, 5.0, 10.0))
+"""Paces of a server that are tried, per prompt token."""
 
 FOLDER = CALIBRATION.parent
 SPLIT = "each group of a model and a GPU in turn"
@@ -48,13 +52,13 @@ class Rows:
     """Deployments with what their engines took, by our account."""
 
     deployed: Sequence[PublicDeployment]
-    ttft_s: Floats
+    ttft_s: Floats  # a row for each of the servers' paces
     tpot_s: Floats
 
     def of(self, which: NDArray[np.bool_]) -> Rows:
         """Return some of the rows."""
         kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
-        return Rows(kept, self.ttft_s[which], self.tpot_s[which])
+        return Rows(kept, self.ttft_s[:, which], self.tpot_s[which])
 
     def column(self, name: str) -> Floats:
         """Return what the table says of each row."""
@@ -98,33 +102,44 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
 
 
 def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
-    """Return what the engines of deployments take, without servers, their groups left out."""
-    times = np.empty((len(rows), 2))
+    """Return what the engines of deployments take behind servers of all paces, that add no more.
+
+    Their groups are left out.
+    """
+    ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].framework, rows[indices[0]].group)
-        shelf = shelf_of(runtime)
-        for i in indices:
-            found = simulate(replace(point_of(rows[i]), frontend=NONE), shelf)
-            times[i] = found.ttft_mean_s, found.tpot_mean_s
-    return Rows(rows, times[:, 0], times[:, 1])
+        for pace, token_s in enumerate(TOKENS_S):
+            shelf = shelf_of(runtime, Frontend(token_s=token_s))
+            for i in indices:
+                found = simulate(replace(point_of(rows[i]), frontend=AUTO), shelf)
+                ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
+    return Rows(rows, ttft_s, tpot_s)
 
 
 def fit_frontend(rows: Rows) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations."""
-    measured, prompts = rows.column("ttft_s"), rows.column("mean_prompt")
-    design = np.stack([np.ones_like(prompts), prompts, rows.tpot_s], axis=-1)
-    request_s, token_s, iterations = least_log_error(
-        design, rows.ttft_s, measured, group_weights([d.group for d in rows.deployed]),
-        scale=measured.mean() / design.mean(axis=0), rounds=ROUNDS,
-        soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
-    ).tolist()  # fmt: skip
-    return request_s, token_s, iterations
+    measured = rows.column("ttft_s")
+    weights = group_weights([d.group for d in rows.deployed])
+    found: list[tuple[float, Numbers]] = []
+    design = np.stack([np.ones_like(measured), rows.tpot_s], axis=-1)
+    for token_s, ttft_s in zip(TOKENS_S, rows.ttft_s, strict=True):
+        request_s, iterations = least_log_error(
+            design, ttft_s, measured, weights,
+            scale=measured.mean() / design.mean(axis=0), rounds=ROUNDS,
+            soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
+        ).tolist()  # fmt: skip
+        numbers = (request_s, token_s, iterations)
+        error = np.abs(np.log(predicted_ttft_s(rows, numbers) / measured))
+        found.append((float(weights @ error), numbers))
+    return min(found)[1]
 
 
 def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:
     """Return times to the first token behind a server of given numbers."""
     request_s, token_s, iterations = numbers
-    return rows.ttft_s + request_s + token_s * rows.column("mean_prompt") + iterations * rows.tpot_s
+    served_s: Floats = rows.ttft_s[TOKENS_S.index(token_s)]
+    return served_s + request_s + iterations * rows.tpot_s
 
 
 def _lines(title: str, numbers: Numbers, ratios: Mapping[str, Floats]) -> list[str]:

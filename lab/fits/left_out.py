@@ -13,19 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab.fits.engine_columns import ALIKE
+from lab.fits.engine_columns import ALIKE, PACES
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import PACKAGES
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from
-from simulators.serving.engine.frontend import NUMBERS, Frontend
+from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend
 from simulators.serving.run import Shelf
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
 FRONTENDS = FOLDER / "frontends.toml"
 BANDS = FOLDER / "deployment_bands.toml"
-NO_SERVER = Frontend()
 
 
 def runtime_without(name: str, group: str) -> Runtime:
@@ -41,7 +40,7 @@ def runtime_without(name: str, group: str) -> Runtime:
     numbers = _groups(FOLDER / "runtimes" / f"{fitted}.toml")
     if group not in numbers:
         raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
-    paces = {table: numbers[group].get(table, {}) for table in ("paces", "borrowed")}
+    paces = {table: numbers[group].get(table, {}) for table in PACES}
     return replace(load_runtime(name), **paces, **numbers[group]["runtime"])
 
 

@@ -59,10 +59,11 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
 
 def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
     """Return the steps of loads of one replica, and how often a token waits for each."""
-    prompt, output, clients, budget, poll = (
+    prompt, output, clients, budget = (
         np.array([getattr(d, name) for d in loads], np.float64)
-        for name in ("mean_prompt", "mean_output", "clients", "budget", "poll_interval")
+        for name in ("mean_prompt", "mean_output", "clients", "budget")
     )
+    poll = np.array([max(1, d.launch.poll_interval) for d in loads], np.float64)
     context = prompt + output / 2.0
     framework = loads[0].framework
     seats = np.maximum(1.0, kv_tokens(replica, of_rest=framework in OF_REST) / context)

@@ -17,8 +17,9 @@ from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_n
 from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
 from simulators.catalog.model import load_model
-from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, Client
-from simulators.serving.measured_deployments import FRAMEWORKS, Deployed
+from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM, Client
+from simulators.serving.launch_recipes import Load, recipe_of
+from simulators.serving.measured_deployments import FRAMEWORKS, Deployed, Launch
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
@@ -88,8 +89,9 @@ def _by_id(table: Path) -> dict[str, dict[str, Any]]:
 
 def client_of(provenance: str, framework: str) -> Client:
     """Return whose program measured a row, or which other it resembles."""
-    is_nvidia = OF_NVIDIA in provenance and framework != "trtllm"
-    return NVIDIA if is_nvidia else INFERENCEX
+    if OF_NVIDIA not in provenance:
+        return INFERENCEX
+    return NVIDIA_TRTLLM if framework == "trtllm" else NVIDIA
 
 
 def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployment:
@@ -101,20 +103,28 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployme
     model, framework = model_name(row["model"]), row["framework"]
     precision = row["precision"] or "bf16"
     answered = bool(peer.get("aic_ok"))  # else the peer has nothing to say
+    cut = _cut(row)
+    client = client_of(row["provenance"], framework)
+    load = Load(row["isl"], row["osl"], int(row["concurrency"]), cut.width, cut.attention_dp > 1)
+    recipe = None
+    if client is INFERENCEX:
+        recipe = recipe_of(framework, model, row["gpu"], precision, row["measured_date"])
+    narrow_kv = "bf16" if precision == "bf16" else "fp8"
     return PublicDeployment(
         name=row["id"],
         family=(model, row["gpu"], framework, precision, row["framework_version"] or ""),
         framework=framework,
         model=model,
         gpu=row["gpu"],
-        cut=_cut(row),
+        cut=cut,
         dtype=_dtype(model, row["gpu"], precision),
-        kv_dtype="bf16" if precision == "bf16" else "fp8",
+        kv_dtype=(recipe.kv_dtype if recipe else "") or narrow_kv,
         clients=int(row["concurrency"]),
         prompt=row["isl"],
         output=row["osl"],
         crowded=CROWDED in row["provenance"],
-        client=client_of(row["provenance"], framework),
+        client=client,
+        launch=recipe.launch(load) if recipe else Launch(),
         ttft_s=row["ttft_ms"] * 1e-3,
         tpot_s=row["tpot_ms"] * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if answered else None,

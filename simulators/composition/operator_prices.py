@@ -136,6 +136,13 @@ def family_of(operator: Operator) -> str:
     return named.get(type(operator), "vector")
 
 
+def tokens_of(operator: Operator) -> Column:
+    """Return the tokens that a product works on; 1 of other operators, whose pace is one."""
+    if isinstance(operator, Gemm):
+        return operator.m
+    return operator.tokens if isinstance(operator, GroupedGemm) else 1.0
+
+
 def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
     """Return the operators with every fused chain taken apart.
 
@@ -236,7 +243,8 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kerne
     """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
-    pace = replica.runtime.pace(gpu.architecture, family_of(operator), is_own=alone.calibrated)
+    family, is_own = family_of(operator), alone.calibrated
+    pace = replica.runtime.pace_of(gpu.architecture, family, tokens_of(operator), is_own=is_own)
     seconds = alone.latency_s
     if replica.is_fused and alone.quantising_s:
         seconds = np.maximum(seconds - alone.quantising_s, roofline_s(operator, gpu))

@@ -58,6 +58,21 @@ EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
 
 
+FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
+"""Up to here kernels have the pace of few tokens, from here on that of many."""
+
+
+def share_of_many(tokens: Column) -> Column:
+    """Return how far a number of tokens is from few to many, by its logarithm.
+
+    >>> share_of_many(np.array([64.0, 724.0774, 8192.0])).round(3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    octaves = np.log2(np.maximum(tokens, FEW_TOKENS) / FEW_TOKENS)
+    share: Column = np.minimum(1.0, octaves / np.log2(MANY_TOKENS / FEW_TOKENS))
+    return share
+
+
 def effects_without(names: str) -> Effects:
     """Return all effects but those named, joined by `+`.
 
@@ -99,6 +114,7 @@ class Runtime:
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
+    many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
 
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return what kernels of a family take among others, over what they take alone.
@@ -114,6 +130,16 @@ class Runtime:
         """
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
+
+    def pace_of(self, device: str, family: str, tokens: Column, *, is_own: bool = True) -> Column:
+        """Return the pace of kernels that work on so many tokens.
+
+        Weights set the time of few tokens, and products that of many: what a model changes about
+        one says little of the other, so each has a pace.
+        """
+        few = self.pace(device, family, is_own=is_own)
+        many = self.many.get(device, {}).get(family)
+        return few if many is None else few + (many - few) * share_of_many(tokens)
 
     @property
     def is_launching(self) -> bool:
@@ -212,7 +238,7 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     content = read_choice(path)
     if "runtime" not in content:
         raise UserError(f"{path}: a runtime needs a table [runtime]")
-    tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed")}
+    tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed", "many")}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
     return fill(Runtime, common | content["runtime"], path, "runtime")
 

@@ -54,5 +54,17 @@ NVIDIA = Client(
     budgets={"vllm": 2048, "sglang": 8192},
     frontend=NONE,
 )
-"""Of vLLM and SGLang. Those of TensorRT-LLM are not locked in waves and come out better by several
-percent of a token's time, in all three models, if lengths are drawn as by InferenceX."""
+"""Of vLLM and SGLang."""
+
+NVIDIA_TRTLLM = Client(
+    name="NVIDIA's gap analyses of TensorRT-LLM",
+    length_spread=0.0,
+    requests=10,
+    source=NVIDIA.source,
+    inferred=(
+        "fixed lengths, and room for one prompt in an iteration: from times to the first token, "
+        "which hardly grow with the number of clients",
+        "ten requests of a client: as InferenceX asks",
+    ),
+    budgets={"trtllm": 0},
+)

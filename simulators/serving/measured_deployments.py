@@ -3,10 +3,7 @@
 Lengths and the number of requests are those of the benchmark's client (`benchmark_clients.py`).
 Limits of engines are the frameworks' defaults on data-centre GPUs.
 
-SGLang is started with options that decide when a prompt is run, and with whom. InferenceX
-(github.com/SemiAnalysisAI/InferenceX, `benchmarks/single_node/*.sh`, read 2026-11) asks it for
-prompt batches of up to `--chunked-prefill-size` tokens, and on Blackwell to look for new requests
-every `--scheduler-recv-interval` decode iterations only. Other frameworks look in each.
+How an engine was started is known of some rows (`Launch`); of others its defaults are taken.
 """
 
 from __future__ import annotations
@@ -29,38 +26,21 @@ MEMORY_FRACTION = 0.9
 BUDGETS = {"vllm": 8192, "trtllm": 8192}
 """Tokens of an iteration, by the frameworks' defaults on data-centre GPUs."""
 
+CHUNKS, LARGE = (8192, 16384), 160e9
+"""Tokens of a batch of prompts that SGLang cuts at, on GPUs of up to so many bytes and of more
+(`server_args.py`)."""
+
 BEYOND_PROMPT = 256
 """Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
 
-MANY_CLIENTS = 16
-"""From these on a recipe of SGLang may look for requests less often."""
-
 
 @dataclass(frozen=True)
-class SglangOptions:
-    """Tokens of a batch of prompts, and decode iterations between looks for new requests."""
+class Launch:
+    """How an engine was started; 0 where nobody says, which stands for its default."""
 
-    budget: int = 32768
-    poll_interval: int = 1
-    poll_interval_many: int = 1  # with many clients
-
-
-BLACKWELL = SglangOptions(32768, 10, 30)
-"""Most recipes of Blackwell GPUs (dsr1_fp8_b200.sh, qwen3.5_fp8_b200.sh), and so those assumed of
-models that are not listed."""
-
-LISTED = {
-    ("deepseek_v3", "bf16+fp4", "b200_sxm"): SglangOptions(16384, 10, 30),  # dsr1_fp4_b200.sh
-    ("glm_5", "fp8_block", "b200_sxm"): SglangOptions(),  # glm5_fp8_b200.sh
-    ("glm_5", "fp8_block", "b300_sxm"): SglangOptions(),  # glm5_fp8_b300.sh
-    ("glm_5", "bf16+fp4", "b200_sxm"): SglangOptions(32768, 10, 10),  # glm5_fp4_b200.sh
-    ("qwen3_5_397b", "bf16+fp4", "b200_sxm"): SglangOptions(32768, 30, 30),  # qwen3.5_fp4_b200.sh
-}
-"""Recipes unlike the others of their GPUs: model, precision, GPU; with the script that says so.
-
-Scripts change with time, and one per entry is assumed: qwen3.5_fp8_b300.sh has come to ask for
-batches of 16384 tokens and a look every 10 iterations, while that of a B200 stands for it here.
-"""
+    budget: int = 0  # tokens of an iteration
+    poll_interval: int = 0  # decode iterations between looks for new requests
+    memory_fraction: float = MEMORY_FRACTION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +60,7 @@ class Deployed:
     tpot_s: float
     crowded: bool = False  # one client more than seats
     client: Client = INFERENCEX
+    launch: Launch = Launch()
 
     @property
     def mean_prompt(self) -> float:
@@ -94,24 +75,13 @@ class Deployed:
     @property
     def budget(self) -> int:
         """Tokens of an iteration."""
+        if self.launch.budget:
+            return self.launch.budget
         if self.framework == "sglang":
-            return self.client.budgets.get("sglang", self._sglang.budget)
+            usual = CHUNKS[load_gpu(self.gpu).hbm_bytes > LARGE]
+            return self.client.budgets.get("sglang", usual)
         beyond = self.prompt + BEYOND_PROMPT if self.framework == "trtllm" else 0
         return max(self.client.budgets.get(self.framework, BUDGETS[self.framework]), beyond)
-
-    @property
-    def poll_interval(self) -> int:
-        """Decode iterations between looks for new requests; 0: each."""
-        if self.framework != "sglang":
-            return 0
-        many = self.clients >= MANY_CLIENTS
-        return self._sglang.poll_interval_many if many else self._sglang.poll_interval
-
-    @property
-    def _sglang(self) -> SglangOptions:
-        is_blackwell = load_gpu(self.gpu).architecture == "blackwell"
-        usual = BLACKWELL if is_blackwell else SglangOptions()
-        return LISTED.get((self.model, self.dtype, self.gpu), usual)
 
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
@@ -127,9 +97,9 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         scheduler=engine.schedulers[0],
         runtime=runtime or framework,
         chunk_size=deployed.budget,
-        poll_interval=deployed.poll_interval,
+        poll_interval=deployed.launch.poll_interval,
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
-        memory_fraction=MEMORY_FRACTION,
+        memory_fraction=deployed.launch.memory_fraction,
         watermark=0.0,
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,

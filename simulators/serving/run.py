@@ -17,6 +17,7 @@ from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
+    NO_SERVER,
     Frontend,
     behind,
     frontend_of,
@@ -114,18 +115,17 @@ def run_of(
     let_in, rejected = _admitted(asked, limits)
     table, price = prices_of(point, deployment.hardware, drafter)
     frontend = frontend_of(point, shelf.server)
-    delay_s = frontend.delay_s(let_in.prompt_tokens)
     state = serve(
         Engine(scheduler, shelf.router(point.router), price),
         limits,
-        behind(let_in, delay_s),
+        behind(let_in, frontend, point.replicas),
         replicas=point.replicas,
         shape=table.shape,
         table=table.table,
         log_rows=log_rows,
     )
-    if delay_s.any() or frontend.iterations:
-        state = seen_by_clients(state, frontend, delay_s, let_in.output_tokens)
+    if frontend != NO_SERVER:
+        state = seen_by_clients(state, frontend, let_in.output_tokens)
     return Run(point, deployment, table, let_in, rejected, state)
 
 

@@ -14,13 +14,15 @@ from lab.fits.driver import main
 from lab.tables.deployments import client_of, excluded
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
-from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA
-from simulators.serving.engine.frontend import load_frontend
-from simulators.serving.engine.replica import RESTARTED
+from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM
+from simulators.serving.engine.frontend import Frontend, load_frontend
+from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import Deployed, point_of
+from simulators.serving.launch_recipes import Load as Started
+from simulators.serving.launch_recipes import recipe_of
+from simulators.serving.measured_deployments import Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.run import run_of
+from simulators.serving.run import Shelf, run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
 from simulators.workload.llm.parallelism import Parallelism
 
@@ -112,12 +114,67 @@ def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
         run_of(replace(BASE, poll_interval=10, scheduler="vllm_v1"))
 
 
+def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> Launch:
+    """Return how the script of a row's engine, model, GPU and precision starts it."""
+    recipe = recipe_of(*row, date)
+    assert recipe is not None
+    usual = {"prompt": 1024, "output": 1024, "clients": 16, "tp": 4, "attention_dp": False}
+    return recipe.launch(Started(**(usual | load)))
+
+
 def test_recipes_look_for_requests_less_often_with_many_clients() -> None:
-    few, many = (a_deployment(framework="sglang", gpu="b200_sxm", clients=n) for n in (8, 16))
-    assert 1 < point_of(few).poll_interval < point_of(many).poll_interval
-    on_hopper = a_deployment(framework="sglang", gpu="h100_sxm")
-    assert point_of(on_hopper).poll_interval == 1
+    row = ("sglang", "deepseek_v3", "b200_sxm", "fp4")
+    few, many = (a_launch(row, None, clients=n).poll_interval for n in (8, 16))
+    assert 1 < few < many
     assert point_of(a_deployment(framework="vllm")).poll_interval == 0
+
+
+def test_a_recipe_is_that_of_a_row_s_date_and_load() -> None:
+    row = ("trtllm", "deepseek_v3", "b200_sxm", "fp8")
+    assert a_launch(row, "2025-11-02").budget == 1152
+    assert a_launch(row, "2026-01-29").budget == 8192
+    assert a_launch(row, "2026-01-29", clients=64).poll_interval == 40
+    row = ("trtllm", "llama3_1_70b", "b200_sxm", "fp4")
+    assert a_launch(row, None).poll_interval == 20
+    assert a_launch(row, None, tp=8).poll_interval == 0
+    assert a_launch(row, None, output=8192).poll_interval == 0
+    row = ("vllm", "minimax_m2_5", "b200_sxm", "fp8")
+    assert a_launch(row, "2026-03-11").budget == 8192
+    assert a_launch(row, "2026-04-22").budget == 2048
+    assert recipe_of("vllm", "minimax_m2_5", "mi300x", "fp8", None) is None
+
+
+def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
+    assert a_deployment(framework="sglang").budget == 8192
+    assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
+    assert a_deployment(launch=Launch(budget=4096)).budget == 4096
+    assert a_deployment(client=NVIDIA_TRTLLM).budget == 1024 + 256
+
+
+def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
+    """With few clients nothing fills the tokens, so each prompt waits about as long as it may."""
+    few = replace(BASE, scheduler="trtllm", clients=4, chunk_size=8192, output_tokens=400)
+    at_once, waiting = (simulate(replace(few, poll_interval=n)) for n in (0, 20))
+    assert at_once.ttft_mean_s is not None
+    assert waiting.ttft_mean_s is not None
+    assert at_once.tpot_mean_s is not None
+    later = (waiting.ttft_mean_s - at_once.ttft_mean_s) / at_once.tpot_mean_s
+    assert 10.0 < later < 21.0
+    filled = replace(few, chunk_size=512, poll_interval=20)
+    soon = simulate(filled)
+    assert soon.ttft_mean_s is not None
+    assert soon.ttft_mean_s < waiting.ttft_mean_s
+
+
+def test_a_server_works_on_one_prompt_after_another() -> None:
+    """The first clients ask at once: each waits for the prompts of those before it."""
+    served = Shelf(server=lambda _: Frontend(token_s=1e-3))
+    point = replace(BASE, frontend="auto", clients=4, requests=4, length_spread=0.0)
+    times = run_of(point, shelf=served).state.times
+    alone = run_of(replace(point, clients=1, requests=1), shelf=served).state.times
+    assert times[:, ARRIVAL].tolist() == [0.0] * 4
+    waits = times[:, SCHEDULED] - alone[0, SCHEDULED]
+    assert waits == pytest.approx([0.0, 0.6, 1.2, 1.8], abs=0.05)
 
 
 @pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
@@ -153,7 +210,8 @@ def test_drawn_lengths_dissolve_waves_within_three(scheduler: str) -> None:
 def test_the_client_of_a_row_decides_how_it_asks() -> None:
     nvidia, other = "source_file=data/h100_sxm/x.csv", "source_file=2026-04-06.csv"
     assert client_of(nvidia, "sglang") is client_of(nvidia, "vllm") is NVIDIA
-    assert client_of(nvidia, "trtllm") is client_of(other, "sglang") is INFERENCEX
+    assert client_of(nvidia, "trtllm") is NVIDIA_TRTLLM
+    assert client_of(other, "trtllm") is client_of(other, "sglang") is INFERENCEX
     fixed, drawn = (a_deployment(framework="vllm", client=c) for c in (NVIDIA, INFERENCEX))
     assert (fixed.mean_prompt, drawn.mean_prompt) == (1024, pytest.approx(921.6))
     assert (point_of(fixed).length_spread, point_of(drawn).length_spread) == (0.0, 0.2)

@@ -33,6 +33,8 @@ class Requests:
     draws: Floats  # two uniform numbers per request, for routers that toss coins
     clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
     patience_s: Floats | float = inf  # how long after its arrival a request's client gives up
+    service_s: Floats | float = 0.0  # that a server before the engine works on each, one by one
+    delay_s: float = 0.0  # that each takes to the engine besides
     session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
 
     def take(self, which: Ints) -> Requests:

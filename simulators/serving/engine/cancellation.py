@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from simulators.core.jit import f8, i8
+from simulators.core.jit import Floats, arrays, f8, i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import drop_swapped, release
 from simulators.serving.engine.replica import kernel, pop_waiting, push_waiting
@@ -65,6 +65,19 @@ def let_go(state: State, who: int, now: float) -> int:
     return 1
 
 
+@kernel(f8(*arrays(f8, 1), *arrays(f8, 1), f8))
+def pass_server(times: Floats, gauge: Floats, now: float) -> float:
+    """Write when a released request is asked, and when it has passed the server; return that.
+
+    The server works on one request after another; what else it takes to the engine does not queue.
+    """
+    delay_s = times[at.ASKED]
+    times[at.ASKED] = times[at.ARRIVAL] + now
+    gauge[at.SERVED_S] = max(gauge[at.SERVED_S], times[at.ASKED]) + times[at.SERVICE]
+    times[at.ARRIVAL] = gauge[at.SERVED_S] + delay_s
+    return times[at.ARRIVAL]  # type: ignore[no-any-return]
+
+
 @kernel(i8(STATE, i8, f8))
 def release_successor(state: State, who: int, now: float) -> int:
     """Let the request that waits for this one's end arrive after its think time; return it."""
@@ -75,6 +88,6 @@ def release_successor(state: State, who: int, now: float) -> int:
         follower = state.clock[at.UNRELEASED]
         state.clock[at.UNRELEASED] += 1
     if follower >= 0:
-        state.times[follower, at.ARRIVAL] += now
+        pass_server(state.times[follower], state.gauge[0], now)
         push_release(state, state.times[follower, at.ARRIVAL], follower)
     return follower  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Ints
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
@@ -33,14 +33,11 @@ class Frontend:
     """The time a framework's server adds to the first token."""
 
     request_s: float = 0.0  # of every request
-    token_s: float = 0.0  # of every prompt token
+    token_s: float = 0.0  # of every prompt token, one request after another
     iterations: float = 0.0
 
-    def delay_s(self, prompt_tokens: Ints) -> Floats:
-        """Return when requests reach the engine, after they were asked."""
-        return np.asarray(self.request_s + self.token_s * prompt_tokens, np.float64)
 
-
+NO_SERVER = Frontend()
 NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
@@ -63,18 +60,17 @@ def _measured(_mtime_ns: int) -> dict[str, Any]:
     return tables
 
 
-def behind(asked: Requests, delay_s: Floats) -> Requests:
-    """Return the requests as the engine sees them."""
-    return replace(asked, arrival_s=asked.arrival_s + delay_s) if delay_s.any() else asked
+def behind(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
+    """Return the requests with what servers, one for each replica, do to them before an engine."""
+    service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
+    return replace(asked, service_s=service_s, delay_s=frontend.request_s)
 
 
-def seen_by_clients(
-    state: State, frontend: Frontend, delay_s: Floats, output_tokens: Ints
-) -> State:
+def seen_by_clients(state: State, frontend: Frontend, output_tokens: Ints) -> State:
     """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
     answer_s = np.maximum(times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN], 0.0)  # 0 if given up
     tpot_s = answer_s / later
-    times[:, at.ARRIVAL] -= delay_s + frontend.iterations * tpot_s
+    times[:, at.ARRIVAL] = times[:, at.ASKED] - frontend.iterations * tpot_s
     return state._replace(times=times)

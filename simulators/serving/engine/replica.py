@@ -45,14 +45,15 @@ UNROUTED, UNBORN = -1, -2
 """REPLICA of a request that has not arrived, or that will only when another one ends."""
 
 # One row of `times`, in seconds; negative until it happens. ARRIVAL of a released request holds the
-# think time until its predecessor ends.
+# think time until its predecessor ends, ASKED what it takes to the engine besides.
 (
     ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
-    LEFT,
-) = range(10)  # fmt: skip
-TIME_COLUMNS = 10
-"""LEAVES is when the client gives up, until its arrival how long it has patience for; LEFT is when
-the engine let the request go."""
+    LEFT, ASKED, SERVICE,
+) = range(12)  # fmt: skip
+TIME_COLUMNS = 12
+"""ASKED is when the client sent the request, SERVICE how long the server before the engine works on
+it, and ARRIVAL when the engine has it. LEAVES is when the client gives up, until its arrival how
+long it has patience for; LEFT is when the engine let the request go."""
 
 # `limits`: what the operator of the service has set, equal for all replicas.
 (
@@ -146,8 +147,9 @@ numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each whi
     GAPS_S,  # gaps between tokens, summed over requests
     INSIDE_SECONDS,  # requests that wait or run, integrated
     NEXT_LEAVE,  # no client gives up before
-) = range(7)
-GAUGE_COLUMNS = 7
+    SERVED_S,  # of the first replica: when the server before all of them is free again
+) = range(8)
+GAUGE_COLUMNS = 8
 
 REPEATS, MADE, GROWTH, LEADS = range(4)
 """One row of `rounds`: how often a batch in flight may still be repeated, and how often it was; by

@@ -68,9 +68,16 @@ def _before(
     request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
     times = np.full((count, at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
+    times[:, at.SERVICE] = asked.service_s
+    times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
+    listed = ~unborn
+    served_s = in_line(asked.arrival_s[listed], times[listed, at.SERVICE])
+    times[listed, at.ARRIVAL] = served_s + asked.delay_s
     times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
     gauge[:, at.NEXT_LEAVE] = inf
+    if asked.clients:
+        gauge[0, at.SERVED_S] = served_s[-1]
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
     pool[:, at.TOTAL] = pool[:, at.FREE] = allowed.blocks
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
@@ -108,6 +115,17 @@ def _before(
         shape=shape,
         table=table,
     )
+
+
+def in_line(arrival_s: Floats, service_s: Floats) -> Floats:
+    """Return when each of some requests has passed a server that takes one after another.
+
+    >>> in_line(np.array([0.0, 0.0, 5.0]), np.array([1.0, 2.0, 1.0])).tolist()
+    [1.0, 3.0, 6.0]
+    """
+    worked_s = np.cumsum(service_s)
+    begun: Floats = np.maximum.accumulate(arrival_s - (worked_s - service_s))
+    return begun + worked_s
 
 
 def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
