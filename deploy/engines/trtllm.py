@@ -6,12 +6,8 @@ from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
-<<<<<<< HEAD
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
-=======
-from simulators.serving.point import ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
->>>>>>> main
 from simulators.workload.llm.memory import weight_bytes
 
 DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
