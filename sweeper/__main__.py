@@ -53,7 +53,8 @@ Overrides, as in Hydra:
   sampler=random sampler.points=500    sampler=sobol    engine=inline    engine=ray engine.actors=4
   outputs=/data/sweeps   output=json   failures.retry=true   plot=false
 
-First steps:  python -m sweeper +space=quickstart
+First steps:  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4 --qps 2
+              python -m sweeper +space=quickstart
 """
 
 

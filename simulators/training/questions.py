@@ -14,10 +14,10 @@ from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.errors import UserError
 from simulators.core.questions import Deadline, Question, flag
+from simulators.core.words import number_in
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
-UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,8 @@ def tokens_of(text: str, name: str) -> float:
     >>> tokens_of("4M", "batch_tokens")
     4000000.0
     """
-    scale = UNITS.get(text[-1:].upper(), 1.0)
-    try:
-        number = float(text[:-1] if scale > 1.0 else text) * scale
-    except ValueError:
-        number = math.nan
-    if not number > 0:
+    number = number_in(text)
+    if number is None or not number > 0:
         raise UserError(f"--{name} {text}: write a number of tokens above zero, as in 4M or 2T")
     return number
 

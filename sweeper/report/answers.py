@@ -260,6 +260,15 @@ class Answers:
         counted = self.results.filter(pl.col("reason").is_not_null()).group_by(word).len().collect()
         return dict(sorted(counted.rows(), key=lambda row: -row[1]))
 
+    @property
+    def reasons_in_words(self) -> list[str]:
+        """The same as sentences, each with how many points and the figures of one of them."""
+        texts = self.results.filter(pl.col("reason").is_not_null())
+        word = pl.col("reason").cast(pl.String)
+        said = texts.group_by(word.str.split(":").list.first().alias("word")).agg(word.min())
+        example = dict(said.collect().rows())
+        return [f"{n:,} {reason_in_words(example[word])}" for word, n in self.reasons.items()]
+
     @functools.cached_property
     def units(self) -> dict[str, str]:
         """The unit of each axis and metric."""
@@ -314,6 +323,16 @@ class Answers:
             near = ", ".join(alike[:5].str.head(SHOWN))
             raise UserError(f"{what} with '{prefix}'" + (f"\nNear it: {near}" if near else ""))
         return named[found[0]], rows.row(found[0], named=True)
+
+
+def reason_in_words(reason: str) -> str:
+    """Return why a point cannot be, as words: the short one it begins with, and its figures.
+
+    >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
+    'weights exceed hbm (needs 171 GB, has 80 GB)'
+    """
+    word, _, detail = reason.partition(": ")
+    return word.replace("_", " ") + (f" ({detail})" if detail else "")
 
 
 def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:

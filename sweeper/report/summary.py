@@ -72,8 +72,8 @@ def print_ended(ended: Ended) -> None:
         f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
         f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
     )
-    for reason, count in list(found.reasons.items())[:5]:
-        print(f"  {count:,} {reason}")
+    for said in found.reasons_in_words[:5]:
+        print_words(f"  {said}", "    ")
     if evidence := _evidence_sentence(found.usual):
         print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
@@ -211,8 +211,8 @@ def _print_nothing(found: Answers) -> None:
         print(f"None of {feasible:,} feasible designs meets {found.where}, so there is no front.")
     else:
         print("No design is feasible, so there is no front.")
-    for reason, count in found.reasons.items():
-        print(f"  {count:,} {reason}")
+    for said in found.reasons_in_words:
+        print_words(f"  {said}", "    ")
     if not found.status:
         for text, count in found.space.removed().items():
             print(f"  {count:,} removed by {text}")

@@ -19,6 +19,7 @@ class Point:
     raises: int = choice("the one that raises", default=-1)
     exits: int = choice("the one that takes its process along", default=-1)
     hangs: int = choice("the one that never ends", default=-1)
+    hoards: int = choice("the one that wants eight gigabytes", default=-1)
     dies: int = choice("the one that cannot exist", default=-1)
     refuses: int = choice("the one nobody should have asked for", default=-1)
     healed: str = choice("a file; while it is there nothing raises", default="")
@@ -37,6 +38,8 @@ def simulate(point: Point) -> Metrics:
         raise ValueError(f"cannot square {point.n}")
     if point.n == point.exits:
         os._exit(7)
+    if point.n == point.hoards:
+        return Metrics(len(bytearray(8_000_000_000)))
     while point.n == point.hangs:
         time.sleep(0.05)
     if point.n == point.dies:

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 from simulators.core.jit import Floats
 from simulators.serving.engine import replica as at
 
-LEAST_SHARE = 0.5
+RAMP = 0.95
+"""A service has filled up once as much time has passed as all but a few requests take: as long as
+the long ones do not end, fewer end than come."""
+
+LEAST_SHARE = 0.25
 """A window with fewer of the answered requests is none: such a run is all ramp and drain."""
 
 
@@ -43,12 +47,12 @@ class Window(NamedTuple):
 def steady_part(times: Floats) -> Window | None:
     """Return a run of answered requests without its ramp and its drain; nothing of a short one.
 
-    It ramps up for as long as the median request takes, from the first arrival, and is drained
-    after the last. What is left must hold half of the answers, or there was no steady part.
+    It ramps up for as long as nearly all requests take, from the first arrival, and is drained
+    after the last. What is left must hold a quarter of the answers, or there was no steady part.
     """
     if not len(times):
         return None
     arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
-    window = Window(float(arrival.min() + np.median(end - arrival)), float(arrival.max()))
+    window = Window(float(arrival.min() + np.quantile(end - arrival, RAMP)), float(arrival.max()))
     held = np.count_nonzero(window.holds(end))
     return window if window.span_s > 0.0 and held >= LEAST_SHARE * end.size else None

@@ -32,7 +32,8 @@ def main(words: list[str]) -> int:
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
     write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
-    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", f"engine={chosen.engine_}"])
+    engine = [f"engine={chosen.engine_}", *(["engine.worth_s=120"] * (chosen.engine_ == "auto"))]
+    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", *engine])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
     sure = Sure(question, chosen.sure, chosen.band)

@@ -125,7 +125,7 @@ class Answer:
                 *(self._human(n, row[n]) for n in metrics),
                 f"{row['chance']:.0%}",
                 f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
-                self._described(row),
+                self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
             ])  # fmt: skip
         said = ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
         print_table(f"Best of each {question.device}: {said}" if said else "", header, lines)

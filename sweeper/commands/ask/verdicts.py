@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.questions import Question
 from sweeper.query.uncertainty import Z90, chance_within
-from sweeper.report.answers import Answers
+from sweeper.report.answers import Answers, reason_in_words
 
 _CANDIDATES = 400
 """Designs of a device that meet the deadlines among which a sure one is looked for, the cheapest
@@ -189,17 +189,7 @@ def _nothing(
         return Verdict(given, device, None, False, "it does not fit", ())
     common = reasons.str.split(":").list.first().mode().sort()[0]
     example = next(text for text in reasons if text.startswith(common))
-    return Verdict(given, device, None, False, in_words(example), ())
-
-
-def in_words(reason: str) -> str:
-    """Return the reason of an infeasible point as words.
-
-    >>> in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
-    'weights exceed hbm (needs 171 GB, has 80 GB)'
-    """
-    word, _, detail = reason.partition(": ")
-    return word.replace("_", " ") + (f" ({detail})" if detail else "")
+    return Verdict(given, device, None, False, reason_in_words(example), ())
 
 
 def _flaws(question: Question, row: Row) -> Iterator[str]:
