@@ -45,10 +45,12 @@ def prefill_step(batch: Column, prompt: Column) -> Step:
     )
 
 
-def chunk_step(tokens: Column, past: Column) -> Step:
-    """Return the step in which `tokens` of one sequence follow `past` ones, all answered.
+def chunk_step(tokens: Column, past: Column, answered: Column) -> Step:
+    """Return the step in which `tokens` of one sequence follow `past` ones, some answered.
 
-    >>> chunk_step(2.0, 10.0).prefill_pairs
+    A prompt behind a cached prefix has one answer; drafted tokens that are checked have one each.
+
+    >>> chunk_step(2.0, 10.0, 1.0).prefill_pairs
     23.0
     """
     return Step(
@@ -56,7 +58,7 @@ def chunk_step(tokens: Column, past: Column) -> Step:
         prefill_tokens=tokens,
         prefill_pairs=tokens * past + tokens * (tokens + 1.0) / 2.0,
         prefill_kv_tokens=past + tokens,
-        logits_rows=tokens,
+        logits_rows=answered,
     )
 
 
