@@ -6,6 +6,7 @@ A mount namespace of its own makes of a raylet a machine that lacks a folder, or
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -131,13 +132,14 @@ class Machines:
         """Return how many CPUs the cluster says it has."""
         code = (
             f"import ray; ray.init(address='{self.address}', log_to_driver=False, "
-            "logging_level='CRITICAL'); print(int(ray.cluster_resources().get('CPU', 0)))"
+            "logging_level='CRITICAL'); print('CPUs', int(ray.cluster_resources().get('CPU', 0)))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True,
             timeout=120, check=False,
         )  # fmt: skip
-        return int(done.stdout.split()[-1]) if done.stdout.split() else 0
+        told = re.search(r"^CPUs (\d+)$", done.stdout, flags=re.MULTILINE)  # Ray adds lines
+        return int(told[1]) if told else 0
 
     def leave(self, node: subprocess.Popen[bytes]) -> None:
         """Kill a raylet and all that it started."""
