@@ -129,6 +129,19 @@ EQUAL = {
     "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
     "1 -> 2": "the scheduler is asked once more, and decides the same",
+    "window = _window_pass.compiled if len(order) > _SMALL else None: len(order) > _SMALL -> "
+    "len(order) >= _SMALL": "another way",
+    "rows, counts = kept[size : size + _WINDOW], ties[size : size + _WINDOW]: size + _WINDOW -> "
+    "size - _WINDOW": "no room for the window, so another way",
+    "if found < 0:  # few rows in all, or a front that outgrows the window: found < 0 -> "
+    "found <= 0": "an empty front, one way or the other",
+    "if found < 0:  # few rows in all, or a front that outgrows the window: "
+    "0 -> 1": "an empty front, one way or the other",
+    "if (hi - lo) ** 2 <= 4 * _LEAF:: 2 -> 3": "another way to the same front",
+    "if (hi - lo) ** 2 <= 4 * _LEAF:: 4 -> 5": "another way to the same front",
+    "if left_over < 2 or len(better) * len(worse) <= _LEAF:: len(better) * len(worse) -> "
+    "len(better) / len(worse)": "another way to the same front",
+    "now = 0: 0 -> 1": "nothing flies before an event has happened",
     "first, second, replica = inf, inf, -1: 1 -> 2": "any negative number is nobody",
     "elif end < second:: end < second -> end <= second": "the same instant",
     "first_end, longest, stall = now, 0.0, 0.0: 0.0 -> 1.0": "no waits are read without a round",

@@ -26,8 +26,8 @@ class Calls(list[Call]):
         """Return a function that notes its calls, and answers with each of `answers` in turn."""
         left = list(answers)
 
-        def note(world: object, *arguments: int) -> object:
-            self.append((name, *map(int, arguments)))
+        def note(world: object, *arguments: float) -> object:
+            self.append((name, *arguments))
             return left.pop(0) if left else None
 
         return note
@@ -62,7 +62,7 @@ def world_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: i
     return world
 
 
-FLOWS: Call = ("flow", int(loop.FOREVER_NS))
+FLOWS: Call = ("flow", loop.FOREVER_NS)
 
 
 def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
@@ -132,21 +132,21 @@ def test_messages_that_share_links_flow_until_the_next_event(
 def test_messages_do_not_flow_between_events_of_one_instant(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # None of those that fly arrives until 50, when two events happen, the second of which is the
-    # last that is in its way.
-    world = world_with([(50, at.HEAR), (50, at.HEAR + 4)], mode=at.SHARED)
+    # One flies and does not arrive until 50, when two events happen; the second takes it away.
+    world = world_with([(50, at.HEAR), (60, at.HEAR + 8), (50, at.HEAR + 4)], mode=at.SHARED)
     world.clock[at.FLYING] = 1
     note = calls.named("_happen")
 
     def happen(world: Any, what: int, index: int, now: int) -> None:
         note(world, what, index, now)
-        assert world.shared_until_ns[0] == -1.0
-        world.clock[at.FLYING] = 1 - index
+        assert world.shared_until_ns[0] == (60.0 if index == 2 else -1.0)
+        world.clock[at.FLYING] = int(index == 0)
 
     monkeypatch.setattr(loop, "_happen", happen)
     loop.run.py_func(world, 100)
     assert calls == [
-        ("_start_all",), ("flow", 50), ("_happen", at.HEAR, 0, 50), ("_happen", at.HEAR, 1, 50)
+        ("_start_all",), ("flow", 50), ("_happen", at.HEAR, 0, 50), ("_happen", at.HEAR, 1, 50),
+        ("_happen", at.HEAR, 2, 60),
     ]  # fmt: skip
 
 

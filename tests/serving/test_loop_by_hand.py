@@ -325,15 +325,16 @@ def test_a_batch_that_finds_its_stages_taken_stalls() -> None:
     assert state.clock[at.LOGGED] == 1  # there is room for one row
 
 
-def test_the_sums_of_a_batch_are_those_of_its_members() -> None:
+@pytest.mark.parametrize("checked", [1, 3])
+def test_the_sums_of_a_batch_are_those_of_its_members(checked: int) -> None:
     request = np.zeros((5, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.DONE] = [10, 10, 100, 50, 80], [12, 30, 65, 30, 64]
     batch, tokens = np.array([0, 1, 2, 3, 4]), np.array([1, 1, 10, 20, 4])
     step = np.full(at.STEP_COLUMNS, 7.0)
-    assert loop.measure.py_func(request, batch, tokens, 5, step) == 36.0
+    assert loop.measure.py_func(request, batch, tokens, 5, checked, step) == 34 + 2 * checked
     wanted: Floats = np.zeros(at.STEP_COLUMNS)
-    wanted[at.TOKENS] = wanted[at.EVERYWHERE] = 36.0
-    wanted[at.LOGITS_ROWS] = 3.0  # two decodes, and the prompt whose last tokens these are
+    wanted[at.TOKENS] = wanted[at.EVERYWHERE] = 34 + 2 * checked
+    wanted[at.LOGITS_ROWS] = 2 * checked + 1  # the prompt whose last tokens these are
     wanted[at.PREFILLS], wanted[at.PREFILL_TOKENS] = 3.0, 34.0
     wanted[at.PREFILL_PAIRS] = 650 + 55 + 600 + 210 + 256 + 10
     wanted[at.PREFILL_KV] = 75 + 50 + 68
@@ -419,3 +420,20 @@ def test_the_next_batch_of_a_pipeline_is_the_oldest_then() -> None:
     assert loop.advance.py_func(one_that_waits, PRICE, state, 0, 4.2, False) == 4.5
     assert state.pool[0, [at.OLDEST, at.FLIGHT]].tolist() == [0, 1]
     assert state.request[:, at.DONE].tolist() == [13, 12]
+
+
+@pytest.mark.parametrize(("survival", "accepted"), [((1.0, 1.0), 2), ((1.0, 0.0), 1)])
+def test_accepted_drafts_come_with_the_token_of_a_decode(
+    survival: tuple[float, ...], accepted: int
+) -> None:
+    # The second is asked for one token more, the third ends its prompt and has no drafts yet, the
+    # fourth is in the middle of it.
+    state = before([0.0] * 4, drafted=2, survival=survival)
+    in_flight_at(state, {0: 11, 1: 13, 2: 4, 3: 3}, [1, 1, 6, 6])
+    state.request[1, at.OUTPUT] = 5
+    loop.finish.py_func(state, 0, 0, 7.0)
+    assert state.request[:, at.DONE].tolist() == [12 + accepted, 15, 11, 9]
+    assert (state.times[:, at.COMPLETED] == 7.0).tolist() == [False, True, False, False]
+    decoding(state, 0, {0: 12})
+    assert loop.decide.py_func(all_idle(7), state, 0, 0, 8.0) == 1  # what is drawn does not hold
+    assert state.step[0, at.TOKENS] == 3.0
