@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulators.catalog.engine import ServingEngine
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.replica import NOTHING
+from simulators.core.errors import UserError
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, ServingPoint
 
 CONTROLS = "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]+"
 """What could end a comment's line, or speak to a terminal."""
@@ -36,6 +39,41 @@ class Launch:
     def command(self) -> list[str]:
         """All the words of the command."""
         return [*self.engine.command, self.repository, *self.options]
+
+
+HEAD = "DRAFT_HEAD"
+"""Stands in a command for the repository of a head that drafts, which the user has to name."""
+
+
+def drafts_model(point: ServingPoint) -> str:
+    """Return the repository of what drafts; empty for a look-up and for a model's own head.
+
+    Raises:
+        UserError: the sheet of the draft model names none.
+    """
+    if point.speculation == DRAFT:
+        return repository_of(load_model(point.draft_model))
+    return HEAD if point.speculation in (EAGLE, EAGLE3) else ""
+
+
+def drafts(point: ServingPoint) -> bool:
+    """Whether tokens are drafted."""
+    return point.speculation != NOTHING and point.draft_tokens > 0
+
+
+def repository_of(model: LanguageModel) -> str:
+    """Return the Hugging Face repository that the model's sheet names as its source.
+
+    Raises:
+        UserError: it names none.
+    """
+    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
+    if not found:
+        raise UserError(
+            f"the sheet of '{model.name}' names no repository; write one into its `source`, as in "
+            '"meta-llama/Llama-2-70b-hf config.json"'
+        )
+    return found[1]
 
 
 def launches(point: ServingPoint) -> bool:

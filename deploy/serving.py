@@ -7,12 +7,11 @@ looked up there. A design that no engine can run says why.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.launch import Launch, comment, script
+from deploy.launch import HEAD, Launch, comment, repository_of, script
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import load_gpu
@@ -22,7 +21,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import EAGLE, EAGLE3, ServingPoint
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
 OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
@@ -104,7 +103,7 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             raise AssertionError(f"{sheet.name} documents no option {word}")
     gpus = point.tp * point.pp * point.attention_dp
     per_node = cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
-    return Launch(sheet, _repository(model), tuple(words), math.ceil(gpus / per_node), gpus, file)
+    return Launch(sheet, repository_of(model), tuple(words), math.ceil(gpus / per_node), gpus, file)
 
 
 def _manifest(target: str) -> Manifest | None:
@@ -147,6 +146,8 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield f"the precision is that of the checkpoint: name one in {point.dtype}"
     if point.dtype in engine.remarks:
         yield engine.remarks[point.dtype]
+    if point.speculation in (EAGLE, EAGLE3) and point.draft_tokens:
+        yield f"{HEAD} stands for the repository of a head that was trained for the model"
 
 
 def _check_what_if(point: ServingPoint) -> None:
@@ -164,14 +165,3 @@ def _spelt(
             f"{engine.name} documents no {what} in {precision}; it has {', '.join(known)}"
         )
     return known[precision]
-
-
-def _repository(model: LanguageModel) -> str:
-    """Return the Hugging Face repository that the model's sheet names as its source."""
-    found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
-    if not found:
-        raise UserError(
-            f"the sheet of '{model.name}' names no repository; write one into its `source`, as in "
-            '"meta-llama/Llama-2-70b-hf config.json"'
-        )
-    return found[1]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from deploy.launch import launches, pairs
+from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+
+ALGORITHMS = {
+    EAGLE: "EAGLE", EAGLE3: "EAGLE3", MTP: "NEXTN", DRAFT: "STANDALONE", NGRAM: "NGRAM",
+}  # fmt: skip
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -32,4 +36,15 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--disable-radix-cache")
     if launches(point):
         words.append("--disable-cuda-graph")
+    if drafts(point):
+        words += pairs({"--speculative-algorithm": ALGORITHMS[point.speculation]})
+        words += pairs(
+            {
+                "--speculative-num-steps": point.draft_tokens,
+                "--speculative-eagle-topk": 1,
+                "--speculative-num-draft-tokens": point.draft_tokens + 1,
+            }
+        )
+        if head := drafts_model(point):
+            words += ["--speculative-draft-model-path", head]
     return words, ""

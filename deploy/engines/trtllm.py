@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from deploy.launch import launches, pairs
+from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
+
+DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -40,4 +42,10 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")
     if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
+    if drafts(point):
+        lines += ["speculative_config:", f"  decoding_type: {DECODING[point.speculation]}"]
+        drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
+        lines.append(f"  {drafted}: {point.draft_tokens}")
+        if head := drafts_model(point):
+            lines.append(f"  speculative_model_dir: {head}")
     return words, "\n".join(lines) + "\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from deploy.launch import launches, pairs
+import json
+
+from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
-from simulators.serving.point import CACHED, SWAP, ServingPoint
+from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -49,4 +51,18 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--enforce-eager")
     if point.preemption == SWAP:
         words += ["--preemption-mode", "swap", "--swap-space", f"{point.swap_bytes / 2**30:.3g}"]
+    if drafts(point):
+        words += ["--speculative-config", json.dumps(_speculation(point))]
     return words, ""
+
+
+def _speculation(point: ServingPoint) -> dict[str, str | int]:
+    """Return what vLLM is told of drafts."""
+    told: dict[str, str | int] = {"num_speculative_tokens": point.draft_tokens}
+    if point.speculation == DRAFT:
+        return {"method": "draft_model", "model": drafts_model(point), **told}
+    if model := drafts_model(point):
+        told["model"] = model
+    if point.speculation == NGRAM:
+        told["prompt_lookup_max"] = point.draft_tokens
+    return {"method": point.speculation, **told}

@@ -32,6 +32,7 @@ REMARK = re.compile(r"( \(.*\)|-99(\.9)?|-edge|_lora)$")
 """What tables say after a model's name: a variant in brackets, the kind of an MLPerf benchmark."""
 
 GPUS = {
+    "3090": "rtx_3090",
     "A100": "a100_sxm",
     "A100-80GB": "a100_sxm",
     "AMD Instinct MI300X 192GB HBM3": "mi300x",

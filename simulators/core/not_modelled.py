@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 SENTENCES = {
-    r"spec(ulative)?_?(dec|tok|len|mod)|draft_model|medusa|eagle": (
-        "speculative decoding is not modelled yet; without it each step makes one token a request"
+    r"medusa|lookahead|tree": (
+        "trees of drafts are not modelled; speculation has ngram, draft, eagle, eagle3 and mtp"
     ),
-    r"mtp|multi_token": (
-        "multi-token prediction is not modelled; each step makes one token a request"
+    r"spec(ulative)?_?(dec|tok|len|mod)|mtp|multi_token|eagle": (
+        "tokens are drafted as speculation says (ngram, draft, eagle, eagle3, mtp), so many as "
+        "draft_tokens says"
     ),
     r"prefix_cach|cache_hit|kv_reuse": (
         "prefix caching is not modelled: every prompt is computed whole, as long as it is"
@@ -20,7 +21,7 @@ SENTENCES = {
     r"kv_offload|cpu_offload|nvme|offload": (
         "memory of the host is modelled for swapped requests alone (preemption: swap)"
     ),
-    r"^tpu|^trainium|^inferentia|^gaudi|^cerebras|^groq|^m[1-5](_|$)|^apple|^tenstorrent": (
+    r"^tpu(_?v?\d|$)|^(trainium|inferentia|gaudi|cerebras|groq|apple|tenstorrent)|^m[1-5](_|$)": (
         "its kernels are not modelled: GPUs of NVIDIA and AMD are"
     ),
     r"^(tgi|llama_?cpp|ollama|lmdeploy|deepspeed|mlc|exllama)": (
@@ -40,8 +41,8 @@ SENTENCES = {
 def not_modelled(word: str) -> str:
     """Return what to say of a word that is known and not modelled; nothing of any other.
 
-    >>> not_modelled("Speculative-Decoding")
-    'speculative decoding is not modelled yet; without it each step makes one token a request'
+    >>> not_modelled("Beam-Search")
+    'beam search is not modelled; every request is one sequence'
     >>> not_modelled("tpp")
     ''
     """

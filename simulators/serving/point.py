@@ -21,6 +21,8 @@ PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 WINDOWS = STEADY, WHOLE = "steady", "whole"
+NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
+SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
 
 built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
@@ -161,6 +163,18 @@ class ServingPoint:
         default=NOTHING,
         given=True,
     )
+    speculation: str = built(
+        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), eagle, "
+        "eagle3 or mtp (a head of one layer), or nothing", known=SPECULATIONS, default=NOTHING,
+    )  # fmt: skip
+    draft_tokens: int = built(
+        "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
+    )
+    draft_model: str = built("of speculation draft", names="model", default=NOTHING)
+    acceptance: str = choice(
+        "share of drafted tokens that the model agrees with, given those before: one, or one for "
+        "each position; empty: as measured of the method", default="",
+    )  # fmt: skip
     max_context: int = choice(
         "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
     )

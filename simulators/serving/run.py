@@ -30,6 +30,7 @@ from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.speculation.drafter import drafter_of
 
 V = TypeVar("V")
 
@@ -109,9 +110,10 @@ def run_of(
     deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
     asked = asked or shelf.requests(point)
     lengths = asked.prompt_tokens, asked.output_tokens
-    limits = limits_of(point, deployment.hardware, scheduler, lengths)
+    drafter = drafter_of(point, deployment.hardware)
+    limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
     let_in, rejected = _admitted(asked, limits)
-    table, price = prices_of(point, deployment.hardware)
+    table, price = prices_of(point, deployment.hardware, drafter)
     frontend = frontend_of(point, shelf.server)
     state = serve(
         Engine(scheduler, shelf.router(point.router), price),

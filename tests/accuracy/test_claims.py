@@ -17,7 +17,9 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("room", ["collectives", "composition", "dataflow", "serving", "training"])
+@pytest.mark.parametrize(
+    "room", ["collectives", "composition", "dataflow", "modern", "serving", "training"]
+)
 def test_every_line_stays_within_its_budget(claimed: Callable[[str], Lines], room: str) -> None:
     found, budgets = claimed(room), BUDGETS[room]
     assert set(budgets) <= set(found)

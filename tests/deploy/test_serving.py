@@ -25,6 +25,10 @@ DESIGNS = {
     ),
     "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
     "sarathi on two stages": replace(LLAMA, scheduler="sarathi", pp=2, dtype="w4a16"),
+    "drafts of a head": replace(LLAMA, chunk_size=2048, speculation="eagle3", draft_tokens=4),
+    "drafts of a look-up": replace(LLAMA, scheduler="sglang", speculation="ngram"),
+    "drafts of the model's own": replace(LLAMA, scheduler="trtllm", speculation="mtp"),
+    "drafts of a model": replace(LLAMA, speculation="draft", draft_model="llama3_1_8b"),
     "experts": ServingPoint(
         model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
         scheduler="sglang", chunk_size=4096,

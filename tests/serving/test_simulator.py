@@ -208,7 +208,7 @@ def test_clients_without_patience_leave_and_are_counted() -> None:
     assert calm.cancelled_requests == 0
     assert hasty.cancelled_requests > 0
     assert hasty.cancelled_requests + hasty.completed_requests == 400
-    assert hasty.e2e_max_s < 8.2
+    assert hasty.e2e_max_s < 8.5  # the iteration in which patience ends is still finished
     with pytest.raises(Infeasible, match="no_request_is_answered"):
         simulate(point(patience_s=1e-3))
 

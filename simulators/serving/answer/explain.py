@@ -21,8 +21,10 @@ from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
-from simulators.workload.llm.step import Step
+from simulators.serving.speculation.drafter import Drafter, drafter_of
+from simulators.workload.llm.step import Step, decode_step
 
 QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
 
@@ -37,6 +39,7 @@ def explained_request(run: Run) -> list[Contribution]:
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
+    drafter = drafter_of(run.point, run.deployment.hardware)
     steps = _mean_steps(run.state, run.point.block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
@@ -44,7 +47,7 @@ def explained_request(run: Run) -> list[Contribution]:
         row
         for phase, seconds in spans.items()
         if phase in steps
-        for row in _divided(replica, steps[phase], phase, seconds)
+        for row in _divided(replica, steps[phase], phase, seconds, drafter)
     ]
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
@@ -56,22 +59,32 @@ def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
         log[name].to_numpy().astype(float)
         for name in ("requests", "prompt_tokens", "tokens", "kv_blocks")
     )
-    decodes = tokens - prompts
+    checked = 1 + state.limits[at.DRAFTED]
+    decodes = (tokens - prompts) / checked
     contexts = np.divide(
         blocks * block_size, requests, out=np.zeros_like(blocks), where=requests > 0
     )
     found = {}
     if prompts.any():
-        found[PROMPT] = _step(requests, prompts, decodes, contexts, (prompts > 0).astype(float))
+        has_prompts = (prompts > 0).astype(float)
+        found[PROMPT] = _step(requests, prompts, decodes, contexts, checked, has_prompts)
     if decodes.any():
-        found[LATER] = _step(requests, prompts, decodes, contexts, decodes)
+        found[LATER] = _step(requests, prompts, decodes, contexts, checked, decodes)
     return found
 
 
 def _step(
-    requests: Floats, prompts: Floats, decodes: Floats, contexts: Floats, weights: Floats
+    requests: Floats,
+    prompts: Floats,
+    decodes: Floats,
+    contexts: Floats,
+    checked: int,
+    weights: Floats,
 ) -> Step:
-    """Return the weighed mean of batches as one."""
+    """Return the weighed mean of batches as one; of a decode so many tokens are `checked`.
+
+    Drafted tokens pass the layers as those of prompts do, in attention beside their decode.
+    """
     mean = {
         name: float(np.average(column, weights=weights))
         for name, column in (
@@ -81,18 +94,37 @@ def _step(
             ("decode_kv_tokens", decodes * contexts),
         )
     }
-    chunk = mean["prefill_tokens"] / max(mean["prefills"], 1e-9)
+    prompt_tokens = mean["prefill_tokens"]
+    chunk = prompt_tokens / max(mean["prefills"], 1e-9)
+    mean["prefill_tokens"] += (checked - 1) * mean["decodes"]
     return Step(
         **mean,
-        prefill_pairs=mean["prefill_tokens"] * (chunk + 1.0) / 2.0,
-        prefill_kv_tokens=mean["prefill_tokens"],
-        logits_rows=mean["decodes"] + mean["prefills"],
+        prefill_pairs=prompt_tokens * (chunk + 1.0) / 2.0,
+        prefill_kv_tokens=prompt_tokens,
+        logits_rows=checked * mean["decodes"] + mean["prefills"],
     )
 
 
-def _divided(replica: Replica, step: Step, phase: str, seconds: float) -> list[Contribution]:
+def _divided(
+    replica: Replica, step: Step, phase: str, seconds: float, drafter: Drafter | None
+) -> list[Contribution]:
     """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
+    if drafter and drafter.hardware:
+        once = decode_step(step.decodes, step.decode_kv_tokens / max(step.decodes, 1e-9))
+        rows += [
+            replace(
+                row,
+                name=f"drafts: {row.name}",
+                count=drafter.drafted * row.count,
+                time_s=drafter.drafted * row.time_s,
+                energy_j=drafter.drafted * row.energy_j,
+                flops=drafter.drafted * row.flops,
+                moved_bytes=drafter.drafted * row.moved_bytes,
+            )
+            for row in explained(drafter.hardware.replica, once, phase, 0.0)
+            if row.phase.startswith(phase) and row.time_s
+        ]
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [

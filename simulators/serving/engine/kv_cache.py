@@ -19,6 +19,14 @@ def blocks_for(tokens: int, block: int) -> int:
     return (tokens + block - 1) // block
 
 
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8))
+def blocks_missing(limits: Ints, request: Ints, who: int) -> int:
+    """Return the blocks that a request that decodes lacks for its next token and its drafts."""
+    end = request[who, at.PROMPT] + request[who, at.OUTPUT]
+    tokens = max(request[who, at.DONE], min(request[who, at.DONE] + limits[at.DRAFTED], end))
+    return blocks_for(tokens, limits[at.BLOCK]) - request[who, at.BLOCKS]  # type: ignore[no-any-return]
+
+
 @kernel(boolean(*arrays(i8, 2), i8))
 def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
     """Return whether a new request may take so many blocks and leave the watermark."""
@@ -177,14 +185,14 @@ def seat_decodes(view: View) -> int:
             idle[partial] = who
             partial += 1
             continue
-        while pool[at.FREE] < 1 and head < count:
+        needed = blocks_missing(limits, request, who)
+        while pool[at.FREE] < max(1, needed) and head < count:
             count -= 1
             preempt(view, idle[count])
-        if pool[at.FREE] < 1:
+        if pool[at.FREE] < max(1, needed):
             preempt(view, who)
             continue
-        if request[who, at.DONE] > request[who, at.BLOCKS] * limits[at.BLOCK]:
-            extend(pool, request, who, 1)
+        extend(pool, request, who, needed)
         seat(view, who, 1)
     keep_idle(view, partial, head, count)
     return partial

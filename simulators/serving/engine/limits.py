@@ -14,6 +14,7 @@ from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
+from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
 GB = 1e9
@@ -37,6 +38,9 @@ class Limits:
     move_s: float = 0.0  # to move a block there or back
     keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
     ranks: int = 1  # with queues of their own that step together; the limits are those of one
+    drafted: int = 0  # tokens of each decode that its pass checks beside its own
+    survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
+    seed: int = 0
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
     def vector(self) -> Ints:
@@ -57,6 +61,9 @@ class Limits:
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
         limits[at.PARITY], limits[at.KEEPS] = self.parity, self.keeps
         limits[at.RANKS] = self.ranks
+        limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
+        shares = np.rint(at.CERTAIN * np.array(self.survival))
+        limits[at.SURVIVE : at.SURVIVE + self.drafted] = shares
         return limits
 
     @property
@@ -71,7 +78,11 @@ class Limits:
 
 
 def limits_of(
-    point: ServingPoint, hardware: Hardware, scheduler: Scheduler, lengths: tuple[Ints, Ints]
+    point: ServingPoint,
+    hardware: Hardware,
+    scheduler: Scheduler,
+    lengths: tuple[Ints, Ints],
+    drafter: Drafter | None = None,
 ) -> Limits:
     """Return the limits of a point's replicas, which serve prompts and outputs of some lengths.
 
@@ -104,7 +115,7 @@ def limits_of(
     groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
     blocks = kv_blocks(
         hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
-        tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest,
+        tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest, drafter=drafter,
     )  # fmt: skip
     return Limits(
         blocks=max(1, blocks // ranks),
@@ -121,6 +132,9 @@ def limits_of(
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),
+        drafted=drafter.drafted if drafter else 0,
+        survival=drafter.survival if drafter else (),
+        seed=point.seed,
     )  # fmt: skip
 
 
@@ -148,11 +162,12 @@ def kv_blocks(
     tokens: int,
     rows: int,
     of_rest: bool = False,
+    drafter: Drafter | None = None,
 ) -> int:
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
-    An iteration has at most so many tokens and rows of logits. The memory fraction may be one `of`
-    the `rest` that the weights leave.
+    An iteration has at most so many tokens and rows of logits, and what drafts is there too.
+    The memory fraction may be one `of` the `rest` that the weights leave.
 
     Raises:
         Infeasible: the weights do not fit, or nothing is left.
@@ -160,13 +175,14 @@ def kv_blocks(
     replica = hardware.replica
     model, cut = replica.model, replica.cut
     usable = replica.gpu.hbm_bytes * memory_fraction
-    weights = weight_bytes(model, cut, replica.dtype)
+    weights = weight_bytes(model, cut, replica.dtype) + (drafter.weight_bytes if drafter else 0.0)
     if of_rest:
         usable += (1.0 - memory_fraction) * weights
     if weights > usable:
         raise Infeasible("weights_exceed_hbm", _missing(weights, usable))
     working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
-    block_bytes = block_size * kv_bytes_per_token(model, cut, replica.kv_dtype)
+    token_bytes = kv_bytes_per_token(model, cut, replica.kv_dtype)
+    block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))
     blocks = int((usable - weights - working) // block_bytes)
     if blocks < 1:
         raise Infeasible("no_kv_memory", _missing(weights + working + block_bytes, usable))

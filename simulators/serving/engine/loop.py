@@ -19,6 +19,7 @@ import numpy as np
 from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.cancellation import dismiss, release_successor
+from simulators.serving.engine.drafts import accepted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.replica import (
     PRICE,
@@ -256,7 +257,11 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0
-    measure(state.request, state.batch[slot], state.tokens[slot], pool[at.BATCH], state.step[slot])
+    checked = 1 + state.limits[at.DRAFTED]
+    members, tokens = state.batch[slot], state.tokens[slot]
+    measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
+    if checked > 1:  # how many tokens an iteration brings is drawn anew for each sequence
+        return 1
     if may_return(state.limits, pool, state.request):  # at the next batch, from the host
         return 1
     return holds  # type: ignore[no-any-return]
@@ -289,9 +294,11 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
     return end
 
 
-@kernel(f8(matrix(i8), *arrays(i8, 2), i8, *arrays(f8, 1)))
-def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -> float:
-    """Write the sums of a batch and return its tokens."""
+@kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))
+def measure(
+    request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
+) -> float:
+    """Write the sums of a batch and return its tokens; of a decode so many are checked."""
     step[:] = 0.0
     for i in range(size):
         who, granted = batch[i], tokens[i]
@@ -299,7 +306,7 @@ def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -
         if done > prompt:
             step[at.DECODES] += 1.0
             step[at.DECODE_KV] += done
-            step[at.LOGITS_ROWS] += 1.0
+            step[at.LOGITS_ROWS] += checked
             continue
         step[at.PREFILLS] += 1.0
         step[at.PREFILL_TOKENS] += granted
@@ -309,7 +316,7 @@ def measure(request: Ints, batch: Ints, tokens: Ints, size: int, step: Floats) -
         step[at.PREFILL_PAST] += (done + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
         if done + granted == prompt:
             step[at.LOGITS_ROWS] += 1.0
-    step[at.TOKENS] = step[at.PREFILL_TOKENS] + step[at.DECODES]
+    step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
     step[at.EVERYWHERE] = step[at.TOKENS]
     return step[at.TOKENS]  # type: ignore[no-any-return]
 
@@ -352,10 +359,14 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         )
     tick(pool, state.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
+    drafts = state.limits[at.DRAFTED] > 0
     for i in range(size):
         who = state.batch[slot, i]
         prompt = request[who, at.PROMPT]
         done = request[who, at.DONE] + state.tokens[slot, i] + rounds
+        if drafts and done - 1 > prompt:
+            missing = prompt + request[who, at.OUTPUT] - done
+            done += min(missing, accepted(state.limits, who, done))
         if rounds > 0:
             grown = blocks_for(done - 1, state.limits[at.BLOCK])
             request[who, at.BLOCKS] = max(request[who, at.BLOCKS], grown)

@@ -71,8 +71,13 @@ long it has patience for; LEFT is when the engine let the request go."""
     MOVE_NS,  # nanoseconds to move a block to or from the host
     KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
     RANKS,  # queues whose batches begin and end together, of one replica
-) = range(14)
-LIMITS = 14
+    DRAFTED,  # tokens drafted for each decode, which its pass checks; 0: none
+    SEED,  # of what is accepted of them
+    SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
+) = range(17)
+MOST_DRAFTED = 16
+LIMITS = SURVIVE + MOST_DRAFTED
+CERTAIN = 1 << 31
 
 # One row of `pool`: a replica's counters.
 (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulators.core.jit import Kernel
 from simulators.core.levels import MEASURED, shares_of
 from simulators.serving.deployment import Hardware
@@ -13,14 +15,23 @@ from simulators.serving.prices.iteration_table import (
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.prices.operator_table import op_price
 from simulators.serving.prices.user_operator_times import load_op_table
+from simulators.serving.speculation.drafter import Drafter
+from simulators.serving.speculation.price import drafted_price, with_drafts
 
 
-def prices_of(point: ServingPoint, hardware: Hardware) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the tables of a point, and the kernel that reads them."""
+def prices_of(
+    point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
+) -> tuple[IterationTable, Kernel[..., float]]:
+    """Return the tables of a point and of what drafts for it, and the kernel that reads them."""
     if point.iteration_table:
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
         measured = shares_of(MEASURED).reshape(-1)
         table = IterationTable(known.shape, known.table, None, shares=measured, reach={})
         return table, op_price
-    return iteration_table(hardware, additive=point.mixed_step == ADDITIVE), table_price
+    additive = point.mixed_step == ADDITIVE
+    found = iteration_table(hardware, additive=additive)
+    if drafter is None:
+        return found, table_price
+    shape, numbers = with_drafts(found, drafter, additive=additive)
+    return replace(found, shape=shape, table=numbers), drafted_price

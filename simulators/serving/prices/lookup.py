@@ -214,9 +214,10 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
-        decodes = everywhere * step[at.DECODES] / tokens
-        add_rows(step[at.DECODES], decodes, step[at.DECODES], shape, table, price)
-        tokens, rows = step[at.PREFILL_TOKENS], rows - step[at.DECODES]
+        checked = tokens - step[at.PREFILL_TOKENS]
+        decodes = everywhere * checked / tokens
+        add_rows(checked, decodes, checked, shape, table, price)
+        tokens, rows = step[at.PREFILL_TOKENS], rows - checked
         everywhere -= decodes
     add_rows(tokens, everywhere, rows, shape, table, price)
     for column in range(COLUMNS):

@@ -14,6 +14,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_chunks
 from simulators.serving.engine.kv_cache import (
     blocks_for,
+    blocks_missing,
     extend,
     leave_prefix,
     preempt,
@@ -46,8 +47,9 @@ def schedule(_now: float, view: View) -> int:
         head += 1
         done, prompt = request[who, at.DONE], request[who, at.PROMPT]
         granted = 1 if done > prompt else min(prompt - done, left)
-        kept = done if done > prompt else done + granted
-        needed = blocks_for(kept, limits[at.BLOCK]) - request[who, at.BLOCKS]
+        needed = blocks_missing(limits, request, who)
+        if done <= prompt:
+            needed = blocks_for(done + granted, limits[at.BLOCK]) - request[who, at.BLOCKS]
         while pool[at.FREE] < needed and head < count:
             count -= 1
             leave_prefix(limits, pool, request, idle[count])
@@ -62,6 +64,8 @@ def schedule(_now: float, view: View) -> int:
         extend(pool, request, who, needed)
         seat(view, who, granted)
         left -= granted
+        if done > prompt:
+            left -= limits[at.DRAFTED]
         prefills += 1 if done <= prompt else 0
     keep_idle(view, 0, head, count)
     if waits or preemptions(pool) > preempted:

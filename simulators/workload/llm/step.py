@@ -45,6 +45,23 @@ def prefill_step(batch: Column, prompt: Column) -> Step:
     )
 
 
+def chunk_step(tokens: Column, past: Column, answered: Column) -> Step:
+    """Return the step in which `tokens` of one sequence follow `past` ones, some answered.
+
+    A prompt behind a cached prefix has one answer; drafted tokens that are checked have one each.
+
+    >>> chunk_step(2.0, 10.0, 1.0).prefill_pairs
+    23.0
+    """
+    return Step(
+        prefills=1.0,
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * past + tokens * (tokens + 1.0) / 2.0,
+        prefill_kv_tokens=past + tokens,
+        logits_rows=answered,
+    )
+
+
 def decode_step(batch: Column, context: Column) -> Step:
     """Return the step in which each of `batch` requests reads `context` keys for one new token."""
     return Step(decodes=batch, decode_kv_tokens=batch * context, logits_rows=batch)

@@ -1,0 +1,130 @@
+"""Spec-Bench: how much drafting methods speed up one sequence of Vicuna under HF transformers.
+
+Speed-up is measured tokens of an iteration times a plain pass, over drafts and the pass that checks
+them; so it is the time of passes that is judged. Trees are checked in one pass of as many rows as
+they have nodes, and the root. Sizes are what the benchmark ran with (hemingkx/Spec-Bench,
+`evaluation/inference_*.py`), none of them fitted. Every pass has the host's time of an iteration,
+a head's as well: tokens are picked after each. That was chosen on the rows of EAGLE, whose error it
+takes from 24 to 6 %, and EAGLE-2 judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import at_most, percent_off, spread
+from lab.tables.catalog_names import replica_of
+from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
+from lab.tables.modern.uncatalogued import VICUNA_68M
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import LanguageModel
+from simulators.composition.price import iteration
+from simulators.composition.replica import load_runtime
+from simulators.core.contract import Check
+from simulators.kernels.price import price
+from simulators.serving.speculation.drafter import dense_layer
+from simulators.workload.llm.step import Step, chunk_step, decode_step
+from simulators.workload.operators import Gemm
+
+NEEDS = (SPEC_BENCH,)
+
+LIMIT = 15.0
+
+CONTEXT = 500.0
+"""Tokens so far, about; a pass of one sequence reads 26 times as many bytes of weights."""
+
+RUNTIME = load_runtime("eager")
+
+MEDUSA_HEADS = 4
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a method runs for each pass of the model."""
+
+    checked: float  # rows of that pass
+    drafts: float = 0.0  # passes of what drafts
+    drafted: float = 1.0  # rows of each
+
+
+TREES = {
+    "EAGLE": Iteration(checked=26.0, drafts=5.0, drafted=4.0),
+    "EAGLE2": Iteration(checked=60.0, drafts=6.0, drafted=10.0),
+    "Medusa": Iteration(checked=64.0),
+    "PLD": Iteration(checked=11.0),
+}
+"""EAGLE: the 25 nodes of `mc_sim_7b_63` in 5 levels, of which a middle one drafts from 4. EAGLE-2:
+59 nodes, the 10 best of each of 5 levels behind the first. Medusa: the 63 nodes of its
+`mc_sim_7b_63`. Prompt look-up: 10 candidates."""
+
+METHODS = ("SpS", *TREES)
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield the error of speed-ups by method."""
+    rows = list(sped_up(reference, METHODS))
+    for method in METHODS:
+        mine = [row for row in rows if row.method == method]
+        ours = np.array([speed_up(row) for row in mine])
+        theirs = np.array([row.speed_up for row in mine])
+        off = percent_off(ours, theirs)
+        each = "; ".join(
+            f"{row.model.name} on {row.gpu} {one:.2f} of {row.speed_up:.2f}"
+            for row, one in zip(mine, ours.tolist(), strict=True)
+        )
+        yield at_most(
+            f"speculation, speed-up of Spec-Bench, {method}", float(np.mean(np.abs(off))), LIMIT,
+            off.size, f"{spread(off)}: {each}",
+        )  # fmt: skip
+
+
+def speed_up(row: Sped) -> float:
+    """Return how much faster a sequence is decoded than by plain passes."""
+    runs = assisted(row.tokens) if row.method == "SpS" else TREES[row.method]
+    plain_s = pass_s(row.model, row.gpu, decode_step(1.0, CONTEXT))
+    checked_s = pass_s(row.model, row.gpu, chunk_step(runs.checked, CONTEXT, runs.checked))
+    return row.tokens * plain_s / (checked_s + drafting_s(row, runs))
+
+
+def drafting_s(row: Sped, runs: Iteration) -> float:
+    """Return the seconds of what drafts, for one pass of the model."""
+    if row.method == "SpS":
+        return runs.drafts * pass_s(VICUNA_68M, row.gpu, decode_step(1.0, CONTEXT))
+    if row.method == "Medusa":
+        return medusa_s(row.model, row.gpu, runs.checked)
+    head, step = dense_layer(row.model), chunk_step(runs.drafted, CONTEXT, runs.drafted)
+    return runs.drafts * pass_s(head, row.gpu, step) if runs.drafts else 0.0
+
+
+def assisted(tokens: float) -> Iteration:
+    """Return what assisted generation of HF transformers comes to, from its tokens an iteration.
+
+    It drafts two tokens more after all were accepted and one less after any was not
+    (`num_assistant_tokens_schedule` "heuristic"), so it settles where a third of iterations accept
+    all: with rate `a` and `k` drafts, `a^k = 1/3` and `tokens = 1 + a (1 - a^k) / (1 - a)`.
+
+    >>> assisted(2.0).drafts.__round__(2)
+    2.15
+    """
+    accepted = tokens - 1.0
+    rate = accepted / (accepted + 2.0 / 3.0)
+    drafts = float(np.log(3.0) / -np.log(rate))
+    return Iteration(checked=drafts + 1.0, drafts=drafts)
+
+
+def medusa_s(model: LanguageModel, gpu: str, rows: float) -> float:
+    """Return the seconds of Medusa's heads: a square layer and an output each, on all rows."""
+    board = load_gpu(gpu)
+    outputs = (float(model.hidden), float(model.vocab))
+    products = [Gemm(name="head", m=rows, n=n, k=float(model.hidden)) for n in outputs]
+    return MEDUSA_HEADS * sum(float(price(one, board).latency_s) for one in products)
+
+
+def pass_s(model: LanguageModel, gpu: str, step: Step) -> float:
+    """Return the seconds of one pass."""
+    replica = replica_of(model, gpu, dtype="fp16", kv_dtype="fp16", runtime=RUNTIME)
+    return float(iteration(replica, step).latency_s)

@@ -1,0 +1,127 @@
+"""Speculative decoding: tokens of an iteration and what drafts speed up.
+
+Speed-ups are those of decodes alone, `tokens x time of a plain pass / time of a drafted one`, as
+the published ones at fixed batch sizes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims.lines import at_most
+from lab.fits.speculation.acceptance import mean_rates
+from lab.tables.modern.speculation import (
+    BY_POSITION,
+    PER_STEP,
+    measured_drafts,
+    rates_by_position,
+)
+from simulators.core.contract import Check
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine import replica as at
+from simulators.serving.point import EAGLE, NGRAM, ServingPoint
+from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.speculation import acceptance
+from simulators.serving.speculation.drafter import drafter_of
+
+NEEDS = (BY_POSITION, PER_STEP)
+
+BENCH = ServingPoint(
+    model="llama3_1_8b", gpu="h100_sxm", dtype="bf16", kv_dtype="bf16", scheduler="vllm_v1",
+    speculation="eagle",
+)  # fmt: skip
+CONTEXT = 700.0
+PUBLISHED: Mapping[int, Mapping[int, float]] = {
+    3: {1: 1.77, 8: 1.71, 32: 1.56, 64: 1.44, 128: 1.30, 256: 1.18},
+    5: {1: 1.96, 8: 1.84, 32: 1.56, 64: 1.37, 128: 1.17, 256: 1.02},
+}
+"""Speed-up by drafts and batch of that model, from the constants that SpecDecode-Bench's simulator
+was given for its measured passes (2025), at 700 tokens of context."""
+
+
+LONGEST_RUN = 1000
+"""Positions to which the last rate is carried on."""
+
+
+def checks(reference: Path, _rows: str) -> Iterator[Check]:
+    """Yield errors of tokens of an iteration and of speed-ups, and where five drafts lose."""
+    yield from _tokens(reference)
+    ours = {
+        drafts: {batch: speed_up(BENCH, drafts, batch, CONTEXT) for batch in row}
+        for drafts, row in PUBLISHED.items()
+    }
+    off = [
+        100.0 * (ours[drafts][batch] / published - 1.0)
+        for drafts, row in PUBLISHED.items()
+        for batch, published in row.items()
+    ]
+    yield at_most(
+        "speculation, speed-up of EAGLE by batch and drafts", float(np.mean(np.abs(off))), 15.0,
+        len(off), f"bias {np.mean(off):+.1f}; Llama-3.1-8B on H100, batches of 1 to 256",
+    )  # fmt: skip
+    crossing = next((batch for batch in PUBLISHED[3] if ours[5][batch] < ours[3][batch]), np.inf)
+    crossing = next((batch for batch in PUBLISHED[3] if ours[5][batch] < ours[3][batch]), np.inf)
+    yield at_most(
+        "speculation, batch from which five drafts lose to three", float(crossing), None, 1,
+        "published 32, where three and five drafts were taken to cost the same", unit="",
+    )  # fmt: skip
+
+
+def _tokens(reference: Path) -> Iterator[Check]:
+    """Yield how far off tokens of an iteration are.
+
+    A look-up in the text accepts runs of tokens, wherever in a run it begins: where drafts begun
+    everywhere accept at least `j` with share `S_j`, a share `S_j - S_j+1` of tokens ends a run of
+    `j` or more, and drafts of `k` cut runs into pieces of `k + 1`. Heads draft from states of their
+    own, and are predicted from other prompts.
+    """
+    rows = list(measured_drafts(reference))
+    rates = rates_by_position(reference)
+    runs, heads = [], []
+    for row in rows:
+        if row.method == NGRAM:
+            known = rates[NGRAM, row.group]
+            longer = [known[-1]] * LONGEST_RUN
+            ends = -np.diff(np.cumprod([1.0, *known, *longer]))
+            runs += [_off(1.0 / ends[:: k + 1].sum(), t) for k, t in row.tokens.items()]
+        elif row.method == EAGLE:
+            others = [one for one in rows if one.method == EAGLE and one.group != row.group]
+            ours = 1.0 + np.cumsum(np.cumprod(mean_rates(others)))
+            heads += [_off(ours[k - 1], t) for k, t in row.tokens.items() if k <= ours.size]
+    for name, errors in (
+        ("n-gram, from rates by position", runs),
+        ("EAGLE, from other prompts", heads),
+    ):
+        yield at_most(
+            f"speculation, tokens of an iteration, {name}", float(np.mean(errors)), 3.0,
+            len(errors), f"worst {max(errors):.1f}",
+        )  # fmt: skip
+
+
+def _off(ours: float, theirs: float) -> float:
+    return 100.0 * abs(float(ours) / theirs - 1.0)
+
+
+def speed_up(point: ServingPoint, drafts: int, batch: int, context: float) -> float:
+    """Return how much faster a batch decodes with drafts than without."""
+    drafted = replace(point, draft_tokens=drafts)
+    survival = acceptance.survival(point.speculation, point.acceptance, drafts)
+    plain = pass_s(replace(point, draft_tokens=0), batch, context)
+    tokens = acceptance.tokens_per_step(survival)
+    return tokens * plain / pass_s(drafted, batch, context)
+
+
+def pass_s(point: ServingPoint, batch: int, context: float) -> float:
+    """Return the seconds of an iteration of decodes, with their drafts if there are any."""
+    hardware = deployment_of(point).hardware
+    drafter = drafter_of(point, hardware)
+    table, price = prices_of(point, hardware, drafter)
+    checked = 1 + (drafter.drafted if drafter else 0)
+    step = np.zeros(at.STEP_COLUMNS)
+    step[at.TOKENS] = step[at.EVERYWHERE] = step[at.LOGITS_ROWS] = float(batch * checked)
+    step[at.DECODES], step[at.DECODE_KV] = float(batch), batch * context
+    return float(price(step, table.shape, table.table, np.zeros(2 * at.PRICE_COLUMNS)))

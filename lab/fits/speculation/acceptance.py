@@ -1,0 +1,75 @@
+"""Fit how often drafted tokens are accepted, by method and position: means over measured ones.
+
+A method's rate at a position is the mean over models, or over sets of prompts where one model was
+measured, each weighing alike. The error is that of the tokens of an iteration, each model or set
+predicted from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, hashes
+from lab.tables.modern.speculation import (
+    ACCEPTED_LENGTHS,
+    METHODS,
+    PER_STEP,
+    Drafts,
+    measured_drafts,
+)
+from simulators.serving.speculation.acceptance import CALIBRATION
+
+FOLDER = CALIBRATION.parent
+TABLES = (PER_STEP, ACCEPTED_LENGTHS)
+SPLIT = "each model, or set of prompts, predicted from the others of its method"
+MOST_DRAFTS = 8
+
+
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the rates of all methods."""
+    rows = list(measured_drafts(reference))
+    lines, errors = ["", "[rates]"], []
+    for method in METHODS:
+        mine = [row for row in rows if row.method == method]
+        written = ", ".join(f"{rate:.3g}" for rate in mean_rates(mine))
+        lines.append(f"{method} = [{written}]")
+        for row in mine:
+            if others := [one for one in mine if one.group != row.group]:
+                ours, theirs = (_tokens(rates) for rates in (mean_rates(others), row.rates))
+                count = min(ours.size, theirs.size)
+                errors += (np.abs(ours[:count] / theirs[:count] - 1.0)).tolist()
+    yield Calibration(
+        name=CALIBRATION.stem,
+        about=".",
+        tables=hashes(reference, TABLES),
+        rows=sum(len(row.rates) for row in rows),
+        split=SPLIT,
+        held_out_rows=len(errors),
+        error=float(np.mean(errors)),
+        lines=lines,
+    )
+
+
+def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
+    """Return the mean rate at each position, over groups and within each."""
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row.rates[:MOST_DRAFTS])
+    most = max(len(rates) for group in groups.values() for rates in group)
+    means = []
+    for position in range(most):
+        at = [
+            np.mean([rates[position] for rates in group if len(rates) > position])
+            for group in groups.values()
+            if any(len(rates) > position for rates in group)
+        ]
+        means.append(float(np.mean(at)))
+    return tuple(means)
+
+
+def _tokens(rates: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the tokens of an iteration with 1, 2 ... drafts."""
+    return np.asarray(1.0 + np.cumsum(np.cumprod(rates[:MOST_DRAFTS])))

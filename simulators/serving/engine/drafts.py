@@ -1,0 +1,31 @@
+"""How many of a sequence's drafted tokens an iteration accepts: drawn from its place in the run.
+
+What is drawn depends on the seed, the request and its tokens so far alone, so that the same
+sequence accepts the same drafts whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+from simulators.core.jit import Ints, arrays, i8
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import kernel
+
+LOW_BITS = at.CERTAIN - 1
+
+
+@kernel(i8(i8))
+def mixed(bits: int) -> int:
+    """Return 31 bits that look drawn, of other ones (multiply and shift; after Wellons, 2018)."""
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & LOW_BITS
+    bits = ((bits ^ (bits >> 15)) * 0x46CA68B5) & LOW_BITS
+    return bits ^ (bits >> 16)
+
+
+@kernel(i8(*arrays(i8, 1), i8, i8))
+def accepted(limits: Ints, who: int, done: int) -> int:
+    """Return how many drafted tokens of a request that has `done` tokens are accepted."""
+    drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who) ^ done)
+    count = 0
+    while count < limits[at.DRAFTED] and drawn < limits[at.SURVIVE + count]:
+        count += 1
+    return count

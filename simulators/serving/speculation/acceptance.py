@@ -1,0 +1,81 @@
+"""How many of the drafted tokens the model agrees with, in one iteration of one sequence.
+
+A drafted token counts if all before it do. The i-th is accepted, given that it is reached, with
+probability `a_i` (Leviathan et al., Fast inference from transformers via speculative decoding,
+2023), so an iteration brings `1 + sum of a_1 ... a_i` tokens: the model's own comes on top. Rates
+of methods fall with the position, and are those of measured traces (`calibration/acceptance.toml`);
+beyond the last position measured its rate holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
+
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import UserError
+
+CALIBRATION = Path(__file__).parent.parent / "calibration" / "acceptance.toml"
+
+
+def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
+    """Return the shares of iterations in which at least 1, 2 ... of the drafted are accepted.
+
+    Args:
+        method: whose measured rates stand in where none are written.
+        written: one rate for all positions, or one for each of the first ones; or nothing.
+        drafted: tokens of an iteration.
+
+    Raises:
+        UserError: what is written are no rates, or nobody has measured the method's.
+
+    >>> survival("", "0.5", 3)
+    (0.5, 0.25, 0.125)
+    """
+    rates = _rates(written) if written.strip() else measured_rates(method)
+    at_positions = [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
+    return tuple(accumulate(at_positions, mul))
+
+
+def tokens_per_step(survival: tuple[float, ...]) -> float:
+    """Return the mean tokens of a sequence that one iteration brings.
+
+    >>> tokens_per_step((0.5, 0.25))
+    1.75
+    """
+    return 1.0 + sum(survival)
+
+
+def measured_rates(method: str) -> tuple[float, ...]:
+    """Return a method's rates by position, as measured.
+
+    Raises:
+        UserError: nobody has.
+    """
+    known = _calibration(CALIBRATION, CALIBRATION.stat().st_mtime_ns)
+    if method not in known:
+        raise UserError(
+            f"how often drafts of '{method}' are accepted is not known; say it as acceptance=0.7, "
+            f"or by position as acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
+        )
+    return known[method]
+
+
+@functools.cache
+def _calibration(path: Path, _mtime_ns: int) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(rates) for name, rates in read_calibration(path)["rates"].items()}
+
+
+def _rates(written: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(word) for word in re.split(r"[,\s]+", written.strip()))
+    except ValueError:
+        rates = (-1.0,)
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise UserError(
+            f"acceptance '{written}': write one rate between 0 and 1, or one for each position"
+        )
+    return rates

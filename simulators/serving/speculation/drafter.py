@@ -1,0 +1,106 @@
+"""What drafts tokens: a small model, a head of one layer on the model's own states, or a look-up.
+
+A draft model runs once for each drafted token, at the batch of the sequences, and reads prompts as
+the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction, 2024) is one
+more layer with the model's own embedding and output, also run once for each. An n-gram look-up in
+the text so far costs nothing that would be seen beside a pass.
+
+Not modelled: trees of drafts, drafts whose number follows the load, smaller vocabularies of heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.replica import NOTHING
+from simulators.core.errors import Infeasible
+from simulators.serving.deployment import Hardware
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, ServingPoint
+from simulators.serving.speculation.acceptance import survival
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.parallelism import check_cut
+from simulators.workload.precision import precision
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """What drafts, how much of it, and how often the model agrees."""
+
+    drafted: int  # tokens of a sequence and iteration
+    survival: tuple[float, ...]  # shares of iterations that accept at least 1, 2 ... of them
+    hardware: Hardware | None  # of its passes, one for each drafted token; None: they cost nothing
+    weight_bytes: float = 0.0  # on the fullest GPU, beside the model's own
+    kv_bytes_per_token: float = 0.0
+
+
+def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
+    """Return what drafts for a design, if anything does.
+
+    Raises:
+        Infeasible: the draft model cannot be cut as the model is, or there is a pipeline.
+        UserError: a name is unknown, or rates of acceptance are none.
+    """
+    if point.speculation == NOTHING or point.draft_tokens == 0:
+        return None
+    if point.pp > 1:
+        raise Infeasible("speculation_needs_pp_1", f"pp {point.pp}")
+    if point.iteration_table:
+        raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
+    accepted = survival(point.speculation, point.acceptance, point.draft_tokens)
+    target = hardware.replica
+    if (model := _drafting_model(point, target.model)) is None:
+        return Drafter(point.draft_tokens, accepted, None)
+    is_head = point.speculation != DRAFT
+    check_cut(model, target.cut)
+    is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
+    dtype = precision(target.dtype).activations if is_narrow else target.dtype
+    dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
+    once = replace(target.runtime, host_s=0.0, sequence_s=0.0, prepare_s=0.0)
+    replica = replace(target, model=model, runtime=once, dtype=dtype)
+    weights = weight_bytes(model, target.cut, dtype)
+    if is_head:  # shares the model's embedding and output
+        weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
+    return Drafter(
+        point.draft_tokens,
+        accepted,
+        Hardware(f"{hardware.description} drafts: {model!r} {dtype}", replica),
+        weights,
+        kv_bytes_per_token(model, target.cut, target.kv_dtype),
+    )
+
+
+def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel | None:
+    """Return the model whose passes draft; none of a look-up.
+
+    Raises:
+        Infeasible: no draft model is named.
+    """
+    if point.speculation == DRAFT:
+        if point.draft_model == NOTHING:
+            raise Infeasible("speculation_draft_needs_draft_model")
+        return load_model(point.draft_model)
+    heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
+        EAGLE: dense_layer, EAGLE3: dense_layer, MTP: last_layer,
+    }  # fmt: skip
+    head = heads.get(point.speculation)
+    return head(target) if head else None
+
+
+def last_layer(model: LanguageModel) -> LanguageModel:
+    """Return a model of one layer of the kind that the last one is."""
+    return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
+
+
+def dense_layer(model: LanguageModel) -> LanguageModel:
+    """Return a model of one layer without experts."""
+    if not model.experts:
+        return replace(model, name=f"{model.name} head", layers=1)
+    return replace(
+        model,
+        name=f"{model.name} head",
+        layers=1,
+        dense_layers=1,
+        ffn=model.ffn or 4 * model.hidden,
+    )

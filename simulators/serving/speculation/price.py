@@ -1,0 +1,94 @@
+"""What an iteration takes in which tokens are drafted and checked: the model's pass and the drafts.
+
+The tables of both stand in one array, the drafter's behind the model's; the last two entries of
+`shape` say where they begin. Drafts follow each other and the model's pass, so their time is added
+to it; prompts pass through the drafter once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints, arrays, f8, i8
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.replica import PRICE, kernel
+from simulators.serving.prices.iteration_table import IterationTable, iteration_table
+from simulators.serving.prices.lookup import table_price
+from simulators.serving.speculation.drafter import Drafter
+
+PASSES, SHAPE_END, TABLE_END = -3, -2, -1
+"""Entries of `shape`, from its end: passes of the drafter, and where its shape and table begin."""
+
+
+def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> tuple[Ints, Floats]:
+    """Return shape and table of a replica and of what drafts for it."""
+    passes, shape, numbers = 0, table.shape, table.table
+    if drafter.hardware is not None:
+        drafts = iteration_table(drafter.hardware, additive=additive)
+        passes = drafter.drafted
+        shape = np.concatenate([shape, drafts.shape])
+        numbers = np.concatenate([numbers, drafts.table])
+    ends = [passes, table.shape.size, table.table.size]
+    return np.concatenate([shape, np.array(ends, np.int64)]), numbers
+
+
+@kernel(PRICE)
+def drafted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
+    """Return the seconds of the model's pass over prompts and drafts, and of the drafts."""
+    shapes, numbers, passes = shape[SHAPE_END], shape[TABLE_END], shape[PASSES]
+    mine, draft = price[: at.PRICE_COLUMNS], price[at.PRICE_COLUMNS :]
+    table_price(step, shape[:shapes], table[:numbers], mine)
+    if passes > 0:
+        theirs, behind = shape[shapes:], table[numbers:]
+        if step[at.DECODES] > 0.0:
+            add_drafts(step, theirs, behind, mine, draft, passes)
+        if step[at.PREFILLS] > 0.0:
+            add_prompts(step, theirs, behind, mine, draft)
+    return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3), i8))
+def add_drafts(
+    step: Floats, shape: Ints, table: Floats, price: Floats, draft: Floats, passes: int
+) -> float:
+    """Add the passes in which a token is drafted for each sequence; return their seconds."""
+    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
+    prefills = step[at.PREFILLS]
+    decodes = step[at.DECODES]
+    step[at.TOKENS] = step[at.LOGITS_ROWS] = decodes
+    step[at.EVERYWHERE] = everywhere * decodes / tokens
+    step[at.PREFILLS] = 0.0
+    table_price(step, shape, table, draft)
+    step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
+    step[at.PREFILLS] = prefills
+    return add_pass(price, draft, passes)
+
+
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3)))
+def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: Floats) -> float:
+    """Add the drafter's pass over prompts; return its seconds."""
+    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
+    decodes = step[at.DECODES]
+    step[at.TOKENS] = step[at.PREFILL_TOKENS]
+    step[at.EVERYWHERE] = everywhere * step[at.PREFILL_TOKENS] / tokens
+    step[at.LOGITS_ROWS] = min(rows, step[at.PREFILLS])
+    step[at.DECODES] = 0.0
+    table_price(step, shape, table, draft)
+    step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
+    step[at.DECODES] = decodes
+    return add_pass(price, draft, 1)
+
+
+@kernel(f8(*arrays(f8, 2), i8))
+def add_pass(price: Floats, draft: Floats, times: int) -> float:
+    """Add passes of the drafter to the price of an iteration; return their seconds.
+
+    They count as waiting for what the model's kernels draw, so what waiting draws is taken off.
+    """
+    seconds = times * draft[at.LAST_STAGE_S]
+    joules = times * draft[at.ENERGY_J]
+    price[at.LAST_STAGE_S] += seconds
+    price[at.ADDED_S] += seconds
+    price[at.ENERGY_J] += joules
+    price[at.BASE_J] += joules - price[at.WAITING_W] * seconds
+    return seconds  # type: ignore[no-any-return]
