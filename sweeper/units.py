@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 
-_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_SECONDS = ((86_400.0, "d"), (3_600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
-_JOULES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"), (1e-12, "pJ"))
+_JOULES = (
+    (1e12, "TJ"),
+    (1e9, "GJ"),
+    (1e6, "MJ"),
+    (1e3, "kJ"),
+    (1.0, "J"),
+    (1e-3, "mJ"),
+    (1e-6, "µJ"),
+    (1e-9, "nJ"),
+    (1e-12, "pJ"),
+)
 _SCALES = {
     "J": _JOULES,
     "s": _SECONDS,
@@ -23,6 +33,8 @@ def human(value: object, unit: str = "") -> str:
 
     >>> human(0.0123, "s"), human(80e9, "bytes"), human(1234567, ""), human(None)
     ('12.3 ms', '80 GB', '1,234,567', '-')
+    >>> human(37_825.0, "s"), human(2_592_000.0, "s"), human(6.14e9, "J")
+    ('10.5 h', '30 d', '6.14 GJ')
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"

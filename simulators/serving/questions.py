@@ -125,8 +125,10 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             tpot_s=flags.tpot,
         ),
         excluded={"saturated": "its queue grows as long as it runs"},
-        shown=("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "tokens_per_s",
-               "mean_batch"),
+        shown=tuple(dict.fromkeys((
+            "ttft_p50_s", *(f"{n}_p{flags.percentile}_s" for n in ("ttft", "tpot")), "ttft_p99_s",
+            "tpot_p50_s", "tpot_p99_s", "tokens_per_s", "mean_batch",
+        ))),
         asked=lambda row: _replayed(row, flags.workload, load),
         details=("dtype", "max_batch", "chunk_size"),
         alternatives=("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),

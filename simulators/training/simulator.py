@@ -13,7 +13,7 @@ import pyarrow as pa
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.catalog.price import usd_per_gpu_hours
+from simulators.catalog.price import priced_by, usd_per_gpu_hours
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
 from simulators.core.columns import alike, categories, numbers, outcome, schema_of
@@ -24,7 +24,7 @@ from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
-from simulators.evidence.lookup import files_behind
+from simulators.evidence.lookup import files_behind, notes_on
 from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
 from simulators.training.explain import explained
@@ -140,6 +140,10 @@ class Training:
         gpus = one["tp"] * one["pp"] * one["dp"] * one["cp"]
         usd = usd_per_gpu_hours(names, known)[codes]
         return costs_of(one["run_s"], one["run_energy_j"], gpus, usd, known)
+
+    def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+        """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
+        return (*priced_by(axes["prices"], axes["gpu"]), *notes_on(axes["gpu"]))
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""

@@ -53,7 +53,8 @@ def main(words: list[str]) -> int:
     if chosen.json:
         print(json.dumps([dataclasses.asdict(c) for c in found], indent=1))
         return 0
-    print(f"{chosen.name} {key[:SHOWN]}: {' '.join(last.choices(row))}\n")
+    print_words(f"{chosen.name} {key[:SHOWN]}: {' '.join(last.choices(row))}")
+    print()
     for phase in dict.fromkeys(c.phase for c in found):
         rows = [c for c in found if c.phase == phase]
         if any(c.time_s or c.energy_j or c.memory_bytes for c in rows):
@@ -82,7 +83,7 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
 def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
     time_s, energy_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
     memory = sum(c.memory_bytes for c in rows)
-    totals = [f"{human(time_s, 's')}"]
+    totals = [f"{human(time_s, 's')}"] if time_s else []
     totals += [f"{human(energy_j, 'J')}"] if energy_j else []
     totals += [f"{human(memory, 'B')} resident"] if memory else []
     lines = [

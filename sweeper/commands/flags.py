@@ -17,6 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ask": (
         "ask --model llama3_1_70b --gpu h100_sxm,mi300x --gpus 16 --qps 4",
         "ask --model Qwen/Qwen3-32B --gpu l40s,h100 --workload trace.csv --ttft 800ms",
+        "ask training --model llama3_1_8b --gpu h100 --gpus 256 --tokens 100B --days 30",
     ),
     "list": ("list spaces", "list gpus mi3", "list models qwen"),
     "show": ("show h100_sxm", "show serving", "show quickstart knee"),

@@ -68,7 +68,8 @@ def main(words: list[str]) -> int:
     if last.asked:
         print(f"For {last.asked}")
     if chosen.prices:
-        print("\n".join(last.notes))
+        for note in last.notes:
+            print_words(note)
     groups = front.partition_by(per, maintain_order=True) if per else [front]
     if not chosen.per and len(groups) > 1 and len(front) > chosen.rows:
         print_knees(last, rows=chosen.rows)
@@ -78,7 +79,7 @@ def main(words: list[str]) -> int:
         return 0
     for group in groups:
         if per:
-            print(", ".join(f"{c}={last.human(c, group[c][0])}" for c in per))
+            print_words(", ".join(f"{c}={last.human(c, group[c][0])}" for c in per))
         print_front(group, last, objectives, where=where, rows=chosen.rows)
         print(f"Knee {group['key'][knee(group, objectives)][:SHOWN]}\n")
     return 0

@@ -20,6 +20,8 @@ from sweeper.space.sql import check_columns
 
 _BINS = 32
 """Values of a sampled axis beyond which neighbours are taken together."""
+_ROUNDING = 1e-12
+"""Shares of the variance below which means differ by how sums are rounded."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,6 @@ def _explained(
     between = float((weights * (means - mean) ** 2).sum())
     total = variance * rows
     if whole or rows <= values:  # on a full grid nothing is by chance
-        return min(1.0, between / total)
+        return min(1.0, between / total) if between > _ROUNDING * total else 0.0
     noise = (total - between) / (rows - values)
     return min(1.0, max(0.0, (between - (values - 1) * noise) / (total + noise)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
 _ROWS = 20
+_PAST = " " * 7  # the words that open a line of the end
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,26 @@ def print_ended(ended: Ended) -> None:
         )
     for note in found.notes:
         print_words(note)
-    print(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)")
+    print_words(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)", _PAST)
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
+    where = elsewhere(found.folder.parents[2])
     if found.given:
-        print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}")
-        print(f"       python -m sweeper pareto {found.name} --across   one design for all of them")
+        print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}{where}")
+        words = f"{found.name} --across{where}   one design for all of them"
+        print(f"       python -m sweeper pareto {words}")
         return
-    print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}")
-    print(f'       python -m sweeper pareto {found.name} --where "{_example(found)}"')
+    print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}{where}")
+    print(f'       python -m sweeper pareto {found.name} --where "{_example(found)}"{where}')
+
+
+def elsewhere(outputs: Path | str) -> str:
+    """Return the flag by which commands find results that are not in the usual folder.
+
+    >>> elsewhere("outputs"), elsewhere("/data/sweeps")
+    ('', ' --outputs /data/sweeps')
+    """
+    return "" if str(outputs) == "outputs" else f" --outputs {shlex.quote(str(outputs))}"
 
 
 def at_example(found: Answers) -> str:

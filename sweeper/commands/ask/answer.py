@@ -16,6 +16,7 @@ from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence
 from sweeper.report.headlines import sentences
 from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
+from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
@@ -37,10 +38,10 @@ class Answer:
 
     def print(self) -> None:
         """Print for each load a row for each device, the best design and what deploys it."""
-        first: Verdict | None = None
+        bests: list[Verdict] = []
         for given, found in self._by_load():
             best = self._best(found)
-            first = first or best
+            bests += [best] if best else []
             print()
             self._print_devices(given, found, best)
             if best is None:
@@ -50,15 +51,17 @@ class Answer:
         limits = [
             f"{d.metric} <= {self._human(d.metric, d.limit)}" for d in self.question.deadlines
         ]
+        if self.question.budget is not None:
+            limits.append(f"at most {human(self.question.budget, '$')} an hour")
         print_words(f"Deadlines: {', '.join(limits)}.")
         for said in sentences(evidence(self.last.space.simulator)):
             print_words(said)
         for note in self.last.notes:
             print_words(note)
-        if first is None:
+        if not bests:
             print_words(" ".join(self.question.advice))
         else:
-            self._print_next(first)
+            self._print_next(bests)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same for programs."""
@@ -127,8 +130,12 @@ class Answer:
                 f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
                 self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
             ])  # fmt: skip
-        said = ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
+        said = self._said(given)
         print_table(f"Best of each {question.device}: {said}" if said else "", header, lines)
+
+    def _said(self, given: Mapping[str, Any]) -> str:
+        """Return a load in words."""
+        return ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
 
     def _headings(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
         """Return the headings of amounts: each with its price list and the words behind it."""
@@ -162,8 +169,9 @@ class Answer:
         print_words(f"  {', '.join(shown)}", "  ")
         if said := question.asked(row):
             print_words(f"  {said}", "  ")
+        deadlines = "both deadlines" if len(question.deadlines) > 1 else "the deadline"
         print_words(
-            f"How sure: meets both deadlines with {row['chance']:.0%} ({self._rests_on(row)})"
+            f"How sure: meets {deadlines} with {row['chance']:.0%} ({self._rests_on(row)})"
             + (f"; {best.why}." if best.why else ".")
         )
         if said := in_words(shares_of_row(row)):
@@ -211,15 +219,18 @@ class Answer:
             said = ", ".join(f"{n} {self._human(n, best.row[n])}" for n in limits)
             print_words(f"Nearest: {self._described(best.row)}: {said}; {best.why}.")
 
-    def _print_next(self, best: Verdict) -> None:
-        """Print the command that deploys the answer, and what to type next."""
-        row, name, where = best.row, self.last.name, self.chosen.outputs
+    def _print_next(self, bests: Sequence[Verdict]) -> None:
+        """Print what deploys the first answer, and what to type next, for each its export."""
+        row, name, at = bests[0].row, self.last.name, elsewhere(self.chosen.outputs)
         assert row is not None
-        at = "" if where == "outputs" else f" --outputs {where}"
         print(f"\n{self._command(row)}")
         print(f"Next   python -m sweeper report {name}{at}")
-        key, target = row["key"][:SHOWN], self.question.target
-        print(f"       python -m sweeper export {name} {key} --target {target}{at}")
+        target = self.question.target
+        for best in bests:
+            assert best.row is not None
+            key, said = best.row["key"][:SHOWN], self._said(best.given)
+            behind = f"   # {said}" if len(bests) > 1 else ""
+            print(f"       python -m sweeper export {name} {key} --target {target}{at}{behind}")
 
     def _described(self, row: Row) -> str:
         varied = self.last.space.varied

@@ -14,10 +14,15 @@ from simulators.core.questions import Asks, Question
 from simulators.core.words import number_in
 from sweeper.commands.flags import at_least, flags
 
+_ABOUT = (
+    "the cheapest deployment that carries a load within its deadlines;\n"
+    "of `ask training`, the cheapest run that trains a model within its days"
+)
+
 
 def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the flags, and the question that the simulator makes of its own."""
-    parser = flags("ask", "the cheapest deployment that carries a load within its deadlines")
+    parser = flags("ask", _ABOUT)
     fields = dataclasses.fields(simulator.flags)
     hints = typing.get_type_hints(simulator.flags)
     for f in fields:

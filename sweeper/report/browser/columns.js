@@ -80,9 +80,12 @@ function zoomed(column, holds) {
 // ---- numbers as a person writes them ------------------------------------------------------------
 
 const SCALES = {
-  s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
+  s: [[86400, "d"], [3600, "h"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
   B: [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]],
-  J: [[1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"], [1e-12, "pJ"]],
+  J: [
+    [1e12, "TJ"], [1e9, "GJ"], [1e6, "MJ"], [1e3, "kJ"],
+    [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"], [1e-12, "pJ"],
+  ],
   flops: [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1, "FLOP"]],
 };
 SCALES.bytes = SCALES.B;
