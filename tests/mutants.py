@@ -37,12 +37,18 @@ ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "pyproject.toml")
 
 PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
-EVENTS = ("tests/collectives/test_messages.py", "tests/collectives/test_trees.py")
+EVENTS = (
+    "tests/collectives/test_event_loop.py",
+    "tests/collectives/test_messages.py",
+    "tests/collectives/test_trees.py",
+)
 LOOP = (
+    "tests/serving/test_loop_by_hand.py", "tests/serving/test_skip_ahead.py",
     "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
     "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
-    "-k", "single or together or two_stages or in_chunks or moving or three_stages or put_somebody "
-    "or computed_once or skipping or every_rank or littles or released or think_time",
+    "-k", "by_hand or skip_ahead or next_arrival or single or together or two_stages or in_chunks "
+    "or moving or three_stages or put_somebody or computed_once "
+    "or skipping or every_rank or littles or released or think_time",
 )  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
@@ -123,6 +129,25 @@ EQUAL = {
     "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
     "1 -> 2": "the scheduler is asked once more, and decides the same",
+    "window = _window_pass.compiled if len(order) > _SMALL else None: len(order) > _SMALL -> "
+    "len(order) >= _SMALL": "another way",
+    "rows, counts = kept[size : size + _WINDOW], ties[size : size + _WINDOW]: size + _WINDOW -> "
+    "size - _WINDOW": "no room for the window, so another way",
+    "if found < 0:  # few rows in all, or a front that outgrows the window: found < 0 -> "
+    "found <= 0": "an empty front, one way or the other",
+    "if found < 0:  # few rows in all, or a front that outgrows the window: "
+    "0 -> 1": "an empty front, one way or the other",
+    "if (hi - lo) ** 2 <= 4 * _LEAF:: 2 -> 3": "another way to the same front",
+    "if (hi - lo) ** 2 <= 4 * _LEAF:: 4 -> 5": "another way to the same front",
+    "if left_over < 2 or len(better) * len(worse) <= _LEAF:: len(better) * len(worse) -> "
+    "len(better) / len(worse)": "another way to the same front",
+    "now = 0: 0 -> 1": "nothing flies before an event has happened",
+    "first, second, replica = inf, inf, -1: 1 -> 2": "any negative number is nobody",
+    "elif end < second:: end < second -> end <= second": "the same instant",
+    "first_end, longest, stall = now, 0.0, 0.0: 0.0 -> 1.0": "no waits are read without a round",
+    "if rounds > 0:: rounds > 0 -> rounds >= 0": "without a round nothing has grown or waited",
+    "if done > prompt:: done > prompt -> done >= prompt": "a prompt that ends has its token by now",
+    "if stages.size > 1:: stages.size > 1 -> stages.size >= 1": "one place changes with itself",
     "if below >= length:: below >= length -> below > length": "the event itself stands there",
     "if right < length and (: right < length -> right <= length": "the event itself stands there",
     "and queue[right, SEQUENCE] < queue[below, SEQUENCE]: queue[right, SEQUENCE] < queue[below, "

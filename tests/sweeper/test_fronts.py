@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sweeper.query import pareto_kernel
-from sweeper.query.pareto_kernel import distinct_front, dominated
+from sweeper.query.pareto_kernel import distinct_front, dominated, group_fronts
 
 Matrix = NDArray[np.float64]
 NAN = math.nan
@@ -117,3 +118,54 @@ def test_no_row_strikes_itself() -> None:
     values, marks = np.array([[1.0, 2.0], [2.0, 3.0]]), np.zeros(2, bool)
     pareto_kernel._strike(values, np.arange(2), np.arange(2), 0, marks)
     assert marks.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "WINDOW": 2}, {"SMALL": 0, "WINDOW": 1}]
+)
+def test_each_group_has_a_front_of_its_own(
+    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_sizes(monkeypatch, **sizes)
+    rows_of = [
+        (7, [2.0, 1.0]), (3, [4.0, 4.0]), (7, [1.0, 2.0]), (3, [5.0, 5.0]), (7, [2.0, 2.0]),
+        (7, [1.0, 2.0]), (5, [NAN, 0.0]), (9, [1.0, 1.0]), (9, [0.0, 9.0]), (9, [0.0, 10.0]),
+    ]  # fmt: skip
+    values, groups = np.array([row for _, row in rows_of]), np.array([g for g, _ in rows_of])
+    rows, ties = group_fronts(values, groups)
+    assert (rows.tolist(), ties.tolist()) == ([0, 1, 2, 7, 8], [1, 1, 2, 1, 1])
+
+
+def test_no_rows_have_no_groups_and_no_front() -> None:
+    rows, ties = group_fronts(np.empty((0, 2)), np.empty(0, np.int64))
+    assert (rows.tolist(), ties.tolist()) == ([], [])
+
+
+@pytest.mark.parametrize("sizes", [{"LEAF": 0, "SWEEP": 0}, {"LEAF": 0, "SWEEP": 10_000}, {}])
+@pytest.mark.parametrize(
+    "better",
+    [
+        [[0, 2, 2], [2, 0, 1], [2, 1, 0]],  # the last two at the median, which is cut above
+        [[1, 1, 0], [1, 0, 2]],  # all at the median
+        [[1, 0, 2], [1, 2, 0], [2, 1, 0]],  # most at the median, one above it
+        [[0, 2, 1], [1, 1, 1], [2, 0, 0], [2, 2, 0]],
+        [[2, 2, 2]],
+        [],
+    ],
+)
+def test_rows_are_marked_that_another_is_no_worse_than_in_all_columns_left(
+    better: list[list[int]], sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Against all of {0, 1, 2}^3, in columns 1 to 3 of 4; marks are in every second place.
+    small_sizes(monkeypatch, **sizes)
+    triples = np.array(list(itertools.product(range(3), repeat=3)), float)
+    theirs = np.array(better, float).reshape(-1, 3)
+    count, ours = len(triples), len(theirs)
+    values = np.column_stack([np.arange(float(count + ours)), np.concatenate([triples, theirs])])
+    marks = np.zeros(2 * count, bool)
+    pareto_kernel._strike_by_halves(
+        values, np.arange(count, count + ours), np.arange(count), 1, marks, 2 * np.arange(count)
+    )
+    wanted = (theirs[None] <= triples[:, None]).all(-1).any(-1)
+    assert marks[::2].tolist() == wanted.tolist()
+    assert not marks[1::2].any()

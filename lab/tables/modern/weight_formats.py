@@ -49,7 +49,8 @@ def speed_ups(reference: Path, clock: str) -> Mapping[str, Mapping[int, float]]:
 def exllama_decodes(reference: Path) -> Iterator[Case]:
     """Yield decodes of one sequence with 4-bit weights, on the board that the catalog has.
 
-    Its layers are launched by compiled code without Python between them, so `graphs` is nearest.
+    Its layers are launched by compiled code without Python between them, so `graphs` is nearest;
+    under `eager`, the runtime of TinyChat's Python, the mean error is 34 % rather than 15 %.
     """
     for row in read_records(reference / EXLLAMA, gpu="RTX4090", bits_per_weight=4.0):
         model = model_of(f"{row['family']} {row['size']}")

@@ -1,0 +1,248 @@
+"""What the loop over events asks of ranks and links, whatever these do with it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulators.collectives.algorithms.trees import BINARY, NO_TREE
+from simulators.collectives.events import loop
+from simulators.collectives.events import state as at
+from simulators.collectives.events.event_queue import LENGTH, pop, push
+
+Call = tuple[object, ...]
+START, HAPPEN = loop._start_all.py_func, loop._happen.py_func
+DELIVER = loop._deliver.py_func
+"""As they are; a test replaces what the loop calls."""
+
+
+class Calls(list[Call]):
+    """What was called with what but the world, in order; answers are given beforehand."""
+
+    def named(self, name: str, *answers: object) -> Any:
+        """Return a function that notes its calls, and answers with each of `answers` in turn."""
+        left = list(answers)
+
+        def note(world: object, *arguments: float) -> object:
+            self.append((name, *arguments))
+            return left.pop(0) if left else None
+
+        return note
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Return a list that notes every call out of the loop, all of which do nothing."""
+    calls = Calls()
+    for name in (
+        "_start_all", "_happen", "_deliver", "flow", "pass_on", "serve", "finish", "hear",
+        "hear_in_tree", "join", "send", "send_in_tree", "start",
+    ):  # fmt: skip
+        monkeypatch.setattr(loop, name, calls.named(name))
+    monkeypatch.setattr(loop, "pop", pop.py_func)
+    return calls
+
+
+def world_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: int = 64) -> Any:
+    """Return a world with events of these times and numbers ahead, and 7 unfinished streams."""
+    world = SimpleNamespace(
+        clock=np.zeros(at.COUNTERS, np.int64),
+        report=np.zeros(at.UNFINISHED + 1, np.int64),
+        event=np.zeros(2, np.int64),
+        queue=np.zeros((room, 3), np.int64),
+        settings=SimpleNamespace(mode=mode, reserve=2),
+        shared_until_ns=np.full(1, -1.0),
+    )
+    world.clock[[at.SPARES, at.STREAMS_LEFT]] = 9, 7
+    for time, what in events:
+        push.py_func(world.queue, world.clock, time, what)
+    return world
+
+
+FLOWS: Call = ("flow", loop.FOREVER_NS)
+
+
+def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
+    events = [(5, at.HOP + 4 * 7), (3, at.READY + 4 * 9), (3, at.HEAR + 4 * 2)]
+    world = world_with(events)
+    loop.run.py_func(world, 100)
+    assert calls == [
+        ("_start_all",), ("_happen", at.READY, 9, 3), ("_happen", at.HEAR, 2, 3),
+        ("_happen", at.HOP, 7, 5),
+    ]  # fmt: skip
+    assert world.report[at.UNFINISHED] == 7
+    assert world.shared_until_ns[0] == -1.0
+
+
+def test_a_run_is_given_up_after_so_many_link_events(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_with([(time, at.HOP) for time in range(5)])
+
+    def happen(world: Any, *_: int) -> None:
+        world.report[at.LINK_EVENTS] += 1
+
+    monkeypatch.setattr(loop, "_happen", happen)
+    loop.run.py_func(world, 3)
+    assert (world.report[at.LINK_EVENTS], world.clock[LENGTH]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "flying", "room", "spares", "has_room"),
+    [
+        (1, 0, 4, 9, True),  # with two in reserve three of four are taken
+        (2, 0, 4, 9, False),
+        (1, 1, 4, 9, False),
+        (1, 0, 9, 3, True),
+        (1, 0, 9, 2, False),
+    ],
+)
+def test_a_run_asks_for_more_room_before_its_reserve_is_needed(
+    calls: Calls, waiting: int, flying: int, room: int, spares: int, has_room: bool
+) -> None:
+    world = world_with([(3, at.HEAR)] * waiting, room=room)
+    world.clock[[at.FLYING, at.SPARES]] = flying, spares
+    loop.run.py_func(world, 100)
+    assert world.report[at.UNFINISHED] == (7 if has_room else at.NO_ROOM)
+    assert len(calls) == 1 + int(has_room)
+
+
+def test_messages_that_share_links_flow_until_the_next_event(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One flies; nothing is ahead. It arrives at 20, which is an event, and nothing flies any more.
+    world = world_with([], mode=at.SHARED)
+    world.clock[at.FLYING] = 1
+    note = calls.named("flow", 1)
+
+    def flow(world: Any, following_ns: float) -> Any:
+        push.py_func(world.queue, world.clock, 20, at.HEAR)
+        world.clock[at.FLYING] = 0
+        return note(world, following_ns)
+
+    monkeypatch.setattr(loop, "flow", flow)
+    loop.run.py_func(world, 100)
+    assert calls == [("_start_all",), FLOWS, ("_happen", at.HEAR, 0, 20)]
+    assert world.shared_until_ns[0] == 20.0
+
+
+def test_messages_do_not_flow_between_events_of_one_instant(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One flies and does not arrive until 50, when two events happen; the second takes it away.
+    world = world_with([(50, at.HEAR), (60, at.HEAR + 8), (50, at.HEAR + 4)], mode=at.SHARED)
+    world.clock[at.FLYING] = 1
+    note = calls.named("_happen")
+
+    def happen(world: Any, what: int, index: int, now: int) -> None:
+        note(world, what, index, now)
+        assert world.shared_until_ns[0] == (60.0 if index == 2 else -1.0)
+        world.clock[at.FLYING] = int(index == 0)
+
+    monkeypatch.setattr(loop, "_happen", happen)
+    loop.run.py_func(world, 100)
+    assert calls == [
+        ("_start_all",), ("flow", 50), ("_happen", at.HEAR, 0, 50), ("_happen", at.HEAR, 1, 50),
+        ("_happen", at.HEAR, 2, 60),
+    ]  # fmt: skip
+
+
+def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Two ranks of three chunks, the first of which waits in the second of two queues.
+    calls = Calls()
+    monkeypatch.setattr(loop, "join", calls.named("join"))
+    monkeypatch.setattr(loop, "start", calls.named("start"))
+    monkeypatch.setattr(loop, "line_of", lambda world, rank, who, p: 10 * rank + 1 + who % 3 + p)
+    world: Any = SimpleNamespace(
+        settings=SimpleNamespace(streams=3, ranks=2, queues=2),
+        clock=np.zeros(at.COUNTERS, np.int64),
+        phases=SimpleNamespace(turn_of=np.array([[1, 5], [5, 5]])),
+    )
+    START(world)
+    assert calls == [
+        ("join", 0, 0, 0), ("join", 0, 1, 0), ("join", 0, 2, 0), ("start", 0, 0), ("start", 1, 0),
+        ("join", 1, 3, 0), ("join", 1, 4, 0), ("join", 1, 5, 0), ("start", 10, 0), ("start", 11, 0),
+    ]  # fmt: skip
+    assert world.clock[at.STREAMS_LEFT] == 6
+
+
+@pytest.mark.parametrize(
+    ("what", "index", "answers", "wanted"),
+    [
+        (at.READY, 2, {"send": True}, ["send", "finish"]),
+        (at.READY, 2, {"send": False}, ["send"]),
+        (at.READY, 3, {"send_in_tree": True}, ["send_in_tree", "finish"]),
+        (at.READY, 3, {"send_in_tree": False}, ["send_in_tree"]),
+        (at.HOP, 4, {"pass_on": True}, ["pass_on", "serve"]),
+        (at.HOP, 4, {"pass_on": False, "_deliver": loop.NOBODY}, ["pass_on", "_deliver"]),
+        (at.HOP, 4, {"pass_on": False, "_deliver": 0}, ["pass_on", "_deliver", "hear"]),
+        (at.HEAR, 4, {}, ["hear"]),
+    ],
+)
+def test_an_event_happens_to_a_message_or_to_a_stream(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, what: int, index: int,
+    answers: dict[str, object], wanted: list[str],
+) -> None:  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(loop, name, calls.named(name, answer))
+    world: Any = SimpleNamespace(
+        state=np.zeros((5, at.STREAM_FIELDS), np.int64),
+        phases=SimpleNamespace(shape=np.array([NO_TREE, BINARY])),
+        report=np.zeros(at.UNFINISHED + 1, np.int64),
+    )
+    world.state[3, at.STAGE] = 1
+    HAPPEN(world, what, index, 30)
+    assert [call[0] for call in calls] == wanted
+    who = 0 if what == at.HOP else index
+    assert all(
+        call[1:] == {"pass_on": (index,), "hear": (who, 30)}.get(str(call[0]), (index, 30))
+        for call in calls
+    )
+    assert world.report[at.LINK_EVENTS] == int(what == at.HOP)
+
+
+@pytest.mark.parametrize(
+    ("slot", "shape", "matched", "to_send", "who", "is_heard"),
+    [
+        (4, NO_TREE, -1, 1, 8, False),  # asked for: whoever waits for it hears it
+        (4, NO_TREE, -2, 1, 8, False),
+        (4, NO_TREE, 0, 1, loop.NOBODY, False),  # not yet asked for
+        (3, BINARY, -1, 1, 8, False),  # from a dimension that is no tree
+        (4, BINARY, -1, 1, loop.NOBODY, True),
+        (5, BINARY, 3, 1, loop.NOBODY, True),
+        (5, BINARY, 3, 0, loop.NOBODY, True),
+        (5, BINARY, 3, at.WAITING, loop.NOBODY, False),  # it comes too early
+        (6, BINARY, -1, at.WAITING, 8, False),  # for the other visit
+        (6, BINARY, 0, at.WAITING, loop.NOBODY, False),
+    ],
+)
+def test_a_message_is_delivered_to_whoever_waits_for_it(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, slot: int, shape: int, matched: int,
+    to_send: int, who: int, is_heard: bool,
+) -> None:  # fmt: skip
+    # Message 3 goes to chunk 2 of rank 2, of three chunks each; slots 4 and 5 are its tree's.
+    monkeypatch.setattr(loop, "tree_slot", lambda world, p: 4 * p)
+    world: Any = SimpleNamespace(
+        messages=np.zeros((5, at.MESSAGE_FIELDS), np.int64),
+        settings=SimpleNamespace(streams=3),
+        spare=np.array([0, 1, 2, 77, 78]),
+        clock=np.zeros(at.COUNTERS, np.int64),
+        report=np.zeros(at.UNFINISHED + 1, np.int64),
+        matched=np.zeros((9, 8), np.int64),
+        state=np.zeros((9, at.STREAM_FIELDS), np.int64),
+        phases=SimpleNamespace(shape=np.array([NO_TREE, shape])),
+    )
+    world.messages[3, [at.TO, at.STREAM, at.SLOT]] = 2, 2, slot
+    world.clock[at.SPARES], world.report[at.DELIVERED] = 3, 10
+    world.matched[8, slot] = matched
+    world.state[8, [at.STAGE, at.TO_SEND]] = 1, to_send
+    assert DELIVER(world, 3, 30) == who
+    assert calls == ([("hear_in_tree", 8, slot, 30)] if is_heard else [])
+    assert world.spare.tolist() == [0, 1, 2, 3, 78]
+    assert (world.clock[at.SPARES], world.report[at.DELIVERED]) == (4, 11)
+    assert world.matched.sum() == world.matched[8, slot] == matched + 1
