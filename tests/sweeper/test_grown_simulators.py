@@ -1,4 +1,4 @@
-"""Rows from before a simulator gained a field: they are asked about as if it stood at its default."""
+"""Rows from before a simulator gained a field are asked about as if it stood at its default."""
 
 from __future__ import annotations
 
