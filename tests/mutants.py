@@ -148,6 +148,8 @@ EQUAL = {
     "slides if holds else -1, place,: 1 -> 2": "any negative number is none",
     "words *= along(problem, loops, problem.terms[row], level, level, how, how, -1, ALL): "
     "1 -> 2": "any negative number is none",
+    "drafts = state.limits[at.DRAFTED] > 0: state.limits[at.DRAFTED] > 0 -> "
+    "state.limits[at.DRAFTED] >= 0": "of no drafts none is accepted",
     "now = 0: 0 -> 1": "nothing flies before an event has happened",
     "first, second, replica = inf, inf, -1: 1 -> 2": "any negative number is nobody",
     "elif end < second:: end < second -> end <= second": "the same instant",
