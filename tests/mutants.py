@@ -42,6 +42,7 @@ EVENTS = (
     "tests/collectives/test_messages.py",
     "tests/collectives/test_trees.py",
 )
+ACCESS = ("tests/dataflow/test_access_by_hand.py", "tests/dataflow/test_access.py")
 LOOP = (
     "tests/serving/test_loop_by_hand.py", "tests/serving/test_skip_ahead.py",
     "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
@@ -71,8 +72,8 @@ MUTATED: dict[str, tuple[str, ...]] = {
         "tests/collectives/test_fair_shares.py",
         *EVENTS,
     ),
-    "simulators/dataflow/access/exact_counts.py": ("tests/dataflow/test_access.py",),
-    "simulators/dataflow/access/remainders.py": ("tests/dataflow/test_access.py",),
+    "simulators/dataflow/access/exact_counts.py": ACCESS,
+    "simulators/dataflow/access/remainders.py": ACCESS,
     "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }
@@ -141,6 +142,14 @@ EQUAL = {
     "if (hi - lo) ** 2 <= 4 * _LEAF:: 4 -> 5": "another way to the same front",
     "if left_over < 2 or len(better) * len(worse) <= _LEAF:: len(better) * len(worse) -> "
     "len(better) / len(worse)": "another way to the same front",
+    "if child < levels:: child < levels -> child <= levels": "multipliers are not filled",
+    "repeat(problem.sums, axis, times, last, level * dims + k <= place): level * dims + k <= place "
+    "-> level * dims + k < place": "the loop that stands there slides",
+    "slides if holds else -1, place,: 1 -> 2": "any negative number is none",
+    "words *= along(problem, loops, problem.terms[row], level, level, how, how, -1, ALL): "
+    "1 -> 2": "any negative number is none",
+    "drafts = state.limits[at.DRAFTED] > 0: state.limits[at.DRAFTED] > 0 -> "
+    "state.limits[at.DRAFTED] >= 0": "of no drafts none is accepted",
     "now = 0: 0 -> 1": "nothing flies before an event has happened",
     "first, second, replica = inf, inf, -1: 1 -> 2": "any negative number is nobody",
     "elif end < second:: end < second -> end <= second": "the same instant",

@@ -14,13 +14,17 @@ import math
 def chance_of(limit: float, low: float, high: float) -> float:
     """Return the chance of being below a limit; it and both ends are shares of the prediction.
 
+    The prediction is the median, also where an interval is stated that does not hold it.
+
     >>> [round(chance_of(limit, 0.5, 2.0), 3) for limit in (0.5, 1.0, 2.0, 4.0)]
     [0.05, 0.5, 0.95, 0.995]
     >>> chance_of(0.9, 1.0, 1.0), chance_of(1.0, 1.0, 1.0)
     (0.0, 1.0)
+    >>> chance_of(1.1, 0.5, 0.9), chance_of(0.9, 1.1, 2.0)
+    (1.0, 0.0)
     """
     room = math.log(limit)
-    width = math.log(high) if room >= 0.0 else math.log(low)
+    width = math.log(max(high, 1.0)) if room >= 0.0 else math.log(min(low, 1.0))
     if not width:
         return float(room >= 0.0)
     beyond: float = 0.5 * 10.0 ** (-room / width)

@@ -2,7 +2,7 @@
 
 The harder a data sheet presses on the power limit, the less of its peak is left: over architectures
 and formats from 16 to 4 bits the logarithm of the sustained part falls along a line in that of the
-FLOPs asked of each joule, and no board exceeds its peak. Vendors differ by a factor, which those of
+FLOPs asked of each joule, up to the largest part that any was seen to sustain. Vendors differ by a factor, which those of
 them have of whose boards any product on matrix units was measured, in whatever format. The line,
 the factors and the interval were fitted with one architecture left out in turn
 (`lab.fits sustained_peaks`).
@@ -31,16 +31,16 @@ def sustained_share(gpu: Gpu, dtype: str) -> float:
     """
     line, vendors = _fitted()["line"], _fitted()["vendor"]
     asked = math.log(flops_per_j(gpu, dtype))
-    return share_of(asked, line["level"], line["slope"]) * float(vendors.get(gpu.vendor, 1.0))
+    return share_of(asked, **line) * float(vendors.get(gpu.vendor, 1.0))
 
 
-def share_of(asked: float, level: float, slope: float) -> float:
+def share_of(asked: float, level: float, slope: float, most: float) -> float:
     """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
 
-    >>> [round(share_of(math.log(x), -0.2, -0.3), 3) for x in (0.1, 1.0, 2.0)]
-    [1.0, 0.819, 0.665]
+    >>> [round(share_of(math.log(x), -0.2, -0.3, 0.9), 3) for x in (0.1, 1.0, 2.0)]
+    [0.9, 0.819, 0.665]
     """
-    return math.exp(min(0.0, level + slope * asked))
+    return min(most, math.exp(level + slope * asked))
 
 
 def flops_per_j(gpu: Gpu, dtype: str) -> float:

@@ -125,10 +125,11 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             tpot_s=flags.tpot,
         ),
         excluded={"saturated": "its queue grows as long as it runs"},
-        shown=tuple(dict.fromkeys((
-            "ttft_p50_s", *(f"{n}_p{flags.percentile}_s" for n in ("ttft", "tpot")), "ttft_p99_s",
-            "tpot_p50_s", "tpot_p99_s", "tokens_per_s", "mean_batch",
-        ))),
+        shown=(
+            *(f"{n}_p{p}_s" for n in ("ttft", "tpot") for p in sorted({50, flags.percentile, 99})),
+            "tokens_per_s",
+            "mean_batch",
+        ),
         asked=lambda row: _replayed(row, flags.workload, load),
         details=("dtype", "max_batch", "chunk_size"),
         alternatives=("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),

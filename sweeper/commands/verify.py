@@ -17,6 +17,7 @@ from sweeper.commands.flags import at_least, flags
 from sweeper.engines.task import evaluate
 from sweeper.query.repricing import unpriced
 from sweeper.report.answers import latest
+from sweeper.report.run_folder import rows_of
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space
@@ -41,7 +42,8 @@ def main(words: list[str]) -> int:
             "files that these results were made with have changed since, so they would differ; "
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
-    rows = last.store.scan().filter(~pl.col("status").cast(pl.String).is_in(FAILURES)).collect()
+    done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
+    rows = rows_of(last.store, space).filter(done).collect()
     if rows.is_empty():
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
     picked = np.random.default_rng(chosen.seed).permutation(len(rows))[: chosen.rows]

@@ -23,7 +23,7 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.run_folder import DamagedRun, asked, runs
+from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
@@ -67,7 +67,8 @@ class Answers:
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
         """All rows, in each of the price lists that are asked for."""
-        return repriced(self.store.scan(), self.space) if self.scanned is None else self.scanned
+        rows = self.scanned
+        return repriced(rows_of(self.store, self.space), self.space) if rows is None else rows
 
     def in_prices(self, lists: str | None) -> Answers:
         """Return the answers in other price lists, named with commas between them."""

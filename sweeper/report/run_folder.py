@@ -17,11 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
-from sweeper.space.design_space import completed
+from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.space_file import check_shape
 from sweeper.space.spans import Span
 from sweeper.store.keys import Definition
@@ -68,6 +69,15 @@ def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
             f"{folder} is damaged ({type(error).__name__}: {said}); delete this folder: the "
             "results are kept elsewhere, and earlier runs find them"
         ) from error
+
+
+def rows_of(store: Store, space: DesignSpace) -> pl.LazyFrame:
+    """Return the rows of a run; fields that its simulator gained since are at their defaults."""
+    rows = store.scan()
+    known = set(rows.collect_schema().names())
+    gained = (name for name in space.schema.names if name not in known)
+    values = (pl.Series(name, space.dictionaries[name]) for name in gained)
+    return rows.with_columns(pl.lit(v[0], v.dtype).alias(v.name) for v in values if len(v) == 1)
 
 
 def begin(store: Store, written: Mapping[str, Any]) -> Path:

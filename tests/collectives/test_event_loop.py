@@ -129,6 +129,16 @@ def test_messages_that_share_links_flow_until_the_next_event(
     assert world.shared_until_ns[0] == 20.0
 
 
+def test_messages_flow_until_the_only_event_there_is(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_with([(50, at.HEAR)], mode=at.SHARED)
+    world.clock[at.FLYING] = 1
+    monkeypatch.setattr(loop, "_happen", lambda world, *_: world.clock.fill(0))
+    loop.run.py_func(world, 100)
+    assert calls == [("_start_all",), ("flow", 50)]
+
+
 def test_messages_do_not_flow_between_events_of_one_instant(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

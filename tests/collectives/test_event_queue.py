@@ -26,3 +26,18 @@ def test_events_leave_by_time_and_then_as_scheduled(what: list[int | None]) -> N
             assert tuple(out) == first
         assert (clock[LENGTH], clock[SCHEDULED]) == (len(waiting), scheduled)
     assert not waiting
+
+
+def test_the_last_event_sinks_along_the_earlier_of_two_below() -> None:
+    # After the first has left, the last, 11, sinks below 2 and then below 3, which is next to 4.
+    queue, clock, out = np.zeros((7, 3), np.int64), np.zeros(COUNTERS, np.int64), np.zeros(2, int)
+    times = [1, 2, 9, 3, 4, 10, 11]
+    for time in times:
+        push.py_func(queue, clock, time, 0)
+    pop.py_func(queue, clock, out)
+    assert queue[:6, 0].tolist() == [2, 3, 9, 11, 4, 10]
+    left = []
+    while clock[LENGTH]:
+        pop.py_func(queue, clock, out)
+        left.append(int(out[0]))
+    assert left == sorted(times)[1:]

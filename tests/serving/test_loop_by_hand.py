@@ -375,6 +375,17 @@ def test_a_batch_that_was_repeated_ends_with_a_token_of_each_round() -> None:
     assert state.pool[0, [at.ELAPSED, at.FREE, at.HOLDERS]].tolist() == [6, 101, 2]
 
 
+def test_one_repetition_has_waits_and_a_first_end_of_its_own() -> None:
+    state = before([0.0])
+    in_flight_at(state, {0: 12}, [1])
+    state.rounds[0, at.MADE] = 1
+    state.timing[0, :3] = 5.0, 0.75, 0.5
+    state.times[0, [at.FIRST_TOKEN, at.LAST_TOKEN]] = 0.0  # at the very start
+    loop.finish.py_func(state, 0, 0, 5.75)
+    assert state.request[0, at.DONE] == 14
+    assert state.times[0, [at.FIRST_TOKEN, at.LONGEST_GAP, at.STALLED]].tolist() == [0.0, 5.0, 0.5]
+
+
 def test_the_last_chunk_of_a_prompt_brings_the_first_token() -> None:
     # The first chunk ends its prompt, the second not, the third is asked for one token alone.
     state = before([0.0] * 4)
@@ -422,13 +433,13 @@ def test_the_next_batch_of_a_pipeline_is_the_oldest_then() -> None:
     assert state.request[:, at.DONE].tolist() == [13, 12]
 
 
-@pytest.mark.parametrize(("survival", "accepted"), [((1.0, 1.0), 2), ((1.0, 0.0), 1)])
+@pytest.mark.parametrize(("survival", "accepted"), [((1.0, 1.0), 2), ((1.0, 0.0), 1), ((1.0,), 1)])
 def test_accepted_drafts_come_with_the_token_of_a_decode(
     survival: tuple[float, ...], accepted: int
 ) -> None:
     # The second is asked for one token more, the third ends its prompt and has no drafts yet, the
     # fourth is in the middle of it.
-    state = before([0.0] * 4, drafted=2, survival=survival)
+    state = before([0.0] * 4, drafted=len(survival), survival=survival)
     in_flight_at(state, {0: 11, 1: 13, 2: 4, 3: 3}, [1, 1, 6, 6])
     state.request[1, at.OUTPUT] = 5
     loop.finish.py_func(state, 0, 0, 7.0)
@@ -436,4 +447,4 @@ def test_accepted_drafts_come_with_the_token_of_a_decode(
     assert (state.times[:, at.COMPLETED] == 7.0).tolist() == [False, True, False, False]
     decoding(state, 0, {0: 12})
     assert loop.decide.py_func(all_idle(7), state, 0, 0, 8.0) == 1  # what is drawn does not hold
-    assert state.step[0, at.TOKENS] == 3.0
+    assert state.step[0, at.TOKENS] == 1.0 + len(survival)

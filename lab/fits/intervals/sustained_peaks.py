@@ -59,12 +59,13 @@ class Line:
 
     level: float
     slope: float
+    most: float
     vendors: dict[str, float]
 
     def share(self, vendor: str, asked: float) -> float:
         """Return the part of the peak that is sustained."""
         factor = math.exp(self.vendors.get(vendor, 0.0))
-        return share_of(asked, self.level, self.slope) * factor
+        return share_of(asked, self.level, self.slope, self.most) * factor
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -82,6 +83,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     }
     lines = [
         "[line]", f"level = {line.level:.4g}", f"slope = {line.slope:.4g}",
+        f"most = {line.most:.4g}",
         "[vendor]", *(f"{name} = {math.exp(v):.4g}" for name, v in line.vendors.items()),
         *(line for name, band in bands.items() for line in [f"[band.{name}]", *band_lines(band)]),
     ]  # fmt: skip
@@ -134,7 +136,7 @@ def line_of(points: Sequence[Point]) -> Line:
     weights = np.array([architectures.count(name) for name in architectures]) ** -0.5
     asked, share = np.array([(p.asked, p.share) for p in some]).T
     slope, level = np.polyfit(asked, share, 1, w=weights).tolist()
-    line = Line(level, min(slope, 0.0), {})
+    line = Line(level, min(slope, 0.0), math.exp(share.max()), {})
     for name in dict.fromkeys(names):
         off = [p.share - math.log(line.share("", p.asked)) for p in points if p.vendor == name]
         line.vendors[name] = 0.0 if name == first else float(np.mean(off))

@@ -48,11 +48,13 @@ def steady_part(times: Floats) -> Window | None:
     """Return a run of answered requests without its ramp and its drain; nothing of a short one.
 
     It ramps up for as long as nearly all requests take, from the first arrival, and is drained
-    after the last. What is left must hold a quarter of the answers, or there was no steady part.
+    after the last. What is left must hold a quarter of the answers and last as long as a request
+    does, or there was no steady part: requests that all end together are no rate.
     """
     if not len(times):
         return None
     arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
-    window = Window(float(arrival.min() + np.quantile(end - arrival, RAMP)), float(arrival.max()))
+    ramp_s = float(np.quantile(end - arrival, RAMP))
+    window = Window(float(arrival.min()) + ramp_s, float(arrival.max()))
     held = np.count_nonzero(window.holds(end))
-    return window if window.span_s > 0.0 and held >= LEAST_SHARE * end.size else None
+    return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None

@@ -71,14 +71,16 @@ def scenarios(content: Content) -> str:
 
 def named_facts(content: Content) -> list[str]:
     """Return the facts that the design names, such as a model and a GPU."""
-    kinds = [
-        kind
+    kinds = {
+        kind: folder
         for kind, folder in FOLDERS.items()
         if folder.path.startswith("catalog/") and kind not in ("price", "cluster")
-    ]
+    }
     fields = dataclasses.fields(content.answers.simulator.point)
-    asked = [content.answers.best.get(f.name) for f in fields if f.metadata.get("names") in kinds]
-    return [name for name in asked if name]
+    asked = [
+        (kinds.get(str(f.metadata.get("names"))), content.answers.best.get(f.name)) for f in fields
+    ]
+    return [name for folder, name in asked if folder and name and folder.has(name)]
 
 
 def _tile(content: Content, name: str) -> str:
