@@ -150,6 +150,8 @@ EQUAL = {
     "1 -> 2": "any negative number is none",
     "drafts = state.limits[at.DRAFTED] > 0: state.limits[at.DRAFTED] > 0 -> "
     "state.limits[at.DRAFTED] >= 0": "of no drafts none is accepted",
+    "if m == 1 or n == 1:: m == 1 or n == 1 -> m == 1 and n == 1": "one has no predecessor",
+    "repeat(sums, 1, n, n_last, how != FIRST): 1 -> 2": "whatever is not the first is the second",
     "now = 0: 0 -> 1": "nothing flies before an event has happened",
     "first, second, replica = inf, inf, -1: 1 -> 2": "any negative number is nobody",
     "elif end < second:: end < second -> end <= second": "the same instant",
