@@ -73,6 +73,7 @@ def collective_time(
         network: between nodes; InfiniBand as it was measured, if none is told.
 
     >>> from simulators.catalog.cluster import load_cluster
+    >>> from simulators.core.levels import MEASURED
     >>> from simulators.catalog.gpu import load_gpu
     >>> h100, dgx = load_gpu("h100_sxm"), load_cluster("dgx_h100")
     >>> sums = collective_time("all_reduce", 2.0**20, ranks=8, gpu=h100, cluster=dgx)

@@ -18,6 +18,8 @@ NAMES = ("", "design", "key")
 _GAP = "  "
 _PIECE, _WORD = re.compile(r"[^_ ]*(?:_[a-z]$)?[_ ]?"), re.compile(r"\S+\s?")
 _FIGURE = re.compile(r"[$+\-−]?[\d.]")
+MOST_WORDS = 4
+"""Of a figure with its unit."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _least(column: Sequence[str]) -> int:
     """Return the width that a column cannot do without."""
     pieces = [piece.rstrip() for piece in _PIECE.findall(column[0])]
     for cell in column[1:]:
-        pieces += [cell] if _FIGURE.match(cell) else cell.split()
+        pieces += [cell] if _is_figure(cell) else cell.split()
     return max(map(len, pieces), default=0)
 
 
@@ -141,9 +143,18 @@ def _lines(
     )
 
 
+def _is_figure(cell: str) -> bool:
+    """Say whether a cell is a number with its unit, and no sentence that begins with one.
+
+    >>> _is_figure("7.5 of 10 ms"), _is_figure("8 ranks of a node alone")
+    (True, False)
+    """
+    return bool(_FIGURE.match(cell)) and len(cell.split()) <= MOST_WORDS
+
+
 def _broken(text: str, width: int, pieces: re.Pattern[str]) -> list[str]:
     """Return a cell in parts no longer than `width`, each as long as it can be."""
-    if len(text) <= width or (pieces is _WORD and _FIGURE.match(text)):
+    if len(text) <= width or (pieces is _WORD and _is_figure(text)):
         return [text]
     parts = [""]
     for piece in pieces.findall(text):

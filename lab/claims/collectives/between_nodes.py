@@ -22,6 +22,10 @@ from simulators.core.jit import Floats
 NEEDS = (BETWEEN_NODES,)
 
 
+WORST = 3
+"""Parts that a line names."""
+
+
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the errors of ranks left out, and of systems left out."""
     curves = large(read_between_nodes(reference))
@@ -55,11 +59,13 @@ def _systems_left_out(curves: Sequence[NodesCurve]) -> Iterator[tuple[str, Float
 
 
 def _line(name: str, found: Iterator[tuple[str, Floats]], limit: float | None, what: str) -> Check:
-    """Return the mean error with that of each part."""
+    """Return the mean error with that of the worst parts."""
     parts: dict[str, list[Floats]] = {}
     for part, errors in found:
         parts.setdefault(part, []).append(np.expm1(errors))
     each = {part: np.concatenate(errors) for part, errors in parts.items()}
-    said = ", ".join(f"{part} {100 * np.mean(np.abs(e)):.0f}" for part, e in each.items())
+    means = {part: 100.0 * float(np.mean(np.abs(e))) for part, e in each.items()}
+    worst = sorted(means, key=lambda part: -means[part])[:WORST]
+    said = ", ".join(f"{part} {means[part]:.0f}" for part in worst)
     every = np.concatenate([np.zeros(0), *each.values()])
-    return mean_error(f"collectives/{name}", every, limit, f"{what}: {said}")
+    return mean_error(f"collectives/{name}", every, limit, f"{what}; worst: {said}")
