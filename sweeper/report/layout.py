@@ -18,8 +18,8 @@ NAMES = ("", "design", "key")
 _GAP = "  "
 _PIECE, _WORD = re.compile(r"[^_ ]*(?:_[a-z]$)?[_ ]?"), re.compile(r"\S+\s?")
 _FIGURE = re.compile(r"[$+\-−]?[\d.]")
-MOST_WORDS = 4
-"""Of a figure with its unit."""
+MOST_WORDS = 10
+"""Of a figure with its unit, or of a design told by how many of a GPU it takes."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ def _lines(
 
 
 def _is_figure(cell: str) -> bool:
-    """Say whether a cell is a number with its unit, and no sentence that begins with one.
+    """Say whether a cell is told by a number, and no sentence that begins with one.
 
-    >>> _is_figure("7.5 of 10 ms"), _is_figure("8 ranks of a node alone")
+    >>> _is_figure("7.5 of 10 ms"), _is_figure("8 " + "words " * 20)
     (True, False)
     """
     return bool(_FIGURE.match(cell)) and len(cell.split()) <= MOST_WORDS
