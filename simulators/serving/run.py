@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from simulators.composition.replica import Runtime, load_runtime
+from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
-from simulators.serving.answer.error_bands import deployment_bands
+from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
@@ -30,6 +30,7 @@ from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.drafter import drafter_of
 
 V = TypeVar("V")
@@ -57,14 +58,20 @@ class Shelf:
         self.user_rows = UserRows()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
-        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table"))
+        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
-        """Return how far latencies of a deployment may be off; of a user's own times, nothing."""
+        """Return how far latencies of a deployment may be off; of a user's own times, nothing.
+
+        Drafts that nobody said how often to accept bring other tokens of an iteration elsewhere.
+        """
         if point.iteration_table:
             return {}
         table, _ = prices_of(point, self.deployment(point).hardware)
-        return deployment_bands(point.runtime, table.reach)
+        found = deployment_bands(point.runtime, table.reach)
+        if point.speculation == NOTHING or not point.draft_tokens or point.acceptance.strip():
+            return found
+        return {**found, "tpot": both(found["tpot"], times_interval())}
 
 
 def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[[ServingPoint], V]:

@@ -19,7 +19,7 @@ from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, decode, e
 from simulators.dataflow.search.map_space import primes_of
 from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
-from tests.dataflow.walker import cycles, walk
+from tests.dataflow.walker import check_walked
 
 ALL = ("Weights", "Inputs", "Outputs")
 PRICES = {"read": 2.0, "write": 3.0, "update": 3.0}
@@ -127,12 +127,7 @@ def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(nest: tuple[Layer,
     if result == "loops_exceed_array":
         return
     assert isinstance(result, Evaluation)
-    first = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
-    assert first == walk(layer, mapping, only_first=True)
-    assert {(t.level, t.tensor): t.totals for t in result.traffic} == walk(
-        layer, mapping, only_first=False
-    )
-    assert result.compute_cycles == cycles(layer, mapping)
+    check_walked(result, layer, mapping)
 
 
 @settings(max_examples=50, deadline=None)

@@ -20,7 +20,7 @@ from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, encode
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.test_access import ALL, machine
-from tests.dataflow.walker import cycles, walk
+from tests.dataflow.walker import check_walked, cycles
 
 WHOLE, STEP = [10, 7, 6, 4], [5, 3, 2, 1]
 
@@ -353,9 +353,4 @@ def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(
 ) -> None:
     result = evaluated(mapping, layer, machine(len(mapping.levels)))
     assert isinstance(result, Evaluation)
-    first = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
-    assert first == walk(layer, mapping, only_first=True)
-    assert {(t.level, t.tensor): t.totals for t in result.traffic} == walk(
-        layer, mapping, only_first=False
-    )
-    assert result.compute_cycles == cycles(layer, mapping)
+    check_walked(result, layer, mapping)

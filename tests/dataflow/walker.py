@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from simulators.catalog.accelerator import TENSORS
+from simulators.dataflow.energy.evaluation import Evaluation
 from simulators.dataflow.mapping.loop_nest import Mapping
 from simulators.workload.loop_nest import Layer, Tensor
 from tests.dataflow.interpreter import Counts, Loop, Word, loops_of
@@ -142,3 +143,13 @@ def _seen(layer: Layer, tensor: Tensor, loops: list[Loop], level: int, only_firs
                 seen |= _words(tensor, found)
         total += len(seen)
     return total
+
+
+def check_walked(result: Evaluation, layer: Layer, mapping: Mapping) -> None:
+    """Hold counts to those of a walk: of the first tile, of all, and cycles."""
+    first = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
+    assert first == walk(layer, mapping, only_first=True)
+    assert {(t.level, t.tensor): t.totals for t in result.traffic} == walk(
+        layer, mapping, only_first=False
+    )
+    assert result.compute_cycles == cycles(layer, mapping)

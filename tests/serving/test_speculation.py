@@ -111,3 +111,13 @@ def test_what_cannot_be_drafted_says_why() -> None:
         simulate(replace(PLAIN, speculation="ngram", acceptance="often"))
     with pytest.raises(Infeasible, match="speculation"):
         simulate(replace(PLAIN, speculation="ngram", fidelity="analytic"))
+
+
+def test_rates_of_other_models_make_later_tokens_less_sure() -> None:
+    def reach(**drafts: object) -> float:
+        found = simulate(replace(PLAIN, **drafts))
+        return found.tpot_mean_s_hi / found.tpot_mean_s_lo
+
+    measured, own = ({"speculation": "ngram", "acceptance": rates} for rates in ("", "0.3"))
+    assert reach(**measured) > 1.2 * reach(**own)
+    assert reach(**own) == pytest.approx(reach())

@@ -25,6 +25,9 @@ from simulators.serving.speculation.acceptance import CALIBRATION
 FOLDER = CALIBRATION.parent
 TABLES = (PER_STEP, ACCEPTED_LENGTHS)
 SPLIT = "each model, or set of prompts, predicted from the others of its method"
+ENDS = (0.05, 0.95)
+"""Of the interval in which nine of ten times of a token lie, by tokens of an iteration alone."""
+
 MOST_DRAFTS = 5
 """Positions told apart: later ones were reached too seldom, or counted for some drafts alone."""
 
@@ -32,7 +35,7 @@ MOST_DRAFTS = 5
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the rates of all methods."""
     rows = list(measured_drafts(reference))
-    lines, errors = ["", "[rates]"], []
+    lines, ratios = ["[rates]"], []
     for method in METHODS:
         mine = [row for row in rows if row.method == method]
         written = ", ".join(f"{rate:.3g}" for rate in mean_rates(mine))
@@ -41,16 +44,19 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             if others := [one for one in mine if one.group != row.group]:
                 ours, theirs = (_tokens(rates) for rates in (mean_rates(others), row.rates))
                 count = min(ours.size, theirs.size)
-                errors += (np.abs(ours[:count] / theirs[:count] - 1.0)).tolist()
+                ratios += (ours[:count] / theirs[:count]).tolist()
+    low, high = np.quantile(ratios, ENDS)
+    lines += ["", "[times]", f"ends = [{low:.3g}, {high:.3g}]"]
+    errors = np.abs(np.array(ratios) - 1.0)
     yield Calibration(
         name=CALIBRATION.stem,
         about=".",
         tables=hashes(reference, TABLES),
         rows=sum(len(row.rates) for row in rows),
         split=SPLIT,
-        held_out_rows=len(errors),
+        held_out_rows=errors.size,
         error=float(np.mean(errors)),
-        lines=lines,
+        lines=["", *lines],
     )
 
 
