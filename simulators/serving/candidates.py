@@ -130,7 +130,10 @@ def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], lis
     if not mixtures:
         return axes, []
     wide = [n for n in powers if n <= WIDEST_EP]
-    rules = ["ep = 1 OR ep = tp * attention_dp", "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)"]
+    rules = [
+        "ep = 1 OR ep = tp * attention_dp",
+        "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)",
+    ]
     if len(mixtures) < len(sheets):
         named = ", ".join(f"'{name}'" for name in models if load_model(name).experts)
         rules.append(f"ep * attention_dp = 1 OR model IN ({named})")
