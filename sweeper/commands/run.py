@@ -125,7 +125,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for text, count in space.removed().items():
             say(f"  {count:,} removed by {text}")
-        sweep.run(watch, say, expect)
+        sweep.answer(watch, say, expect)
     return Ended(
         answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),

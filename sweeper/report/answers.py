@@ -176,7 +176,9 @@ class Answers:
     def asking(self, wanted: Objectives, condition: str | None) -> Answers:
         """Return the answers to other objectives, under another condition."""
         chosen = tuple(n for n in self.given if n not in wanted)
-        return dataclasses.replace(self, wanted=wanted, where=condition, given=chosen)
+        return dataclasses.replace(
+            self, wanted=wanted, where=condition, given=chosen, scanned=self.results
+        )
 
     def across(self, how: str = WORST) -> Answers:
         """Return the answers that designs give to all scenarios at once.

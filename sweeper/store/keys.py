@@ -79,12 +79,24 @@ class Definition:
             return True
         if (self.simulator, self.version) != (other.simulator, other.version):
             return False
-        theirs = {n: set(v) for f in other.factors for n, v in f.items()}
-        return self.shared() == other.shared() and all(
-            any(v in theirs.get(n, ()) and self.digest(n, v) == other.digest(n, v) for v in values)
-            for f in self.factors
-            for n, values in f.items()
+        if self.shared() != other.shared():
+            return False
+        nothing: frozenset[Any] = frozenset()
+        theirs = other._readings
+        return not any(
+            values.isdisjoint(theirs.get(name, nothing)) for name, values in self._readings.items()
         )
+
+    @functools.cached_property
+    def _readings(self) -> Mapping[str, frozenset[Any]]:
+        """The values of each axis; with the digest of what they read, where they read something."""
+        return {
+            name: frozenset((v, d) if (d := self.digest(name, v)) else v for v in values)
+            if name in self.contents
+            else frozenset(values)
+            for factor in self.factors
+            for name, values in factor.items()
+        }
 
 
 def define(space: DesignSpace) -> Definition:
