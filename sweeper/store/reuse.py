@@ -12,9 +12,12 @@ import numpy as np
 import polars as pl
 import pyarrow.fs as pafs
 
+from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, covered
+from sweeper.store.keys import Definition
 from sweeper.store.parquet import read_frames
+from sweeper.store.part_names import definition_in
 from sweeper.store.seals import filesystem
 from sweeper.store.store import FAILURES, Store, repeated, shaped
 
@@ -44,13 +47,35 @@ def stores_beside(store: Store) -> list[Store]:
     base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
     kind = f"{store.definition.simulator}-v{store.definition.version}"
     infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    own = path.rsplit("/", 1)[-1]
     names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
+    names = [name for name in names if name != own]
+    there = fs.get_file_info([f"{root}/{name}/results/{kind}" for name in names])
     return [
         Store(f"{base}/{name}", store.definition)
-        for name in names
-        if name != path.rsplit("/", 1)[-1]
-        and fs.get_file_info(f"{root}/{name}/results/{kind}").type
+        for name, folder in zip(names, there, strict=True)
+        if folder.type and _may_help(store, f"{base}/{name}", folder.mtime_ns)
     ]
+
+
+def _may_help(store: Store, folder: str, changed_ns: int | None) -> bool:
+    """Return whether some part of another store may answer a point of this one's space.
+
+    A folder that has not changed since it was last looked at holds the same definitions.
+    """
+    other = Store(folder, store.definition)
+    key, definition = (other.results, changed_ns), store.definition
+    if key not in _HELD or changed_ns is None:
+        held = {definition_in(name): name for name in other.parts()}
+        try:
+            _HELD[key] = [other.definition_of(name) for name in held.values()]
+        except UserError:  # a damaged part, of which `whole` will tell
+            return True
+    return any(definition.may_overlap(theirs) for theirs in _HELD[key])
+
+
+_HELD: dict[tuple[str, int | None], list[Definition]] = {}
+"""The definitions that folders of results hold, by when these were changed."""
 
 
 def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:
