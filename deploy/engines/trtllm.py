@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
@@ -47,5 +49,5 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
         lines.append(f"  {drafted}: {point.draft_tokens}")
         if head := drafts_model(point):
-            lines.append(f"  speculative_model_dir: {head}")
+            lines.append(f"  speculative_model_dir: {json.dumps(head)}")
     return words, "\n".join(lines) + "\n"

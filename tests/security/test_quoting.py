@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.launch import comment, label
+from deploy.quoting import comment, label
 from deploy.serving import deployment
 from simulators.core import jit
 from simulators.core.folder import MODELS
 from simulators.serving.point import ServingPoint
 from sweeper.__main__ import main
 from sweeper.report.browser.page import _json
-from sweeper.report.tables import printable
+from sweeper.terminal import printable
 
 ODD = "llama\ntouch owned\r$(touch owned) `touch owned` \u2028'\";"
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
