@@ -65,7 +65,5 @@ def notes(gpu: str) -> str:
     command = f"kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"
     said = f"# gated models need a token once per namespace: {command}\n"
     if (vendor := load_gpu(gpu).vendor) != "nvidia":
-        said += comment(
-            f"the image is NVIDIA's: put that of your {vendor} stack in its place"
-        )
+        said += comment(f"the image is NVIDIA's build: put your {vendor} stack's in its place")
     return said

@@ -21,8 +21,8 @@ from sweeper.query.pareto import merge_fronts
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.space.objectives import Objectives
 from sweeper.store.store import Part
-from sweeper.units import duration
 from sweeper.terminal import printable
+from sweeper.units import duration
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
 _CALIBRATING, _CALIBRATING_S = 3, 1.0

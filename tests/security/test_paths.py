@@ -1,4 +1,4 @@
-"""Nothing that is written leaves the folder of its space, whatever names and links lead out of it."""
+"""Nothing that is written leaves the folder of its space, whatever leads out of it."""
 
 from __future__ import annotations
 
