@@ -49,9 +49,12 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
 
 
 def new_file(file: Path) -> BinaryIO:
-    """Open a file that is not there when it is opened: a link in its place leads nowhere."""
-    file.unlink(missing_ok=True)
-    return file.open("xb")
+    """Open a file that is not there yet; a link in its place leads nowhere."""
+    try:
+        return file.open("xb")
+    except FileExistsError:  # left by a writer that died, or planted
+        file.unlink()
+        return file.open("xb")
 
 
 def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
