@@ -41,6 +41,7 @@ from simulators.serving.engine.state import (
     State,
     count,
     gap_bin,
+    keep_sums,
     log_batch,
     pop_release,
     tick,
@@ -388,6 +389,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             times[who, at.LAST_TOKEN] = now
         if done == prompt + request[who, at.OUTPUT]:
             times[who, at.COMPLETED] = now
+            keep_sums(state, replica, who)
             release(pool, request, who)
             release_successor(state, who, now)
         else:
