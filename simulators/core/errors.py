@@ -64,7 +64,7 @@ class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not
 
 
 def unknown(message: str, name: str, known: Iterable[str], listing: str = "Known") -> UserError:
-    """Return a mistake about a name: the message, the nearest name that is known, and those there are.
+    """Return a mistake about a name: the message, the nearest name that is known, and others.
 
     >>> print(unknown("there is no axis 'tq'", "tq", ["tp", "model"]))
     there is no axis 'tq'; did you mean 'tp'?
