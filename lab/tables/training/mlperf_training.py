@@ -112,6 +112,9 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         shards=one(dp * cp),
         gradient_bytes=np.array([2.0]),
         overlaps=one(1),
+        again=np.zeros(1),
+        offloads=one(0),
+        host_adam_per_s=np.ones(1),
     )
     name = f"{row['submitter']} {row['system']}"
     seconds = step_seconds(row)
