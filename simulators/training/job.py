@@ -55,6 +55,7 @@ class Job:
     lora_rank: int = 0  # of adapters, all else frozen; 0: none
     lora_targets: str = LORA_TARGETS[0]
     base_dtype: str = BASES[0]
+    predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
 
     @property
     def groups(self) -> int:

@@ -151,7 +151,8 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     layer = layer_activation_bytes(job, plans)
     stage = np.ceil(model.layers / plans.pp)
     tokens = plans.micro_batch * job.sequence / job.cp
-    logits = tokens * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
+    predicted = tokens * job.predicted_share
+    logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
     again = np.where(plans.recompute == FULL, _whole_layer(job, plans), 0.0) + _widened_bytes(job)
     on_gpu = 1.0 - plans.offloads
     first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)

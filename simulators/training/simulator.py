@@ -173,7 +173,7 @@ class Training:
         Raises:
             UserError: a flag has a value that means nothing.
         """
-        return question_of(flags)
+        return question_of(flags, self.evaluate)
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles, and the pipeline."""

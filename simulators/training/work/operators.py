@@ -90,10 +90,11 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
             found += _adapter(operator, job)
     if job.base_dtype == NF4:
         found += [_widened(task) for task in found if _is_frozen(task)]
-    for operator in head_operators(shard, tokens):
+    predicted = tokens * job.predicted_share
+    for operator in head_operators(shard, predicted):
         found += _with_gradients(_shared_out(operator, job))
     if part.has_head:
-        found += _loss(job, tokens)
+        found += _loss(job, predicted)
     if part.layers:
         found += [
             Task(task.kernel, task.phase, is_core=True)
