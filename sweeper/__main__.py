@@ -16,9 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.modules import is_trusted
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
+from sweeper.terminal import printable, quoting
 
 _WIDEST = 2000
 """Letters of a line of what is said about a mistake."""
@@ -43,6 +45,7 @@ python -m sweeper list [KIND [WORD]]            what there is, or of it what a w
 python -m sweeper show NAME                     what a space, gpu, simulator ... is
 python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]           accuracy against measured data
+python -m sweeper trust [FOLDER ...]            let code in folders of yours run; none: name them
 python -m sweeper doctor                        load every fact and calibration, run every simulator
 python -m sweeper completion bash|zsh|fish      a script by which your shell completes all of this
 
@@ -61,8 +64,10 @@ First steps:  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; mistakes are explained, not traced."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and not sys.flags.safe_path and (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, for simulators of one's own
+    if argv is None and not sys.flags.safe_path:
+        _search_here_last()
+    if argv is None:
+        sys.stdout, sys.stderr = quoting(sys.stdout), quoting(sys.stderr)
     _end_alike()
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -93,9 +98,19 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
+def _search_here_last() -> None:
+    """Look for modules in the current folder after all others, if it is trusted, else never."""
+    here = Path.cwd()
+    if sys.path and Path(sys.path[0]) == here:  # `python -m` put it there
+        del sys.path[0]
+    if is_trusted(here):
+        sys.path.append(str(here))  # for simulators of one's own
+
+
 def _shortened(said: str) -> str:
     """Return a message as a terminal can show it: what it repeats of a file may be as long."""
-    return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in said.splitlines())
+    lines = printable(said).splitlines()
+    return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines)
 
 
 def _end_alike() -> None:

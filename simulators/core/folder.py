@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -191,6 +192,26 @@ FOLDERS = {
         SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
     )
 }  # fmt: skip
+
+
+def is_ours(place: Path) -> bool:
+    """Return whether a file or folder is there, the user's own, and nobody else may write to it."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return False
+    mine = found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return mine and not stat.S_ISLNK(found.st_mode)
+
+
+def folder_of_user(variable: str, usual: str) -> Path:
+    """Return a folder in the user's home, as the XDG Base Directory Specification names it.
+
+    Where there is no home, nothing can be in it: a relative path would lead to anybody's folder.
+    """
+    named = os.environ.get(variable, "")
+    found = Path(named if Path(named).is_absolute() else os.path.expanduser(usual))  # noqa: PTH111
+    return found if found.is_absolute() else Path(os.devnull)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

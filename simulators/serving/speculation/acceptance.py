@@ -37,9 +37,13 @@ def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
     >>> survival("", "0.5", 3)
     (0.5, 0.25, 0.125)
     """
+    return tuple(accumulate(rates_of(method, written, drafted), mul))
+
+
+def rates_of(method: str, written: str, drafted: int) -> list[float]:
+    """Return the rate of each position, given those before; the last known holds beyond."""
     rates = _rates(written) if written.strip() else measured_rates(method)
-    at_positions = [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
-    return tuple(accumulate(at_positions, mul))
+    return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 
 
 def tokens_per_step(survival: tuple[float, ...]) -> float:
@@ -49,6 +53,20 @@ def tokens_per_step(survival: tuple[float, ...]) -> float:
     1.75
     """
     return 1.0 + sum(survival)
+
+
+def last_step_excess(survival: tuple[float, ...]) -> float:
+    """Return the mean tokens by which an answer's last iteration would exceed a long answer.
+
+    Iterations that bring X tokens pass a far length by `(E[X^2] / E[X] - 1) / 2` on average
+    (renewal theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
+
+    >>> last_step_excess(())
+    0
+    >>> last_step_excess((1.0,))
+    0.5
+    """
+    return sum(i * share for i, share in enumerate(survival, 1)) / tokens_per_step(survival)
 
 
 def measured_rates(method: str) -> tuple[float, ...]:
@@ -64,6 +82,11 @@ def measured_rates(method: str) -> tuple[float, ...]:
             f"or by position as acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
         )
     return known[method]
+
+
+def odds_growth() -> float:
+    """Return by which power of their number guesses at one place gain odds of being right."""
+    return float(_fitted()["ranks"]["growth"])
 
 
 def times_interval() -> tuple[float, float]:
