@@ -103,7 +103,7 @@ def table(known: Known) -> str:
 
 
 def missed(known: Known) -> str:
-    """Return which errors against measurements miss their limits: a count that unfolds to a list."""
+    """Return which errors against measurements miss their limits: a count that unfolds."""
     lines = [
         f"- {check.name.removeprefix(f'{room}/')} {_figure(check)}"
         for room, checks in known.items()
