@@ -45,12 +45,11 @@ def stores_beside(store: Store) -> list[Store]:
     fs, path = filesystem(store.folder)
     root = path.rsplit("/", 1)[0] if "/" in path else "."
     base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
-    kind = f"{store.definition.simulator}-v{store.definition.version}"
     infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
     own = path.rsplit("/", 1)[-1]
     names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
     names = [name for name in names if name != own]
-    there = fs.get_file_info([f"{root}/{name}/results/{kind}" for name in names])
+    there = fs.get_file_info([f"{root}/{name}/results/{store.definition.kind}" for name in names])
     return [
         Store(f"{base}/{name}", store.definition)
         for name, folder in zip(names, there, strict=True)
@@ -64,18 +63,19 @@ def _may_help(store: Store, folder: str, changed_ns: int | None) -> bool:
     A folder that has not changed since it was last looked at holds the same definitions.
     """
     other = Store(folder, store.definition)
-    key, definition = (other.results, changed_ns), store.definition
-    if key not in _HELD or changed_ns is None:
+    looked_ns, definitions = _HELD.get(other.results, (None, []))
+    if looked_ns is None or looked_ns != changed_ns:
         held = {definition_in(name): name for name in other.parts()}
         try:
-            _HELD[key] = [other.definition_of(name) for name in held.values()]
+            definitions = [other.definition_of(name) for name in held.values()]
         except UserError:  # a damaged part, of which `whole` will tell
             return True
-    return any(definition.may_overlap(theirs) for theirs in _HELD[key])
+        _HELD[other.results] = changed_ns, definitions
+    return any(store.definition.may_overlap(theirs) for theirs in definitions)
 
 
-_HELD: dict[tuple[str, int | None], list[Definition]] = {}
-"""The definitions that folders of results hold, by when these were changed."""
+_HELD: dict[str, tuple[int | None, list[Definition]]] = {}
+"""When folders of results were changed that were looked at, and the definitions they held."""
 
 
 def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:
