@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from sweeper.typed import from_json
 
 SHOWN = 10
 """Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
+_AT_ONCE = 1_000_000
+"""Rows whose keys are taken at a time."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,29 @@ def define(space: DesignSpace) -> Definition:
 
 def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
     """Return the key of each point of a definition as 32 hexadecimal digits."""
+    first, last = (half.tolist() for half in _halves(definition, points))
+    digits = [f"{a:016x}{b:016x}" for a, b in zip(first, last, strict=True)]
+    return pl.Series("key", digits, dtype=pl.String)
+
+
+def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.DataFrame:
+    """Return in `__row` and `key` the rows whose keys begin so, read some at a time."""
+    axes = [name for factor in definition.factors for name in factor]
+    numbered, found = rows.with_row_index("__row").select("__row", *axes), []
+    digits = prefix.lower() if re.fullmatch(r"[0-9a-fA-F]{1,32}", prefix) else ""
+    for start in range(0, int(rows.select(pl.len()).collect().item()) or 1, _AT_ONCE):
+        some = numbered.slice(start, _AT_ONCE).collect()
+        begins = np.full(len(some), bool(digits))
+        for half, part in zip(_halves(definition, some), (digits[:16], digits[16:]), strict=True):
+            low, high = int(part.ljust(16, "0"), 16), int(part.ljust(16, "f"), 16)
+            begins &= (half >= np.uint64(low)) & (half <= np.uint64(high))
+        kept = some.filter(begins)
+        found.append(kept.select("__row").with_columns(keys(definition, kept)))
+    return pl.concat(found)
+
+
+def _halves(definition: Definition, points: pl.DataFrame) -> list[Any]:
+    """Return the two halves of each point's key."""
     start = _hash("", None, definition.shared())
     totals = [np.full(len(points), half, np.uint64) for half in start]
     for factor in definition.factors:
@@ -137,10 +163,7 @@ def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
             )["position"].to_numpy()
             for half in (0, 1):
                 totals[half] += halves[position, half]  # wraps around: addition modulo 2**64
-    digits = [
-        f"{a:016x}{b:016x}" for a, b in zip(totals[0].tolist(), totals[1].tolist(), strict=True)
-    ]
-    return pl.Series("key", digits, dtype=pl.String)
+    return totals
 
 
 def _hash(name: str, value: Any, digest: str) -> tuple[int, int]:
