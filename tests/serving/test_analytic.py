@@ -141,7 +141,7 @@ def test_what_a_mean_cannot_know_is_null() -> None:
         "goodput_per_s", "kv_use_max", "stalled_mean_s", "stalled_requests", "completed_requests",
         "rejected_requests", "cancelled_requests", "iterations", "makespan_s", "prefill_mean_s",
         "tokens_per_s_per_user", "inside_mean", "swaps", "window_s", "judged_requests",
-        "backlog_growth",
+        "backlog_growth", "prefix_hit_ratio", "cached_tokens",
     }  # fmt: skip
     assert spread
     assert not spread & known

@@ -54,7 +54,8 @@ def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
 @kernel(i8(*ACCOUNT, i8))
 def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
     """Take the blocks of a request back that nobody else holds and return how many are free."""
-    pool[at.FREE] += leave(limits, pool, request, tree, who)
+    freed = leave(limits, pool, request, tree, who)  # which may free a copy besides
+    pool[at.FREE] += freed
     pool[at.HOLDERS] -= 1
     request[who, at.BLOCKS] = 0
     return pool[at.FREE]  # type: ignore[no-any-return]
