@@ -68,7 +68,7 @@ def found_by_engine(blocks: Ints, ends: Ints, size: int | None) -> Ints:
     counts = np.diff(ends, prepend=0)
     prompt, output = HASHED * counts + 1, np.ones(counts.size, np.int64)
     asked = Requests(
-        arrival_s=2.0 * np.arange(counts.size),
+        arrival_s=2.0 * np.arange(counts.size, dtype=np.float64),
         prompt_tokens=prompt,
         output_tokens=output,
         draws=np.zeros((counts.size, 2)),
