@@ -50,7 +50,7 @@ def mixed_step(point: TrainingPoint, gpus: Sequence[str]) -> MixedStep:
     """
     if len(gpus) != point.pp:
         raise UserError(f"{point.pp} pipeline stages need as many gpus, {len(gpus)} are named")
-    kinds = {name: _kind(replace(point, gpu=name, cluster=AUTO)) for name in set(gpus)}
+    kinds = {name: _kind(replace(point, gpu=name, cluster=AUTO)) for name in dict.fromkeys(gpus)}
     model = job_of(vars(point)).model
     if 0 < model.expert_layers < model.layers:
         raise UserError(f"layers of '{model.name}' differ; stages of several GPUs need even ones")
