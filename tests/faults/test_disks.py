@@ -162,9 +162,9 @@ def test_a_damaged_part_costs_its_points(
 
 
 @pytest.mark.parametrize(
-    "file", ["config.json", "definition.json", "versions.json", "summary.json"]
+    ("file", "damage"),
+    [("config.json", "truncated"), ("definition.json", "zeros"), ("summary.json", "empty")],
 )
-@pytest.mark.parametrize("damage", ["truncated", "empty", "zeros"])
 def test_a_damaged_side_file_leaves_results_to_be_asked(
     tmp_path: Path, ended: Path, quiet: pl.DataFrame, file: str, damage: str
 ) -> None:
