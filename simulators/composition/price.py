@@ -304,6 +304,7 @@ def busiest_group(step: Step, groups: int) -> Step:
         prefill_pairs=step.prefill_pairs * prefills,
         prefill_kv_tokens=step.prefill_kv_tokens * prefills,
         decodes=step.decodes * decodes,
+        drafted=step.drafted * decodes,
         decode_kv_tokens=step.decode_kv_tokens * decodes,
         logits_rows=step.logits_rows * share(step.logits_rows),
     )

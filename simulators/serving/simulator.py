@@ -53,7 +53,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 6
+    version: int = 7
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

@@ -2,8 +2,8 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-answer questions. `verify` and `validate` check results and simulators; `assist` serves
-editors and shells.
+answer questions. `verify` and `validate` check results and simulators; `trust` says whose
+code may run; `assist` serves editors and shells.
 """
 
 COMMANDS = {
@@ -22,6 +22,7 @@ COMMANDS = {
     "schema": "assist.schema.main",
     "validate": "validate.main",
     "doctor": "verify.doctor",
+    "trust": "trust.main",
     "completion": "assist.completion.main",
 }
 """The module and the function here behind each command."""

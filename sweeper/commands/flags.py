@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("verify quickstart --rows 20",),
     "schema": ("schema --write space.schema.json",),
     "validate": ("validate serving --stored",),
+    "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (
         "completion bash > ~/.local/share/bash-completion/completions/sweeper",

@@ -94,6 +94,20 @@ def test_poisson_arrivals_see_what_the_events_show(
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
+@pytest.mark.parametrize("load", [{"arrivals": "closed", "clients": 48}, {"qps": 6.0}])
+def test_drafts_bring_what_the_events_show(scheduler: str, load: dict[str, Any]) -> None:
+    drafted = replace(CHAT, requests=800, scheduler=scheduler, speculation="eagle3", **load)
+    a, e = simulate(drafted), simulate(replace(drafted, fidelity="event"))
+    plain = simulate(replace(drafted, draft_tokens=0))
+    assert a.kv_blocks == e.kv_blocks < plain.kv_blocks
+    assert within(0.1, a.requests_per_s, e.requests_per_s)
+    assert within(0.1, a.tpot_mean_s, e.tpot_mean_s)
+    assert within(0.1, a.itl_mean_s, e.itl_mean_s)
+    assert within(0.1, a.energy_j_per_token, e.energy_j_per_token)
+    assert plain == simulate(replace(drafted, speculation="nothing"))
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
 def test_fixed_lengths_have_the_throughput_of_a_saturated_event_run(scheduler: str) -> None:
     steady = replace(PLAIN, scheduler=scheduler)
     a = simulate(steady)
@@ -229,6 +243,8 @@ def engine(rate: float, seats: float) -> Station:
     one = np.ones(1)
     return Station(
         stages=one,
+        checked=one,
+        decodes=one,
         seats=seats * one,
         chunked=np.zeros(1, bool),
         tokens=one,

@@ -14,7 +14,11 @@ from simulators.serving.engine.limits import Limits
 from simulators.serving.point import SPECULATIONS, ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
-from simulators.serving.speculation.acceptance import survival, tokens_per_step
+from simulators.serving.speculation.acceptance import (
+    last_step_excess,
+    survival,
+    tokens_per_step,
+)
 
 PLAIN = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
@@ -46,6 +50,20 @@ def test_what_is_accepted_has_the_shares_asked_for_and_depends_on_its_place_alon
     assert accepted(told, 7, 40) == accepted.py_func(told, 7, 40) == drawn[7, 40]
     assert np.ptp(drawn.mean(axis=1)) < 0.4  # no request is lucky
     assert np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1] < 0.02
+
+
+def test_long_answers_need_as_many_iterations_as_are_drawn() -> None:
+    shares, later = survival("", "0.8 0.5", 4), 400
+    told = limits(shares)
+    needed = []
+    for who in range(200):
+        done = count = 0
+        while done < later:
+            done += 1 + accepted(told, who, done)
+            count += 1
+        needed.append(count)
+    foreseen = (later + last_step_excess(shares)) / tokens_per_step(shares)
+    assert np.mean(needed) == pytest.approx(foreseen, rel=0.005)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -109,8 +127,8 @@ def test_what_cannot_be_drafted_says_why() -> None:
         simulate(replace(PLAIN, speculation="draft", draft_model="llama3_2_1b"))
     with pytest.raises(UserError, match="write one rate between 0 and 1"):
         simulate(replace(PLAIN, speculation="ngram", acceptance="often"))
-    with pytest.raises(Infeasible, match="speculation"):
-        simulate(replace(PLAIN, speculation="ngram", fidelity="analytic"))
+    with pytest.raises(Infeasible, match="speculation_needs_pp_1"):
+        simulate(replace(PLAIN, speculation="eagle", pp=2, fidelity="analytic"))
 
 
 def test_rates_of_other_models_make_later_tokens_less_sure() -> None:

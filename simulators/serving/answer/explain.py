@@ -81,10 +81,7 @@ def _step(
     checked: int,
     weights: Floats,
 ) -> Step:
-    """Return the weighed mean of batches as one; of a decode so many tokens are `checked`.
-
-    Drafted tokens pass the layers as those of prompts do, in attention beside their decode.
-    """
+    """Return the weighed mean of batches as one; of a decode so many tokens are `checked`."""
     mean = {
         name: float(np.average(column, weights=weights))
         for name, column in (
@@ -96,9 +93,9 @@ def _step(
     }
     prompt_tokens = mean["prefill_tokens"]
     chunk = prompt_tokens / max(mean["prefills"], 1e-9)
-    mean["prefill_tokens"] += (checked - 1) * mean["decodes"]
     return Step(
         **mean,
+        drafted=(checked - 1) * mean["decodes"],
         prefill_pairs=prompt_tokens * (chunk + 1.0) / 2.0,
         prefill_kv_tokens=prompt_tokens,
         logits_rows=checked * mean["decodes"] + mean["prefills"],

@@ -51,6 +51,20 @@ def tokens_per_step(survival: tuple[float, ...]) -> float:
     return 1.0 + sum(survival)
 
 
+def last_step_excess(survival: tuple[float, ...]) -> float:
+    """Return the mean tokens by which an answer's last iteration would exceed a long answer.
+
+    Iterations that bring X tokens pass a far length by `(E[X^2] / E[X] - 1) / 2` on average
+    (renewal theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
+
+    >>> last_step_excess(())
+    0
+    >>> last_step_excess((1.0,))
+    0.5
+    """
+    return sum(i * share for i, share in enumerate(survival, 1)) / tokens_per_step(survival)
+
+
 def measured_rates(method: str) -> tuple[float, ...]:
     """Return a method's rates by position, as measured.
 

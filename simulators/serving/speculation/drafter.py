@@ -35,6 +35,9 @@ class Drafter:
     kv_bytes_per_token: float = 0.0
 
 
+NO_DRAFTER = Drafter(0, (), None)
+
+
 def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     """Return what drafts for a design, if anything does.
 

@@ -19,7 +19,8 @@ at most `C` tokens, decodes first. A cycle has `N` iterations,
 
 either as many as one request needs, or as many as it takes to pass all tokens through full ones;
 `seats (D - 1) / N` seats decode at a time (Little), and so many iterations hold a chunk as the
-prompts of a cycle fill.
+prompts of a cycle fill. Where tokens are drafted a request needs fewer decodes than `D - 1`, each
+of `checked` tokens.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Cycle:
     rounds: Floats  # of either kind
     calm: Floats  # share of the rounds in which no batch in flight has a prompt
     later: Floats  # tokens of a request after the first
+    per_token: Floats  # decodes for each of them
     chunks: Floats  # iterations one prompt needs
     prompt_tokens: Floats
     backlog: Floats  # iterations that a prompt which takes its seat at once still waits
@@ -79,9 +81,9 @@ class Cycle:
 def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> Cycle:
     """Return the cycle of rows with a number of seats taken."""
     later = lengths.output - 1.0
-    whole = _whole(station, lengths, later, seats)
+    whole = _whole(station, lengths, seats)
     if station.chunked.any():
-        cut = _chunked(station, lengths, later, seats)
+        cut = _chunked(station, lengths, seats)
         whole = [np.where(station.chunked, c, w) for c, w in zip(cut, whole, strict=True)]
     decodes, beside, prompts, tokens, decodes_n, prompts_n, chunks, backlog = whole
     share = tokens / (prompts * lengths.prompt)  # of its prompts that an iteration processes
@@ -91,6 +93,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
         rounds=decodes_n + prompts_n,
         calm=_power(decodes_n / (decodes_n + prompts_n), station.stages),
         later=later,
+        per_token=np.where(later > 0.0, station.decodes / np.where(later > 0.0, later, 1.0), 1.0),
         chunks=chunks,
         prompt_tokens=lengths.prompt,
         backlog=backlog,
@@ -115,37 +118,41 @@ def _power(base: Floats, exponent: Floats) -> Floats:
     return result
 
 
-def _whole(station: Station, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
+def _whole(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
     """Return the columns of a cycle in which prompts are processed whole, before any decode."""
+    needed = station.decodes
     most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
-    freed = np.where(later > 0.0, seats / np.maximum(later, 1.0), seats)  # during one decode
+    freed = np.where(needed > 0.0, seats / np.maximum(needed, 1.0), seats)  # during one decode
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
     # Whoever takes a freed seat meets, besides itself, as many others as are freed on average. Of
     # those that do not fit into its iteration, as many go before it as after.
     met = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
     before = np.where(met > most, EVENLY, 1.0)
-    groups = np.where(later > 0.0, before * (met / prompts - 1.0), seats / prompts - 1.0)
+    groups = np.where(needed > 0.0, before * (met / prompts - 1.0), seats / prompts - 1.0)
     return [
         seats,
         np.zeros(seats.size),
         prompts,
         prompts * lengths.prompt,
-        later,
+        needed,
         seats / prompts,
         np.ones(seats.size),
         np.maximum(0.0, groups),
     ]
 
 
-def _chunked(station: Station, lengths: Lengths, later: Floats, seats: Floats) -> list[Floats]:
+def _chunked(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
     """Return the columns of a cycle in which prompts travel in chunks, beside decodes."""
-    need = lengths.prompt + later
-    decoding = np.minimum(np.minimum(seats, station.tokens * later / need), station.tokens - 1.0)
-    chunks = np.ceil(lengths.prompt / (station.tokens - decoding))
-    iterations = np.maximum(later + chunks, seats * need / station.tokens)
-    decodes = seats * later / iterations
+    needed, checked = station.decodes, station.checked
+    need = lengths.prompt + checked * needed
+    most = (station.tokens - 1.0) / checked
+    decoding = np.minimum(np.minimum(seats, station.tokens * needed / need), most)
+    chunks = np.ceil(lengths.prompt / (station.tokens - checked * decoding))
+    iterations = np.maximum(needed + chunks, seats * need / station.tokens)
+    decodes = seats * needed / iterations
     under_way = np.maximum(1.0, chunks * seats / iterations)  # prompts in an iteration with any
-    tokens = np.minimum(station.tokens - decodes, under_way * lengths.prompt / chunks)
+    left = station.tokens - checked * decodes
+    tokens = np.minimum(left, under_way * lengths.prompt / chunks)
     prompts_n = np.minimum(iterations, seats * lengths.prompt / tokens)
     return [
         np.maximum(decodes, 1.0),
@@ -155,5 +162,5 @@ def _chunked(station: Station, lengths: Lengths, later: Floats, seats: Floats) -
         iterations - prompts_n,
         prompts_n,
         chunks,
-        iterations - later - chunks,
+        iterations - needed - chunks,
     ]

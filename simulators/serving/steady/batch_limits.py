@@ -19,8 +19,10 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
-from simulators.serving.steady.columns import Design, Station
-from simulators.serving.steady.iteration_times import Family
+from simulators.serving.speculation.acceptance import last_step_excess, tokens_per_step
+from simulators.serving.speculation.drafter import NO_DRAFTER
+from simulators.serving.steady.columns import Design, Lengths, Station
+from simulators.serving.steady.iteration_times import Family, Pipeline
 from simulators.serving.steady.mean_lengths import lengths_of
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 
@@ -34,7 +36,7 @@ EVENT_ONLY = {
     in (
         "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "length_shape",
         "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without", "poll_interval", "speculation",
+        "without", "poll_interval",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""
@@ -91,6 +93,8 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     return Design(
         station=Station(
             stages=column["pp"],
+            checked=shared.checked,
+            decodes=_decodes(lengths, shared),
             seats=np.minimum(seats, fit),
             chunked=chunked,
             tokens=np.where(chunked, column["chunk_size"], column["max_batch_tokens"]),
@@ -167,6 +171,15 @@ class Shared(NamedTuple):
     usd: Floats
     flops_per_token: Floats
     peak: Floats
+    checked: Floats
+    gained: Floats  # tokens of a decode
+    excess: Floats  # of the last one
+
+
+def _decodes(lengths: Lengths, shared: Shared) -> Floats:
+    """Return the decodes that a request needs for all tokens after its first."""
+    later = lengths.output - 1.0
+    return np.clip((later + shared.excess) / shared.gained, np.minimum(later, 1.0), later)
 
 
 def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> Shared:
@@ -180,23 +193,27 @@ def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> Shared:
                 verdicts.add(pipeline.rows, pipeline.verdict)
                 table.append((np.nan,) * len(Shared._fields))
             else:
-                table.append(_facts(pipeline.replica, family.deployment))
+                table.append(_facts(pipeline, pipeline.replica, family.deployment))
     columns = np.array(table, np.float64).reshape(-1, len(Shared._fields))
     return Shared(*(columns[number, i] for i in range(len(Shared._fields))))
 
 
-def _facts(replica: Replica, deployment: Deployment) -> tuple[float, ...]:
+def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tuple[float, ...]:
     """Return what the rows of a replica share, in the order of `Shared`."""
     model, cut, dtype = replica.model, replica.cut, replica.dtype
+    drafter = pipeline.drafter or NO_DRAFTER
     usd = deployment.usd_per_gpu_hour
     return (
         float(replica.gpu.hbm_bytes),
-        weight_bytes(model, cut, dtype),
-        kv_bytes_per_token(model, cut, replica.kv_dtype),
+        weight_bytes(model, cut, dtype) + drafter.weight_bytes,
+        kv_bytes_per_token(model, cut, replica.kv_dtype) + drafter.kv_bytes_per_token,
         float(activation_bytes(model, cut, dtype, 1.0, 0.0)),
         float(activation_bytes(model, cut, dtype, 0.0, 1.0)),
         float(model.max_context),
         np.nan if usd is None else usd,
         deployment.flops_per_token,
         deployment.peak_flops,
+        1.0 + drafter.drafted,
+        tokens_per_step(drafter.survival),
+        last_step_excess(drafter.survival),
     )

@@ -29,6 +29,8 @@ class Station:
     """Of each row: what its replica may do."""
 
     stages: Floats
+    checked: Floats  # tokens that a decode passes through the model: its own and those drafted
+    decodes: Floats  # of a request: one for each later token, or fewer where tokens are drafted
     seats: Floats  # most requests of one batch in flight
     chunked: NDArray[np.bool_]
     tokens: Floats  # of an iteration with prompts

@@ -28,14 +28,15 @@ from simulators.core.levels import LEVELS
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of
+from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
-from simulators.workload.llm.step import Step
+from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
 
 OWN = ("pp", "ep", "attention_dp", "replicas", "without", "mixed_step", "usd_per_gpu_hour")
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
-SHARED = tuple(name for name in DEPLOYED if name not in OWN)
+SHARED = (*(name for name in DEPLOYED if name not in OWN), "acceptance")
 """The fields that rows priced together have in common."""
 
 
@@ -46,6 +47,7 @@ class Pipeline:
     replica: Replica | None
     verdict: str  # why there is none
     rows: Ints
+    drafter: Drafter | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,9 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
     members = [(int(pp), rows[stages == pp]) for pp in dict.fromkeys(stages.tolist())]
     row = int(rows[0])
     named: dict[str, Any] = {name: batch.column(name)[row].as_py() for name in SHARED}
+    point = ServingPoint(**named)
     try:
-        deployment = deployment_of(ServingPoint(**named))
+        deployment = deployment_of(point)
     except Infeasible as verdict:
         return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
     whole = deployment.hardware.replica
@@ -109,10 +112,11 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
         cut = Parallelism(tp=whole.cut.tp, pp=pp)
         try:
             check_cut(whole.model, cut)
+            drafter = drafter_of(replace(point, pp=pp), deployment.hardware)
         except Infeasible as verdict:
             pipelines.append(Pipeline(None, str(verdict), some))
         else:
-            pipelines.append(Pipeline(replace(whole, cut=cut), "", some))
+            pipelines.append(Pipeline(replace(whole, cut=cut), "", some, drafter))
     return Family(deployment, tuple(pipelines))
 
 
@@ -123,9 +127,18 @@ def no_prices(rows: int) -> Prices:
     return Prices(**columns)
 
 
-def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Members) -> None:
+def put_prices(
+    prices: Prices,
+    replica: Replica,
+    asked: Iterations,
+    members: Members,
+    drafter: Drafter | None = None,
+) -> None:
     """Write the prices of a family's rows, of all that were asked; the replica has any stages."""
-    step, shape, decode, prompt = _table(rows_of(asked, np.concatenate([r for _, r in members])))
+    some = rows_of(asked, np.concatenate([r for _, r in members]))
+    step, shape, decode, prompt = _table(some)
+    if drafter:
+        step = _checked(step, drafter.drafted)
     layers = layers_of(replica, step)
     start = 0
     for pp, where in members:
@@ -141,6 +154,41 @@ def put_prices(prices: Prices, replica: Replica, asked: Iterations, members: Mem
             whole = np.broadcast_to(np.asarray(seconds), shape)
             prices.decode_levels_s[level, where] = whole[decodes]
             prices.prompt_levels_s[level, where] = whole[prompts]
+    if drafter and drafter.hardware:
+        [(_, where)] = members  # a pipeline drafts nothing
+        _add_drafts(prices, drafter.hardware.replica, drafter.drafted, some, where)
+
+
+def _checked(step: Step, drafted: int) -> Step:
+    """Return a step in which each decode has so many drafted tokens checked beside its own."""
+    more = drafted * step.decodes
+    return replace(step, drafted=more, logits_rows=step.logits_rows + more)
+
+
+def _add_drafts(
+    prices: Prices, replica: Replica, passes: int, asked: Iterations, rows: Ints
+) -> None:
+    """Add the passes of what drafts: one for each drafted token of the decodes, one of prompts."""
+    prompts = Step(
+        prefills=asked.prompts,
+        prefill_tokens=asked.prompt_tokens,
+        prefill_pairs=asked.prompt_pairs,
+        prefill_kv_tokens=asked.prompt_keys,
+        logits_rows=asked.prompts,
+    )
+    for kind, step, times in (
+        ("decode", decode_step(asked.decodes, asked.keys), passes + 0.0 * asked.decodes),
+        ("prompt", decode_step(np.maximum(asked.prompt_decodes, 1.0), asked.keys),
+         np.where(asked.prompt_decodes > 0.0, float(passes), 0.0)),
+        ("prompt", prompts, 1.0 + 0.0 * asked.decodes),
+    ):  # fmt: skip
+        once = layers_of(replica, step).stage(1, 0)
+        for name, column in (
+            ("pace_s", once.latency_s), ("pass_s", once.latency_s), ("j", once.energy_j),
+        ):  # fmt: skip
+            getattr(prices, f"{kind}_{name}")[rows] += times * column
+        for level, seconds in once.seconds_by_level.items():
+            getattr(prices, f"{kind}_levels_s")[level, rows] += times * seconds
 
 
 Place = tuple[Ints, ...]

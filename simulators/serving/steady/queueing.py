@@ -169,14 +169,15 @@ def state_of(
     open_s = _prompt_wait_s(station, lengths, cycle, prices, crowd.busy, actual)
     seated_s = np.where(full, cycle_s, crowd.running / actual)
     # Of the time in a seat, what the own prompt and the least a decode takes leave.
-    spare_s = np.maximum(0.0, seated_s - first_s - cycle.later * decode_s)
+    spare_s = np.maximum(0.0, seated_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
     varied = (station.arrival_scv + lengths.output_scv) / 2.0
     seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, crowd.waiting) / actual
     later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
-    # Where prompts are cut, a decode waits for nothing but iterations, and gets a token in each.
-    later_s = np.where(station.chunked & ~at_once, cycle_s / cycle.rounds, later_s)
+    # Where prompts are cut, a decode waits for nothing but iterations, and gets tokens in each.
+    round_s = cycle_s / cycle.rounds * cycle.per_token
+    later_s = np.where(station.chunked & ~at_once, round_s, later_s)
     queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
     return SteadyState(
         requests_per_s=actual,

@@ -34,6 +34,7 @@ from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.engine.frontend import NUMBERS, load_frontend
 from simulators.serving.point import NONE, ServingPoint
 from simulators.serving.row_groups import rows_of
+from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
 from simulators.serving.steady.columns import Design
@@ -49,8 +50,8 @@ from simulators.serving.steady.queueing import (
     state_of,
 )
 
-Living = list[list[tuple[Replica, Ints]]]
-"""For each family its replicas, and the rows of each that can be."""
+Living = list[list[tuple[Replica, Drafter | None, Ints]]]
+"""For each family its replicas and what drafts for them, and the rows of each that can be."""
 
 ROWS_AT_ONCE = 1024
 """Rows with arrivals of their own that are looked at together: each has a column per request."""
@@ -67,16 +68,21 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
     living: Living = []
     for family in families:
-        found = [(p.replica, place[p.rows[is_alive[p.rows]]]) for p in family.pipelines]
-        if parts := [(replica, rows) for replica, rows in found if replica and rows.size]:
+        found = [
+            (p.replica, p.drafter, place[p.rows[is_alive[p.rows]]])
+            for p in family.pipelines
+            if p.replica
+        ]
+        if parts := [part for part in found if part[2].size]:
             living.append(parts)
     crowd = _crowd(design, living)
     seats = seats_of(design.station, crowd)
     cycle = cycle_of(design.station, design.lengths, design.kind, seats)
     prices = no_prices(alive.size)
     for parts in living:
-        members = [(replica.cut.pp, rows) for replica, rows in parts]
-        put_prices(prices, parts[0][0], cycle.iterations, members)
+        members = [(replica.cut.pp, rows) for replica, _, rows in parts]
+        replica, drafter, _ = parts[0]
+        put_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, seats, crowd)
     columns = _columns(design, cycle, prices, state, seats)
     server_s = _server_s(batch, alive, design, state)
@@ -111,7 +117,7 @@ def _crowd(design: Design, living: Living) -> Crowd:
     """Return how many requests a replica has where that depends on its pace."""
     station, known = design.station, is_known(design.station)
     crowd = known_crowd(station)
-    for replica, rows in (part for parts in living for part in parts):
+    for replica, drafter, rows in (part for parts in living for part in parts):
         unknown = rows[~known[rows]]
         for start in range(0, unknown.size, ROWS_AT_ONCE):
             some = unknown[start : start + ROWS_AT_ONCE]
@@ -121,7 +127,8 @@ def _crowd(design: Design, living: Living) -> Crowd:
             part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
             cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
             prices = no_prices(each.size)
-            put_prices(prices, replica, cycle.iterations, [(replica.cut.pp, np.arange(each.size))])
+            members = [(replica.cut.pp, np.arange(each.size))]
+            put_prices(prices, replica, cycle.iterations, members, drafter)
             pace_s = cycle.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
@@ -149,7 +156,7 @@ def _columns(
     return {
         "ttft_mean_s": state.ttft_s,
         "tpot_mean_s": state.tpot_s,
-        "itl_mean_s": state.tpot_s,
+        "itl_mean_s": state.tpot_s / cycle.per_token,
         "e2e_mean_s": state.ttft_s + np.where(cycle.later > 0.0, cycle.later * state.tpot_s, 0.0),
         "queue_mean_s": state.queue_s,
         "requests_per_s": per_s,

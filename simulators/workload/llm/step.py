@@ -20,13 +20,14 @@ class Step:
     prefill_pairs: Column = 0.0
     prefill_kv_tokens: Column = 0.0
     decodes: Column = 0.0  # requests with one new token
+    drafted: Column = 0.0  # tokens of theirs that are checked beside it
     decode_kv_tokens: Column = 0.0
-    logits_rows: Column = 0.0  # rows the LM head answers: decodes and finished prompts
+    logits_rows: Column = 0.0  # rows the LM head answers: decodes, drafts and finished prompts
 
     @property
     def tokens(self) -> Column:
         """Rows that flow through the linear layers."""
-        return self.prefill_tokens + self.decodes
+        return self.prefill_tokens + self.decodes + self.drafted
 
 
 def prefill_step(batch: Column, prompt: Column) -> Step:
