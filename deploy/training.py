@@ -8,10 +8,11 @@ unbalanced rings, adapters.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from deploy.quoting import command, comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -20,12 +21,15 @@ from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR, batch_of
 
 TARGET = "megatron"
+MASTER = "$MASTER_ADDR:29500"
+"""Where ranks meet; the shell puts in the address."""
 SCHEDULES = ("1f1b", "interleaved")
 CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
     "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format", "hybrid"],
     "fp4": ["--bf16", "--fp4-format", "e2m1"],
 }  # fmt: skip
+SENT = ("fp32", "bf16")
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -47,7 +51,7 @@ class Deployments:
         if answer["status"] == "infeasible":
             reason, _, words = answer["reason"].partition(": ")
             raise Infeasible(reason, words)
-        return script(design, name)
+        return script(replace(design, tokens=answer["run_tokens"]), name)
 
 
 DEPLOYMENTS = Deployments()
@@ -64,15 +68,10 @@ def script(design: TrainingPoint, name: str = "") -> str:
     each = min(gpus, cluster.gpus_per_node)
     start = [
         "torchrun", "--nnodes", str(math.ceil(gpus / each)), "--nproc-per-node", str(each),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "$MASTER_ADDR:29500", "pretrain_gpt.py",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", MASTER, "pretrain_gpt.py",
     ]  # fmt: skip
-    words = [*start, *arguments(design)]
-    header = f"# {name or 'design'}: {design.model} on {gpus} {design.gpu}\n"
-    lines = [
-        one if one.startswith("$") else shlex.quote(one)
-        for one in words
-    ]  # fmt: skip
-    return f"#!/bin/sh\n{header}exec {_wrapped(lines)}\n"
+    header = comment(f"{name or 'design'}: {design.model} on {gpus} {design.gpu}")
+    return f"#!/bin/sh\n{header}exec {command([*start, *arguments(design)], [MASTER])}"
 
 
 def arguments(design: TrainingPoint) -> list[str]:
@@ -92,8 +91,12 @@ def arguments(design: TrainingPoint) -> list[str]:
     if design.recompute == "selective":
         found.append("--recompute-activations")
     if design.recompute == "full":
-        found += ["--recompute-granularity", "full", "--recompute-method", "uniform",
-                  "--recompute-num-layers", "1"]  # fmt: skip
+        some = design.recompute_layers
+        found += ["--recompute-granularity", "full", "--recompute-method",
+                  "block" if some else "uniform",
+                  "--recompute-num-layers", str(some or 1)]  # fmt: skip
+    if design.offload:
+        found.append("--optimizer-cpu-offload")
     if design.zero:
         found.append("--use-distributed-optimizer")
     if design.zero in SHARDING:
@@ -121,6 +124,10 @@ def _check(design: TrainingPoint) -> None:
         raise UserError(
             f"Megatron-LM's context ranks exchange keys by {', '.join(CONTEXT)}, "
             f"not '{design.context_exchange}'"
+        )
+    if design.gradient_dtype not in SENT:
+        raise UserError(
+            f"Megatron-LM sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}"
         )
     if design.lora_rank:
         raise UserError("Megatron-LM's pretrain_gpt.py trains no adapters; lora_rank must be 0")
@@ -182,11 +189,3 @@ def _hides_experts(design: TrainingPoint) -> bool:
 
 def _pairs(options: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() for word in (name, str(value))]
-
-
-def _wrapped(words: list[str]) -> str:
-    """Return words with every option on a line of its own."""
-    text = ""
-    for word in words:
-        text += (" \\\n  " if word.startswith("--") else " ") + word
-    return text.strip()

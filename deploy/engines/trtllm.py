@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from deploy.launch import drafts, drafts_model, launches, pairs
+import json
+
+from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
 
@@ -34,6 +36,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         ),
     ]  # fmt: skip
     lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
+    caches = point.prefix_cache or point.preemption == CACHED
+    lines.append(f"  enable_block_reuse: {'true' if caches else 'false'}")
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
@@ -45,7 +49,10 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if drafts(point):
         lines += ["speculative_config:", f"  decoding_type: {DECODING[point.speculation]}"]
         drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
+        check_chain(point, "trtllm")
         lines.append(f"  {drafted}: {point.draft_tokens}")
+        if point.draft_until:
+            lines.append(f"  max_concurrency: {point.draft_until}")
         if head := drafts_model(point):
-            lines.append(f"  speculative_model_dir: {head}")
+            lines.append(f"  speculative_model_dir: {json.dumps(head)}")
     return words, "\n".join(lines) + "\n"

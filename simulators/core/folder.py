@@ -59,11 +59,7 @@ class Folder:
     @property
     def places(self) -> tuple[Path, ...]:
         """The folders searched, the user's own first."""
-        last = Path(self.path).name
-        own = [Path("catalog") / last]
-        if home := os.environ.get("SWEEPER_HOME"):
-            own.append(Path(home) / last)
-        return (*own, self.shipped)
+        return _places(self, os.environ.get("SWEEPER_HOME", ""))
 
     @property
     def plural(self) -> str:
@@ -113,7 +109,8 @@ class Folder:
             self.kind,
             name,
             (*self.names(), *(self.besides.names() if self.besides else ())),
-            f"To add one, write catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
+            f"`list {Path(self.path).name}` shows all; to add one, write "
+            f"catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
 
     def check_length(self, name: str) -> None:
@@ -144,6 +141,14 @@ class Folder:
             for alias in (file.stem, *read_toml(file).get("aliases", ()))
             for spelling in (folded(alias), folded(alias.rpartition("/")[2]))
         }
+
+
+@functools.cache
+def _places(folder: Folder, home: str) -> tuple[Path, ...]:
+    """Return the folders that are searched for a thing, the user's own first."""
+    last = Path(folder.path).name
+    own = [Path("catalog") / last, *([Path(home) / last] if home else [])]
+    return (*own, folder.shipped)
 
 
 def folded(name: str) -> str:
@@ -202,6 +207,16 @@ def is_ours(place: Path) -> bool:
         return False
     mine = found.st_uid == os.getuid() and not found.st_mode & 0o022
     return mine and not stat.S_ISLNK(found.st_mode)
+
+
+def folder_of_user(variable: str, usual: str) -> Path:
+    """Return a folder in the user's home, as the XDG Base Directory Specification names it.
+
+    Where there is no home, nothing can be in it: a relative path would lead to anybody's folder.
+    """
+    named = os.environ.get(variable, "")
+    found = Path(named if Path(named).is_absolute() else os.path.expanduser(usual))  # noqa: PTH111
+    return found if found.is_absolute() else Path(os.devnull)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 
 SENTENCES = {
-    r"medusa|lookahead|tree": (
-        "trees of drafts are not modelled; speculation has ngram, draft, eagle, eagle3 and mtp"
+    r"medusa|lookahead": (
+        "this drafter is not modelled; speculation has ngram, draft, eagle, eagle3 and mtp, and "
+        "trees by draft_topk"
     ),
     r"spec(ulative)?_?(dec|tok|len|mod)|mtp|multi_token|eagle": (
         "tokens are drafted as speculation says (ngram, draft, eagle, eagle3, mtp), so many as "
         "draft_tokens says"
     ),
     r"prefix_cach|cache_hit|kv_reuse": (
-        "prefix caching is not modelled: every prompt is computed whole, as long as it is"
+        "prompts that begin alike share blocks where prefix_cache is true: of a "
+        "system_prompt_tokens, of turns, or of a trace with hash_ids"
     ),
     r"disagg|prefill_(gpus|workers|replicas)|decode_(workers|replicas)": (
         "prefill and decode on separate GPUs are not modelled; replicas do both"

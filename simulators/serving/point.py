@@ -21,6 +21,7 @@ PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 WINDOWS = STEADY, WHOLE = "steady", "whole"
+FIXED, ADAPTIVE = "fixed", "adaptive"
 NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
 SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
 
@@ -112,6 +113,10 @@ class ServingPoint:
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
     )  # fmt: skip
+    system_prompt_tokens: int = asked(
+        "that all prompts begin with, before what the workload or a session says",
+        at_least=0, default=0,
+    )  # fmt: skip
     burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
     burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
     calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
@@ -141,9 +146,14 @@ class ServingPoint:
     watermark: float = choice(
         "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
     )
+    prefix_cache: bool = choice(
+        "whether prompts find blocks of others that begin alike; else all are computed whole",
+        default=False,
+    )
     preemption: str = choice(
         "what becomes of a running request without memory: recompute, swap to the host, or cached: "
-        "recompute what others took of its blocks", known=PREEMPTIONS, default=RECOMPUTE,
+        "recompute what others took of its blocks, as with a prefix_cache",
+        known=PREEMPTIONS, default=RECOMPUTE,
     )  # fmt: skip
     swap_bytes: float = choice(
         "host memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
@@ -170,6 +180,22 @@ class ServingPoint:
     draft_tokens: int = built(
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
     )
+    draft_topk: int = built(
+        "guesses that a draft branches into; 1: drafts are a chain", at_least=1, at_most=16,
+        default=1,
+    )  # fmt: skip
+    draft_nodes: int = built(
+        "tokens of a tree that one pass checks, the likeliest; 0: draft_tokens times draft_topk",
+        at_least=0, at_most=128, default=0,
+    )  # fmt: skip
+    draft_until: int = choice(
+        "running requests up to which tokens are drafted; 0: however many run", at_least=0,
+        default=0,
+    )  # fmt: skip
+    draft_rule: str = choice(
+        "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
+        "tokens a second at the number that run", known=(FIXED, ADAPTIVE), default=FIXED,
+    )  # fmt: skip
     draft_model: str = built("of speculation draft", names="model", default=NOTHING)
     acceptance: str = choice(
         "share of drafted tokens that the model agrees with, given those before: one, or one for "

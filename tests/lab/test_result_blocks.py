@@ -14,8 +14,8 @@ from lab.claims.serving.result_blocks import changed
 from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
 
 ROW: dict[str, Any] = {
-    "path": "page.md", "line": 7, "launch_command": "vllm serve", "framework": "vllm",
-    "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B", "gpu": "H100", "tp": 2, "dp": None,
+    "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
+    "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B", "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
     "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
     "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
@@ -24,7 +24,8 @@ ROW: dict[str, Any] = {
     "request_rate_arg": None, "request_rate_printed": None, "successful_requests": 100,
     "duration_s": 10.0, "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0,
     "tpot_mean_s": 0.05, "tpot_p99_s": None, "ttft_mean_s": 5.0, "ttft_p99_s": None,
-    "output_tokens_per_s": 1010.0,
+    "output_tokens_per_s": 1010.0, "spec_algorithm": None, "spec_steps": None, "spec_topk": None,
+    "spec_config": None,
 }  # fmt: skip
 
 
@@ -34,6 +35,15 @@ def block_of(folder: Path, **changes: Any) -> Block:
     told, untold_ = blocks(folder)
     assert not untold_
     return told[0]
+
+
+def test_drafts_are_those_of_a_models_own_head(tmp_path: Path) -> None:
+    told = '{"method":"mtp","num_speculative_tokens":2}'
+    point = block_of(tmp_path, speculative=True, spec_config=told).point
+    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 2, 1024)
+    steps = {"spec_algorithm": "EAGLE", "spec_steps": 3, "spec_topk": 1, "framework": "sglang"}
+    point = block_of(tmp_path, speculative=True, **steps).point
+    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 3, 48)
 
 
 def test_without_clients_or_rate_all_is_asked_at_once(tmp_path: Path) -> None:
@@ -49,7 +59,10 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     drawn = block_of(tmp_path, mean_input_tokens=219.0).point
     assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt")
     assert drawn.length_shape == "as_workload"
-    even = block_of(tmp_path, mean_input_tokens=219.0, dataset="random", framework="sglang").point
+    drawn_by = {"dataset": "random", "framework": "sglang", "mean_input_tokens": 219.0}
+    asked = block_of(tmp_path, **drawn_by, bench_command="vllm bench serve").point
+    assert (asked.prompt_tokens, asked.length_spread) == (219, 0.0)
+    even = block_of(tmp_path, **drawn_by, bench_command="python -m sglang.bench_serving").point
     assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
 
 
@@ -69,6 +82,10 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
     names = {"model": "deepseek-ai/DeepSeek-V3.2", "framework": "sglang", "tp": 8, "dp": 8}
     point = block_of(tmp_path, **names, dp_attention_flag=True).point
     assert (point.tp, point.attention_dp, point.ep, point.dtype) == (1, 8, 1, "fp8_block")
+    assert point.chunk_size == 8192 // 8
+    short = "vllm serve -tp 2 -dp 4 --pp_size=2 --enable-expert-parallel"
+    read = block_of(tmp_path, model="deepseek-ai/DeepSeek-V3.2", tp=None, launch_command=short)
+    assert (read.point.tp, read.point.attention_dp, read.point.pp) == (2, 4, 2)
     copies = block_of(tmp_path, dp=4).point
     assert (copies.tp, copies.replicas) == (2, 4)
 

@@ -10,7 +10,8 @@ takes from 24 to 6 %, and EAGLE-2 judges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 from lab.claims.lines import at_most, percent_off, spread
 from lab.tables.catalog_names import replica_of
 from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
+from lab.tables.modern.speculation import BY_GUESS, rates_by_guess
 from lab.tables.modern.uncatalogued import VICUNA_68M
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
@@ -26,13 +28,19 @@ from simulators.composition.price import iteration
 from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 from simulators.kernels.price import price
+from simulators.serving.point import EAGLE
+from simulators.serving.speculation import acceptance
 from simulators.serving.speculation.drafter import dense_layer
+from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.step import Step, chunk_step, decode_step
 from simulators.workload.operators import Gemm
 
-NEEDS = (SPEC_BENCH,)
+NEEDS = (SPEC_BENCH, BY_GUESS)
 
 LIMIT = 15.0
+
+HALVINGS, MOST_ASSISTED, SETTLED_STEPS = 40, 64, 4096
+"""Of the search for a rate; drafts of a walk; its iterations until it is settled."""
 
 CONTEXT = 500.0
 """Tokens so far, about; a pass of one sequence reads 26 times as many bytes of weights."""
@@ -40,6 +48,8 @@ CONTEXT = 500.0
 RUNTIME = load_runtime("eager")
 
 MEDUSA_HEADS = 4
+
+VICUNA_SIZES = {"llama2_7b": "7b", "llama2_13b": "13b", "llama_33b": "33b"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,9 @@ TREES = {
 
 METHODS = ("SpS", *TREES)
 
+MOST_CHILDREN = {"EAGLE": 4, "EAGLE2": 10, "Medusa": 10}
+"""Of a node, in those trees."""
+
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the error of speed-ups by method."""
@@ -80,6 +93,37 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             f"speculation, speed-up of Spec-Bench, {method}", float(np.mean(np.abs(off))), LIMIT,
             off.size, f"{spread(off)}: {each}",
         )  # fmt: skip
+    guesses = rates_by_guess(reference)
+    for method in MOST_CHILDREN:
+        mine = [row for row in rows if row.method == method]
+        ours = np.array([tree_tokens(row, guesses) for row in mine])
+        off = percent_off(ours, np.array([row.tokens for row in mine]))
+        yield at_most(
+            f"speculation, tokens of an iteration, tree of {method}", float(np.mean(np.abs(off))),
+            LIMIT, off.size, f"{spread(off)}; from rates of first guesses alone",
+        )  # fmt: skip
+
+
+def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]]) -> float:
+    """Return tokens of an iteration of a tree, from how often first guesses of heads are right.
+
+    Those of Medusa's heads are its model's own; EAGLE's were measured of another model, a chain.
+    """
+    runs = TREES[row.method]
+    nodes, children = int(runs.checked) - 1, MOST_CHILDREN[row.method]
+    rates = acceptance.rates_of(EAGLE, "", int(runs.drafts))
+    if row.method == "Medusa":
+        size = VICUNA_SIZES[row.model.name]
+        rates = [_first(guesses[size, head]) for head in range(MEDUSA_HEADS)]
+    shares, _ = tree_survival(rates, acceptance.odds_growth(), children, nodes)
+    return acceptance.tokens_per_step(shares)
+
+
+def _first(guesses: Mapping[int, float]) -> float:
+    """Return how often the first guess is right, from that of the fewest that was measured."""
+    rank, among = min(guesses.items())
+    odds = among / (1.0 - among) / rank ** acceptance.odds_growth()
+    return float(odds / (1.0 + odds))
 
 
 def speed_up(row: Sped) -> float:
@@ -103,17 +147,33 @@ def drafting_s(row: Sped, runs: Iteration) -> float:
 def assisted(tokens: float) -> Iteration:
     """Return what assisted generation of HF transformers comes to, from its tokens an iteration.
 
-    It drafts two tokens more after all were accepted and one less after any was not
-    (`num_assistant_tokens_schedule` "heuristic"), so it settles where a third of iterations accept
-    all: with rate `a` and `k` drafts, `a^k = 1/3` and `tokens = 1 + a (1 - a^k) / (1 - a)`.
+    It drafts two tokens more after all were accepted and one less, at least one, after any was not
+    (`num_assistant_tokens_schedule` "heuristic"): a walk over numbers of drafts, whose steady state
+    has one rate of acceptance that brings those tokens.
 
     >>> assisted(2.0).drafts.__round__(2)
-    2.15
+    2.71
     """
-    accepted = tokens - 1.0
-    rate = accepted / (accepted + 2.0 / 3.0)
-    drafts = float(np.log(3.0) / -np.log(rate))
+    low, high = 0.0, 0.99
+    for _ in range(HALVINGS):
+        rate = (low + high) / 2.0
+        brought, drafts = _walk(rate)
+        low, high = (rate, high) if brought < tokens else (low, rate)
     return Iteration(checked=drafts + 1.0, drafts=drafts)
+
+
+@functools.cache
+def _walk(rate: float) -> tuple[float, float]:
+    """Return mean tokens of an iteration and mean drafts where each is accepted at a rate."""
+    drafts = np.arange(1, MOST_ASSISTED + 1)
+    all_of_them = rate**drafts
+    move = np.zeros((drafts.size, drafts.size))
+    rows = np.arange(drafts.size)
+    move[rows, np.minimum(rows + 2, rows[-1])] += all_of_them
+    move[rows, np.maximum(rows - 1, 0)] += 1.0 - all_of_them
+    share = np.linalg.matrix_power(move, SETTLED_STEPS)[0]
+    tokens = (1.0 - rate ** (drafts + 1)) / (1.0 - rate)
+    return float(share @ tokens), float(share @ drafts)
 
 
 def medusa_s(model: LanguageModel, gpu: str, rows: float) -> float:

@@ -4,8 +4,8 @@ Every deployment is predicted three times, its model on that GPU left out of the
 with the GPU's kernels as measured, with them hidden, and with those of its whole architecture
 hidden. For a metric the scale of its error is a part of the engine's and the reach of its passes'
 interval, added by squares; engines' parts make the double exponential likeliest, and quantiles of
-all errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims judge
-it by the others. Of an engine that nobody measured, which has no constants, the same
+all errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims
+judge it by the others. Of an engine that nobody measured, which has no constants, the same
 deployments show how far it may be off, under the runtime of one project's host.
 
 How much further 99th percentiles of published runs lie from ours than their means do widens the
@@ -165,7 +165,9 @@ def widths_of(
     off = np.log([one.ratio[metric] for one in seen])
     ends = np.array([one.reach[metric] for one in seen])
     reach = np.where(off < 0.0, ends[:, 0], ends[:, 1])
-    own = {name: np.array([engine_of(one) == name for one in seen]) for name in map(engine_of, seen)}
+    own = {
+        name: np.array([engine_of(one) == name for one in seen]) for name in map(engine_of, seen)
+    }
     scales = np.stack([scale(part, reach) for part in ENGINES.tolist()])
     chosen = dict.fromkeys(own, 0)
     of_all = scales[0]

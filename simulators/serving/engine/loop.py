@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer
+from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss, release_successor
-from simulators.serving.engine.drafts import accepted
+from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
+from simulators.serving.engine.prefix_cache import publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
     ROUTE,
@@ -41,6 +43,7 @@ from simulators.serving.engine.state import (
     State,
     count,
     gap_bin,
+    keep_sums,
     log_batch,
     pop_release,
     tick,
@@ -194,32 +197,6 @@ def form_together(schedule: Any, price: Any, state: State, replica: int, now: fl
     return formed
 
 
-@kernel(i8(STATE, i8))
-def join(state: State, first: int) -> int:
-    """Write the sums that batches of ranks which step together are priced by; return their growth.
-
-    Attention of all ranks takes as long as if each had what the busiest has, which is the one with
-    the most tokens, of equal ones with the most keys. What is returned are the keys by which the
-    decodes' grow in one iteration.
-    """
-    ranks, busiest, together = state.limits[at.RANKS], first, 0.0
-    for rank in range(first, first + ranks):
-        if state.sizes[rank] > 0:
-            step, most = state.step[rank], state.step[busiest]
-            together += step[at.TOKENS]
-            if state.sizes[busiest] == 0 or (step[at.TOKENS], step[at.DECODE_KV]) > (
-                most[at.TOKENS],
-                most[at.DECODE_KV],
-            ):
-                busiest = rank
-    for rank in range(first, first + ranks):
-        if state.sizes[rank] > 0:
-            for column in range(at.STEP_COLUMNS):
-                state.priced[rank, column] = state.step[busiest, column] * ranks
-            state.priced[rank, at.EVERYWHERE] = together
-    return int(state.priced[busiest, at.DECODES])
-
-
 @kernel(i8(STATE, i8, f8))
 def look_up(state: State, replica: int, now: float) -> int:
     """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
@@ -244,11 +221,12 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool[at.BATCH] = 0
     view = View(
         state.limits, pool, state.request, state.times, state.waiting[replica],
-        state.idle[replica], state.batch[slot], state.tokens[slot],
+        state.idle[replica], state.batch[slot], state.tokens[slot], state.tree,
     )  # fmt: skip
     if pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])
+    pool[at.DRAFTS] = drafted(state.limits, pool[at.HOLDERS])
     holds = schedule(now, view)
     pool[at.ELAPSED] = 0
     if pool[at.BATCH] == 0:
@@ -257,10 +235,12 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0
-    checked = 1 + state.limits[at.DRAFTED]
+    checked = 1 + pool[at.DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
+    if state.limits[at.CACHES] == 1:
+        publish_batch(view)
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if checked > 1:  # how many tokens an iteration brings is drawn anew for each sequence
+    if state.limits[at.DRAFTED] > 0:  # what an iteration brings is drawn anew for each sequence
         return 1
     if may_return(state.limits, pool, state.request):  # at the next batch, from the host
         return 1
@@ -294,33 +274,6 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
     return end
 
 
-@kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))
-def measure(
-    request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
-) -> float:
-    """Write the sums of a batch and return its tokens; of a decode so many are checked."""
-    step[:] = 0.0
-    for i in range(size):
-        who, granted = batch[i], tokens[i]
-        done, prompt = request[who, at.DONE], request[who, at.PROMPT]
-        if done > prompt:
-            step[at.DECODES] += 1.0
-            step[at.DECODE_KV] += done
-            step[at.LOGITS_ROWS] += checked
-            continue
-        step[at.PREFILLS] += 1.0
-        step[at.PREFILL_TOKENS] += granted
-        step[at.PREFILL_PAIRS] += granted * done + granted * (granted + 1) // 2
-        step[at.PREFILL_KV] += done + granted
-        step[at.PREFILL_SQUARES] += granted * granted
-        step[at.PREFILL_PAST] += (done + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
-        if done + granted == prompt:
-            step[at.LOGITS_ROWS] += 1.0
-    step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
-    step[at.EVERYWHERE] = step[at.TOKENS]
-    return step[at.TOKENS]  # type: ignore[no-any-return]
-
-
 @kernel(f8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8, boolean))
 def advance(
     schedule: Any, price: Any, state: State, replica: int, until: float, closed: bool
@@ -352,21 +305,18 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
     first_end, longest, stall = now, 0.0, 0.0
     if rounds > 0:
         timing = state.timing[slot]
-        first_end, longest, stall = (
-            timing[at.FIRST_END],
-            timing[at.LONGEST_S],
-            timing[at.STALL_S],
-        )
+        first_end, longest = timing[at.FIRST_END], timing[at.LONGEST_S]
+        stall = timing[at.STALL_S]
     tick(pool, state.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
-    drafts = state.limits[at.DRAFTED] > 0
+    drafts = pool[at.DRAFTS]
     for i in range(size):
         who = state.batch[slot, i]
         prompt = request[who, at.PROMPT]
         done = request[who, at.DONE] + state.tokens[slot, i] + rounds
-        if drafts and done - 1 > prompt:
+        if drafts > 0 and done - 1 > prompt:
             missing = prompt + request[who, at.OUTPUT] - done
-            done += min(missing, accepted(state.limits, who, done))
+            done += min(missing, accepted(state.limits, drafts, who, done))
         if rounds > 0:
             grown = blocks_for(done - 1, state.limits[at.BLOCK])
             request[who, at.BLOCKS] = max(request[who, at.BLOCKS], grown)
@@ -388,7 +338,8 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             times[who, at.LAST_TOKEN] = now
         if done == prompt + request[who, at.OUTPUT]:
             times[who, at.COMPLETED] = now
-            release(pool, request, who)
+            keep_sums(state, replica, who)
+            release(state.limits, pool, request, state.tree, who)
             release_successor(state, who, now)
         else:
             idle[pool[at.IDLE]] = who

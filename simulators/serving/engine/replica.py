@@ -30,13 +30,24 @@ R = TypeVar("R")
 
 # One row of `request`: what a request still asks for and what it holds.
 (
-    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, LEFT_BLOCKS, UNTIL,
-) = range(11)  # fmt: skip
-REQUEST_COLUMNS = 11
+    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
+    CACHED,
+) = range(13)  # fmt: skip
+REQUEST_COLUMNS = 13
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
-the request under this one on the stack of those moved to the host. LEFT_BLOCKS are what a
-preempted request left in a prefix cache, untouched until the replica has TAKEN up to UNTIL."""
+the request under this one on the stack of those moved to the host.
+Its path through the tree of prefixes are the rows of `tree` from PATH up to PATH_END, of which it
+holds the nodes of the first JOINED; CACHED are the tokens of its prompt that were found when it was
+first let in."""
+
+NODE, END = range(2)
+"""One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""
+
+HELD, HOLD, NEWER, OLDER = range(4)
+"""One row of `tree` that is a node of a replica: blocks that are found, requests that hold them,
+and of a node that nobody holds the rows of its neighbours in the ring; 0: it is in none."""
+TREE_COLUMNS = 4
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
@@ -48,9 +59,9 @@ UNROUTED, UNBORN = -1, -2
 # think time until its predecessor ends, ASKED what it takes to the engine besides.
 (
     ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
-    LEFT, ASKED, SERVICE,
-) = range(12)  # fmt: skip
-TIME_COLUMNS = 12
+    LEFT, ASKED, SERVICE, SUMS,
+) = range(13)  # fmt: skip
+TIME_COLUMNS = SUMS + 5
 """ASKED is when the client sent the request, SERVICE how long the server before the engine works on
 it, and ARRIVAL when the engine has it. LEAVES is when the client gives up, until its arrival how
 long it has patience for; LEFT is when the engine let the request go."""
@@ -69,15 +80,19 @@ long it has patience for; LEFT is when the engine let the request go."""
     PATIENCE,  # decode iterations between looks at the queue, for policies that wait
     HOST,  # blocks the host holds for preempted requests; 0: these are restarted
     MOVE_NS,  # nanoseconds to move a block to or from the host
-    KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
+    CACHES,  # 1: blocks that nobody holds are found again until others take them
     RANKS,  # queues whose batches begin and end together, of one replica
-    DRAFTED,  # tokens drafted for each decode, which its pass checks; 0: none
+    DRAFTED,  # tokens drafted for each decode at most, which its pass checks; 0: none
     SEED,  # of what is accepted of them
+    DEPTH,  # of them that follow each other: fewer than DRAFTED where they branch
     SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
-) = range(17)
+) = range(18)
 MOST_DRAFTED = 16
-LIMITS = SURVIVE + MOST_DRAFTED
+DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
+"""The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
+LIMITS = DRAFT_UP_TO + MOST_DRAFTED
 CERTAIN = 1 << 31
+ALL_DECODES = 1 << 40
 
 # One row of `pool`: a replica's counters.
 (
@@ -102,9 +117,11 @@ CERTAIN = 1 << 31
     HOSTED,  # their blocks
     MOVED,  # blocks moved since the last batch was formed
     SWAPS,  # times a request was moved to the host
-    TAKEN,  # blocks ever taken
-) = range(22)
-POOL_COLUMNS = 22
+    KEPT,  # free blocks whose content is found
+    ROOT,  # row of `tree` before those of its nodes
+    DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
+) = range(24)
+POOL_COLUMNS = 24
 
 # One `step`: the sums of a batch.
 (
@@ -185,9 +202,12 @@ class View(NamedTuple):
     idle: Ints
     batch: Ints  # requests, and
     tokens: Ints  # what each is granted
+    tree: Ints  # of prefixes
 
 
-VIEW: Any = named_tuple((array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4)), View)
+VIEW: Any = named_tuple(
+    (array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4), matrix(i8)), View
+)
 
 SCHEDULE = i8(f8, VIEW)
 """now, view -> iterations the decision holds.

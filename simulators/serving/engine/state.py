@@ -17,6 +17,7 @@ from simulators.serving.engine.replica import kernel
 
 LOG_COLUMNS = (
     "replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens", "waiting", "kv_blocks",
+    "drafted",
 )  # fmt: skip
 
 BINS_PER_OCTAVE = 256
@@ -55,6 +56,7 @@ class State(NamedTuple):
     clock: Ints
     gaps: Ints  # histogram of the gaps between tokens
     log: Floats  # one row per batch while there is room
+    tree: Ints  # of prefixes: the steps of all requests' paths, then of each replica its nodes
     shape: Ints  # of the price table
     table: Floats
 
@@ -64,7 +66,7 @@ _II, _FF = matrix(i8), matrix(f8)
 STATE: Any = named_tuple(
     (
         _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF, _II, _II,
-        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _I, _F,
+        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _II, _I, _F,
     ),
     State,
 )  # fmt: skip
@@ -114,6 +116,16 @@ def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]
 
 
+@kernel(f8(STATE, i8, i8))
+def keep_sums(state: State, replica: int, who: int) -> float:
+    """Keep with a request that is answered what its replica's sums are; return the first."""
+    pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
+    times[who, at.SUMS] = gauge[at.BLOCK_SECONDS]
+    times[who, at.SUMS + 1], times[who, at.SUMS + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
+    times[who, at.SUMS + 3], times[who, at.SUMS + 4] = pool[at.ITERATIONS], pool[at.BATCHED]
+    return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
+
+
 @kernel(i8(STATE, i8, i8, f8, f8))
 def log_batch(state: State, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""
@@ -122,7 +134,7 @@ def log_batch(state: State, replica: int, slot: int, formed: float, end: float) 
     row[0], row[1], row[2] = replica, formed, end
     row[3], row[4] = step[at.PREFILLS] + step[at.DECODES], step[at.PREFILL_TOKENS]
     row[5], row[6] = step[at.TOKENS], pool[at.WAITING] + pool[at.SWAPPED]
-    row[7] = pool[at.TOTAL] - pool[at.FREE]
+    row[7], row[8] = pool[at.TOTAL] - pool[at.FREE], pool[at.DRAFTS]
     clock[at.LOGGED] += 1
     return clock[at.LOGGED]  # type: ignore[no-any-return]
 
