@@ -15,7 +15,8 @@ from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
 
 ROW: dict[str, Any] = {
     "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
-    "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B", "gpu": "H100", "tp": 2, "dp": None,
+    "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
+    "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
     "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
     "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
