@@ -2,16 +2,16 @@
 
 Kernels and messages of a deployment have intervals of their own, and a pass of them the two ends
 `r` that `composition` makes of these: wide where a GPU takes others' numbers. What an engine does
-besides adds a part of its own, and the two add by squares. On that scale measured
-times lie from predicted ones as in deployments whose model on that GPU was left out of all fits,
-with the kernels of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
+besides adds a part of its own, and the two add by squares. On that scale measured times lie from
+predicted ones as in deployments whose model on that GPU was left out of all fits, with the kernels
+of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
 
     ends of the band = exp( -below * (engine^2 + ln(r_low)^2)^(1/2) ),
                        exp( +above * (engine^2 + ln(r_high)^2)^(1/2) )
 
-An engine that nobody measured has the band of these deployments under no engine's constants. A
-99th percentile lies further off than a mean: by what published runs show, and that adds by
-squares too. Rates and costs have the intervals that follow from those of latencies.
+An engine that nobody measured has the widest of the engines' bands and of that of these
+deployments under no engine's constants. A 99th percentile lies further off than a mean: by what
+published runs show, and that adds by squares too. Rates and costs have the intervals that follow from those of latencies.
 """
 
 from __future__ import annotations
@@ -77,8 +77,13 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
     True
     """
     framework = load_runtime(runtime).framework
-    engine = framework if framework in FRAMEWORKS else UNMEASURED
-    return {metric: shipped_width(engine, metric).band(ends) for metric, ends in reach.items()}
+    engines = (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
+    found = {}
+    for metric, ends in reach.items():
+        bands = [shipped_width(engine, metric).band(ends) for engine in engines]
+        lows, highs = zip(*bands, strict=True)
+        found[metric] = min(lows), max(highs)
+    return found
 
 
 def shipped_width(engine: str, metric: str) -> Width:
