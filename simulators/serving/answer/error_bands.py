@@ -11,7 +11,8 @@ of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`)
 
 An engine that nobody measured has the widest of the engines' bands and of that of these
 deployments under no engine's constants. A 99th percentile lies further off than a mean: by what
-published runs show, and that adds by squares too. Rates and costs have the intervals that follow from those of latencies.
+published runs show, and that adds by squares too. Rates and costs have the intervals that follow
+from those of latencies.
 """
 
 from __future__ import annotations
