@@ -75,6 +75,10 @@ def _check_size(root: Any, file: Path) -> None:
             )
         if id(node) not in sizes:
             inside = node.value if isinstance(node.value, list) else []
+            pairs = [item for item in inside if isinstance(item, tuple)]
+            if nameless := [key for key, _ in pairs if key.tag.endswith(":null")]:
+                line = nameless[0].start_mark.line + 1
+                raise UserError(f"{file}, line {line}: a key has no name")
             parts = (
                 part for item in inside for part in (item if isinstance(item, tuple) else [item])
             )
