@@ -67,9 +67,11 @@ def url_of(folder: Path) -> str:
     return outputs if "://" in outputs else ""
 
 
-def runs(folder: Path) -> list[Path]:
+def runs(outputs: str, name: str) -> list[Path]:
     """Return the folders of the runs of a space, the first run first."""
-    found = [file.parent for file in (folder / "runs").glob("*/definition.json")]
+    found = [file.parent for file in (home_of(outputs, name) / "runs").glob("*/definition.json")]
+    if "://" in outputs:
+        found = [run for run in found if url_of(run) == outputs]
     return sorted(found, key=lambda run: (_number(run), run.name))
 
 

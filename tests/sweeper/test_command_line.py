@@ -418,7 +418,8 @@ class Silent:
     class FileSystem:
         @staticmethod
         def from_uri(url: str) -> None:
-            threading.Event().wait(2.0)
+            threading.Event().wait(1.0)
+            raise OSError(url)
 
 
 def test_a_store_that_does_not_answer_is_left(
