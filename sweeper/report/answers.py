@@ -20,14 +20,14 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
-from sweeper.query.pareto import alike, knee, pareto_front, unstated
+from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs
+from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
-from sweeper.store.keys import SHOWN, Definition, keys
+from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
 from sweeper.units import human
 
@@ -175,8 +175,8 @@ class Answers:
 
     def asking(self, wanted: Objectives, condition: str | None) -> Answers:
         """Return the answers to other objectives, under another condition."""
-        chosen = tuple(n for n in self.given if n not in wanted)
-        return dataclasses.replace(self, wanted=wanted, where=condition, given=chosen)
+        given, rows = tuple(n for n in self.given if n not in wanted), self.results
+        return dataclasses.replace(self, wanted=wanted, where=condition, given=given, scanned=rows)
 
     def across(self, how: str = WORST) -> Answers:
         """Return the answers that designs give to all scenarios at once.
@@ -315,15 +315,14 @@ class Answers:
                 raise UserError("no design qualifies, so there is no knee")
             row = {n: v for n, v in self.usual.best.items() if n != "equivalents"}
             return row.pop("key"), row
-        rows = self.results.collect()
-        named = keys(self.store.definition, rows)
-        found = named.str.starts_with(prefix.lower()).arg_true()
+        definition = self.store.definition
+        found = begin_with(definition, self.results, prefix)
         if len(found) != 1:
             what = "several keys begin" if len(found) else "no design has a key that begins"
-            alike = named.filter(named.str.starts_with(prefix[:2].lower()))
-            near = ", ".join(alike[:5].str.head(SHOWN))
+            others = begin_with(definition, self.results, prefix[:2])["key"][:5].str.head(SHOWN)
+            near = ", ".join(others)
             raise UserError(f"{what} with '{prefix}'" + (f"\nNear it: {near}" if near else ""))
-        return named[found[0]], rows.row(found[0], named=True)
+        return found["key"][0], rows_at(self.results, found["__row"]).drop("__row").to_dicts()[0]
 
 
 def reason_in_words(reason: str) -> str:
@@ -353,7 +352,7 @@ def latest(name: str, outputs: str) -> Answers:
     damaged runs it is the last before them, with a warning.
     """
     name, _, mark = name.partition("@")
-    folders = runs(Path(outputs, name))
+    folders = runs(outputs, name)
     if mark:
         known = [definition_in(run / "definition.json") for run in folders]
         folders = [run for run, own in zip(folders, known, strict=True) if own.startswith(mark)]
@@ -379,14 +378,15 @@ def latest(name: str, outputs: str) -> Answers:
 def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
     stored, written = asked(folder)
     space = completed(stored.space())
-    return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
+    store = Store(f"{url_of(folder) or outputs}/{name}", stored)
+    return answers_to(written, space, store, folder, name)
 
 
 def definition_in(file: Path) -> str:
     """Return the digits of the definition that a run kept; none where its file is damaged."""
     try:
         return Definition.from_json(file.read_text(encoding="utf-8")).id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return ""
 
 

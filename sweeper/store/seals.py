@@ -8,9 +8,14 @@ a decoder may not survive what it is given.
 from __future__ import annotations
 
 import functools
+import io
+import queue
+import threading
 import warnings
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -25,6 +30,8 @@ _SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
 """Any of them in a footer tells that there was a seal, whatever has become of it."""
 _MAGIC = b"PAR1"
 _BLOCK = 1 << 20
+_ANSWER_S = 8.0
+"""Within which a store of objects answers."""
 
 
 class DamagedPart(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -32,11 +39,37 @@ class DamagedPart(UserError):  # noqa: N818 - what is there, rather than what we
 
 
 def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system a folder is on and its path there; a URL names another than this."""
-    if "://" in folder:
-        fs, path = pafs.FileSystem.from_uri(folder)
-        return fs, path
-    return pafs.LocalFileSystem(), folder
+    """Return the file system a folder is on and its path there; a URL names another than this.
+
+    Raises:
+        UserError: no file system answers to the URL within seconds.
+    """
+    if "://" not in folder:
+        return pafs.LocalFileSystem(), folder
+    found = _connected(folder)
+    if isinstance(found, str):
+        raise UserError(f"{folder}: {found}")
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _connected(url: str) -> tuple[pafs.FileSystem, str] | str:
+    """Return the file system of a URL, or why there is none; its client would try for minutes."""
+    answers: queue.SimpleQueue[tuple[pafs.FileSystem, str] | str] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            fs, path = pafs.FileSystem.from_uri(url)
+            fs.get_file_info(path)
+            answers.put((fs, path))
+        except (OSError, ValueError) as error:
+            answers.put(str(error).splitlines()[0])
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        return answers.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        return f"nobody answers within {_ANSWER_S:g} s"
 
 
 def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
@@ -48,14 +81,16 @@ def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
     yield content[at + len(BLANK) :]
 
 
-def check(folder: str, name: str) -> None:
+def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
     """Raise `DamagedPart` unless a part is whole; it is read again only once it has changed.
 
-    A part that was written before there were seals has only to end as Parquet does.
+    A part that was written before there were seals has only to end as Parquet does. `seen` is what
+    a listing of the folder said of the part.
     """
-    fs, path = filesystem(folder)
-    info = fs.get_file_info(f"{path}/{name}")
-    if wrong := _wrong(folder, name, info.size, info.mtime_ns):
+    if seen is None:
+        fs, path = filesystem(folder)
+        seen = fs.get_file_info(f"{path}/{name}")
+    if wrong := _wrong(folder, name, seen.size, seen.mtime_ns):
         raise DamagedPart(
             f"{folder}/{name} is damaged: {wrong}. Delete it and run the sweep again; only its "
             "points will be evaluated"
@@ -72,9 +107,8 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     """Return what is wrong with a file, or nothing."""
     if not size:
         return "it is empty" if size == 0 else "it is gone"
-    fs, path = filesystem(folder)
     try:
-        with fs.open_input_file(f"{path}/{name}") as stream:
+        with _opened(folder, name, size) as stream:
             stream.seek(max(size - 8, 0))
             tail = stream.read()
             if len(tail) < 8 or tail[4:] != _MAGIC or _footer(tail) > size:
@@ -96,12 +130,20 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     return "" if stated == f"{crc32:08x}".encode() else "its bytes are not those that were written"
 
 
+def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
+    """Open a part to read its bytes; a small one is read at once, as there may be thousands."""
+    fs, path = filesystem(folder)
+    if size <= _BLOCK and isinstance(fs, pafs.LocalFileSystem):
+        return io.BytesIO(Path(path, name).read_bytes())
+    return fs.open_input_file(f"{path}/{name}")
+
+
 def _footer(tail: bytes) -> int:
     """Return the bytes of the footer with its length and the magic word, from the last eight."""
     return int.from_bytes(tail[:4], "little") + 8
 
 
-def _crc32(stream: pa.NativeFile, count: int, crc32: int) -> int:
+def _crc32(stream: BinaryIO | pa.NativeFile, count: int, crc32: int) -> int:
     """Return the checksum going on from `crc32` over so many bytes, fewer where the file ends."""
     while count > 0 and (block := stream.read(min(count, _BLOCK))):
         crc32 = zlib.crc32(block, crc32)
