@@ -2,7 +2,8 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-answer questions. `verify` and `validate` check results and simulators; `assist` serves
+answer questions. `verify` and `validate` check results and simulators, `scenarios`
+answers what practitioners ask; `assist` serves
 editors and shells.
 """
 
@@ -21,6 +22,7 @@ COMMANDS = {
     "verify": "verify.main",
     "schema": "assist.schema.main",
     "validate": "validate.main",
+    "scenarios": "scenarios.main",
     "doctor": "verify.doctor",
     "completion": "assist.completion.main",
 }

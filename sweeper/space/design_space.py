@@ -22,7 +22,7 @@ from sweeper.space.spans import Batch, Mask, Span
 
 KEYS = (
     "simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives",
-    "given",
+    "given", "scenario",
 )  # fmt: skip
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""

@@ -89,6 +89,7 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "where": ("one SQL condition over the results", lambda v: isinstance(v, str)),
     "objectives": ("a mapping from metrics to min or max", _is_named),
     "given": ("a list of axes that are not chosen, as in [model, qps]", _is_words),
+    "scenario": ("a mapping with `targets:`", _is_named),
 }
 """What each key holds, in words and as a rule."""
 

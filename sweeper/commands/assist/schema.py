@@ -30,6 +30,7 @@ _ABOUT = {
     "where": "a condition on results that designs on the front must meet",
     "objectives": "metrics to make small or large: name to min or max",
     "given": "axes that a design does not choose: each of their values has an answer of its own",
+    "scenario": "figures the space must answer, each an SQL expression with a plausible band",
 }
 
 
@@ -62,6 +63,7 @@ def space_schema() -> dict[str, Any]:
         "where": {"type": ["string", "null"]},
         "objectives": {"type": "object", "additionalProperties": {"enum": ["min", "max"]}},
         "given": {"type": ["array", "null"], "items": {"type": "string"}},
+        "scenario": {"type": "object"},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
