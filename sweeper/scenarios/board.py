@@ -6,21 +6,25 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from sweeper.report.layout import blocks
 from sweeper.report.shares import by_measurements, shares_of_row
-from sweeper.report.tables import print_table, print_words
+from sweeper.report.tables import print_words, printable, width
 from sweeper.scenarios.scenario import Figure, Outcome
 
-HEADER = ["", "figure", "value", "90 %", "plausible", "measured", "CPU s"]
+HEADER = ["", "figure", "value", "90 %", "plausible"]
 
 
 def print_board(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> None:
-    """Print a line for every figure, then what lies outside of its band and why, then the count."""
-    lines = [
-        line
-        for outcome, spent in zip(outcomes, seconds, strict=True)
-        for line in _lines(outcome, spent)
-    ]
-    print_table("", HEADER, lines)
+    """Print every scenario and its figures, what lies outside of its band and why, the count."""
+    lines = [line for outcome in outcomes for line in _lines(outcome)]
+    for block in blocks(HEADER, lines, width()):
+        print("\n".join(block.header))
+        rows = iter(block.rows)
+        for outcome, spent in zip(outcomes, seconds, strict=True):
+            print_words(_heading(outcome, spent))
+            for _, row in zip(outcome.figures, rows, strict=False):
+                print("\n".join(row))
+    print()
     for outcome in outcomes:
         for said in _misses(outcome):
             print_words(f"{outcome.scenario.id} {said}")
@@ -46,25 +50,32 @@ def as_json(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> str:
     )
 
 
-def _lines(outcome: Outcome, seconds: float) -> list[list[str]]:
-    """Return the lines of a scenario: its name, then its figures."""
-    rest = f"{_by_measurements(outcome):.0%}" if outcome.rows else "-"
-    mark = "" if outcome.in_band else "!"
-    value = "" if outcome.supported else "not supported"
-    name = f"{outcome.scenario.id} {outcome.scenario.title}"
-    figures = [
+def _heading(outcome: Outcome, seconds: float) -> str:
+    """Return what stands above the figures of a scenario."""
+    if not outcome.supported:
+        rest = "not supported"
+    elif outcome.in_band:
+        rest = "in band"
+    else:
+        rest = "outside of its band"
+    words = [f"{outcome.scenario.id} {outcome.scenario.title}", rest]
+    if outcome.supported:
+        words.append(f"{_by_measurements(outcome):.0%} by measurements")
+    return printable(" · ".join([*words, f"{seconds:.1f} s"]))
+
+
+def _lines(outcome: Outcome) -> list[list[str]]:
+    """Return a line for each figure of a scenario."""
+    return [
         [
             "" if figure.in_band else "!",
-            f"· {figure.target.name} {figure.target.unit}".rstrip(),
+            printable(f"{figure.target.name} {figure.target.unit}".rstrip()),
             _short(figure.value),
             "-" if figure.low is None or figure.high is None else _span(figure.low, figure.high),
             _span(*figure.target.band),
-            "",
-            "",
         ]
         for figure in outcome.figures
     ]
-    return [[mark, name, value, "", "", rest, f"{seconds:.1f}"], *figures]
 
 
 def _misses(outcome: Outcome) -> list[str]:

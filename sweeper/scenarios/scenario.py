@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from simulators.core.errors import UserError, unknown
+from simulators.core.errors import UserError, suggestion, unknown
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.factors import mapping
 from sweeper.space.space_file import about, read_space
@@ -254,7 +254,8 @@ def _value(sql: str, table: pl.DataFrame, name: str) -> float | None:
     what = f"target '{name}'"
     for column in names_in(sql, what):
         if column not in table.columns:
-            raise unknown(f"{what}: there is no column '{column}'", column, table.columns)
+            near = suggestion(column, table.columns)
+            raise UserError(f"{what}: there is no column '{column}'{near}; write CASE_COLUMN")
     with computed(what):
         found = table.select(parsed(sql, what).cast(pl.Float64)).item()
     return None if found is None else float(found)
