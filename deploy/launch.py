@@ -14,7 +14,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, ServingPoint
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
 
 CONTROLS = "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]+"
 """What could end a comment's line, or speak to a terminal."""
@@ -57,8 +57,26 @@ def drafts_model(point: ServingPoint) -> str:
 
 
 def drafts(point: ServingPoint) -> bool:
-    """Whether tokens are drafted."""
-    return point.speculation != NOTHING and point.draft_tokens > 0
+    """Whether tokens are drafted.
+
+    Raises:
+        UserError: how many no engine can be told.
+    """
+    if point.speculation == NOTHING or point.draft_tokens == 0:
+        return False
+    if point.draft_rule != FIXED:
+        raise UserError("no engine drafts by that rule: draft_rule fixed, or draft_until")
+    return True
+
+
+def check_chain(point: ServingPoint, engine: str) -> None:
+    """Refuse trees of drafts.
+
+    Raises:
+        UserError: drafts branch.
+    """
+    if point.draft_topk > 1:
+        raise UserError(f"{engine} is told no trees of drafts here: draft_topk 1, or sglang")
 
 
 def repository_of(model: LanguageModel) -> str:

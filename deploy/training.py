@@ -1,8 +1,8 @@
 """A design of the simulator `training` becomes the torchrun command that starts it on Megatron-LM.
 
 Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025).
-What that trainer cannot be told, a design says: GPipe and zero-bubble schedules, unbalanced rings,
-adapters.
+What that trainer cannot be told, a design says: other schedules than 1F1B, interleaved or not,
+unbalanced rings, adapters.
 """
 
 from __future__ import annotations

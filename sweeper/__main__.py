@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.modules import is_trusted
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
@@ -43,6 +44,7 @@ python -m sweeper list [KIND [WORD]]            what there is, or of it what a w
 python -m sweeper show NAME                     what a space, gpu, simulator ... is
 python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]           accuracy against measured data
+python -m sweeper trust [FOLDER ...]            let code in folders of yours run; none: name them
 python -m sweeper doctor                        load every fact and calibration, run every simulator
 python -m sweeper completion bash|zsh|fish      a script by which your shell completes all of this
 
@@ -61,8 +63,8 @@ First steps:  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; mistakes are explained, not traced."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and not sys.flags.safe_path and (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, for simulators of one's own
+    if argv is None and not sys.flags.safe_path:
+        _search_here_last()
     _end_alike()
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -91,6 +93,15 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         print(f"sweeper: {_defect(error)}", file=sys.stderr)
         return 2
+
+
+def _search_here_last() -> None:
+    """Look for modules in the current folder after all others, if it is trusted, else never."""
+    here = Path.cwd()
+    if sys.path and Path(sys.path[0]) == here:  # `python -m` put it there
+        del sys.path[0]
+    if is_trusted(here):
+        sys.path.append(str(here))  # for simulators of one's own
 
 
 def _shortened(said: str) -> str:

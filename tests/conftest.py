@@ -24,6 +24,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to stand in, so that `spaces/` and `outputs/` are the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPER_HOME", raising=False)
+    monkeypatch.setenv("SWEEPER_TRUST", str(tmp_path))
     return tmp_path
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
+from simulators.core.errors import UserError
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.speculation.drafter import shape_of
 
 ALGORITHMS = {
     EAGLE: "EAGLE", EAGLE3: "EAGLE3", MTP: "NEXTN", DRAFT: "STANDALONE", NGRAM: "NGRAM",
@@ -37,12 +39,14 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if launches(point):
         words.append("--disable-cuda-graph")
     if drafts(point):
+        if point.draft_until:
+            raise UserError("sglang drafts however many requests run: draft_until 0")
         words += pairs({"--speculative-algorithm": ALGORITHMS[point.speculation]})
         words += pairs(
             {
                 "--speculative-num-steps": point.draft_tokens,
-                "--speculative-eagle-topk": 1,
-                "--speculative-num-draft-tokens": point.draft_tokens + 1,
+                "--speculative-eagle-topk": point.draft_topk,
+                "--speculative-num-draft-tokens": shape_of(point)[0] + 1,
             }
         )
         if head := drafts_model(point):

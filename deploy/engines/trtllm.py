@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import drafts, drafts_model, launches, pairs
+from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
@@ -45,7 +45,10 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if drafts(point):
         lines += ["speculative_config:", f"  decoding_type: {DECODING[point.speculation]}"]
         drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
+        check_chain(point, "trtllm")
         lines.append(f"  {drafted}: {point.draft_tokens}")
+        if point.draft_until:
+            lines.append(f"  max_concurrency: {point.draft_until}")
         if head := drafts_model(point):
             lines.append(f"  speculative_model_dir: {head}")
     return words, "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.launch import drafts, drafts_model, launches, pairs
+from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
@@ -59,6 +59,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
 def _speculation(point: ServingPoint) -> dict[str, str | int]:
     """Return what vLLM is told of drafts."""
     told: dict[str, str | int] = {"num_speculative_tokens": point.draft_tokens}
+    check_chain(point, "vllm")
+    if point.draft_until:
+        told["disable_by_batch_size"] = point.draft_until
     if point.speculation == DRAFT:
         return {"method": "draft_model", "model": drafts_model(point), **told}
     if model := drafts_model(point):

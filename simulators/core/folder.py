@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -191,6 +192,16 @@ FOLDERS = {
         SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
     )
 }  # fmt: skip
+
+
+def is_ours(place: Path) -> bool:
+    """Return whether a file or folder is there, the user's own, and nobody else may write to it."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return False
+    mine = found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return mine and not stat.S_ISLNK(found.st_mode)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

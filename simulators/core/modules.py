@@ -2,21 +2,78 @@
 
 `mine` is `catalog/<kind>s/mine.py` or a file of the package, a path is itself, and a dotted name is
 a module that is installed.
+
+A space, a configuration or results of somebody else's may name any file, and the folder one stands
+in may hold anything. So code runs only from folders the user trusts: the package, what is installed
+and `$SWEEPER_HOME` are, absolute folders of `$PYTHONPATH`, those of `$SWEEPER_TRUST`, and those in
+the file that `python -m sweeper trust FOLDER` writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.util
+import os
+import shlex
+import site
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGES, Folder
+from simulators.core.folder import PACKAGES, Folder, is_ours
+
+TRUST = "SWEEPER_TRUST"
+"""The environment's variable of folders whose code may run, apart as in `$PATH`."""
+
+
+def trusted() -> tuple[Path, ...]:
+    """Return the folders whose code may run."""
+    installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    installed += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    named = [os.environ.get("SWEEPER_HOME", ""), *os.environ.get(TRUST, "").split(os.pathsep)]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    absolute = [path for path in paths if Path(path).is_absolute()]  # others follow the folder
+    file = trust_file()
+    ours = is_ours(file.resolve())  # it may be a link, as those who keep such files elsewhere do
+    written = file.read_text(encoding="utf-8").splitlines() if ours else []
+    words = filter(None, (*installed, *named, *absolute, *written))
+    return (PACKAGES, *dict.fromkeys(Path(word).resolve() for word in words))
+
+
+def trust_file() -> Path:
+    """Return the file that names trusted folders, one a line; it may not be there."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
+    return Path(home) / "sweeper" / "trusted"
+
+
+def is_trusted(place: Path) -> bool:
+    """Return whether code of a file or folder may run; links are followed first."""
+    home = place.resolve()
+    return any(home.is_relative_to(folder) for folder in trusted())
+
+
+def runnable(folder: Folder) -> tuple[str, ...]:
+    """Return the names of a folder whose code may run."""
+    return tuple(name for name in folder.names() if is_trusted(folder.find(name)))
+
+
+def check_trust(file: Path) -> None:
+    """Raise `UserError` for code in a folder that the user has not trusted."""
+    if is_trusted(file):
+        return
+    here, home = Path.cwd().resolve(), file.resolve()
+    folder = here if home.is_relative_to(here) else home.parent
+    raise UserError(
+        f"{file} is code from a folder that you have not trusted, so it was not run. Read it; if "
+        f"it may do all that you may: python -m sweeper trust {shlex.quote(str(folder))}\n"
+        f"or, for one command, {TRUST}={shlex.quote(str(folder))} before it"
+    )
 
 
 def is_dotted(name: str) -> bool:
@@ -56,16 +113,30 @@ def load_module(folder: Folder, name: str) -> ModuleType:
 
     Raises:
         UnknownNameError: nothing answers to the name.
-        UserError: the file cannot be imported.
+        UserError: the file cannot be imported, or is not trusted.
     """
     if not is_dotted(name):
         return import_file(folder.find(name))
+    if name not in sys.modules:
+        _check_module(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # it is there, but what it imports is not
         raise UnknownNameError(folder.kind, name, folder.names()) from error
+
+
+def _check_module(name: str) -> None:
+    """Raise `UserError` for a module of the folder one stands in, unless that is trusted."""
+    first, here = name.partition(".")[0], Path.cwd().resolve()
+    places: list[str | None] = [first, f"{first}.py"]
+    with contextlib.suppress(ValueError):  # `__main__` has none
+        if spec := importlib.util.find_spec(first):  # of a first word, nothing is imported
+            places = [spec.origin, *(spec.submodule_search_locations or ())]
+    for place in map(Path, filter(None, places)):
+        if place.exists() and place.resolve().is_relative_to(here):
+            check_trust(place)
 
 
 def import_file(file: Path) -> ModuleType:
@@ -80,6 +151,7 @@ def _imported(file: Path, _mtime_ns: int) -> ModuleType:
     Others are known by their path, so that another process finds the module of what it loads
     compiled.
     """
+    check_trust(file)
     home = file.resolve()
     if home.is_relative_to(PACKAGES):
         parts = home.relative_to(PACKAGES).with_suffix("").parts

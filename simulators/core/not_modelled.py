@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 SENTENCES = {
-    r"medusa|lookahead|tree": (
-        "trees of drafts are not modelled; speculation has ngram, draft, eagle, eagle3 and mtp"
+    r"medusa|lookahead": (
+        "this drafter is not modelled; speculation has ngram, draft, eagle, eagle3 and mtp, and "
+        "trees by draft_topk"
     ),
     r"spec(ulative)?_?(dec|tok|len|mod)|mtp|multi_token|eagle": (
         "tokens are drafted as speculation says (ngram, draft, eagle, eagle3, mtp), so many as "

@@ -19,17 +19,22 @@ from numpy.typing import NDArray
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.replica import NOTHING
 from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
 from simulators.serving.demand.traces import is_trace, load_trace
-from simulators.serving.point import ANALYTIC
+from simulators.serving.point import ANALYTIC, DRAFT, SPECULATIONS
+from simulators.serving.speculation.acceptance import survival
 from simulators.workload.precision import precision
 
 WIDEST_TP, WIDEST_EP, DEEPEST_PP = 8, 16, 4
 """The widest cuts tried: a node's GPUs by tensors, two nodes' by experts, four stages."""
 
 CHUNKS, BATCHES = (512, 2048, 8192), (64, 256)
+
+DRAFTED = (1, 3, 5)
+"""Tokens drafted for each sequence and iteration, where any are."""
 
 CHECKPOINT, ANY = "checkpoint", "any"
 USUAL, OLDER = "bf16", "fp16"
@@ -138,6 +143,37 @@ def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], lis
         named = ", ".join(f"'{name}'" for name in models if load_model(name).experts)
         rules.append(f"ep * attention_dp = 1 OR model IN ({named})")
     return axes | {"ep": wide, "attention_dp": wide}, rules
+
+
+def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
+    """Return the small grids of what drafts, and how much; none where nothing was asked to.
+
+    Args:
+        methods: names with commas between them, or `nothing`.
+        draft_model: the model whose passes draft, if one does.
+        acceptance: rates of acceptance; empty: as measured of each method.
+
+    Raises:
+        UserError: a name or a rate is none, or nobody knows how often drafts are accepted.
+    """
+    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    for name in names:
+        if name not in SPECULATIONS:
+            raise UserError(f"--speculation {name}: choose from {', '.join(SPECULATIONS)}")
+    if (draft_model != NOTHING) != (DRAFT in names):
+        raise UserError("--drafter NAME and --speculation draft need each other")
+    drafting = [name for name in names if name != NOTHING]
+    for name in drafting:
+        survival(name, acceptance, max(DRAFTED))
+    if not drafting:
+        return []
+    found = [
+        {"speculation": name, "draft_tokens": list(DRAFTED), "acceptance": acceptance,
+         "draft_model": draft_model if name == DRAFT else NOTHING}
+        for name in drafting
+    ]  # fmt: skip
+    plain = {"speculation": NOTHING, "draft_tokens": 0, "acceptance": "", "draft_model": NOTHING}
+    return [plain, *found] if NOTHING in names else found
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 WINDOWS = STEADY, WHOLE = "steady", "whole"
+FIXED, ADAPTIVE = "fixed", "adaptive"
 NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
 SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
 
@@ -170,6 +171,22 @@ class ServingPoint:
     draft_tokens: int = built(
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
     )
+    draft_topk: int = built(
+        "guesses that a draft branches into; 1: drafts are a chain", at_least=1, at_most=16,
+        default=1,
+    )  # fmt: skip
+    draft_nodes: int = built(
+        "tokens of a tree that one pass checks, the likeliest; 0: draft_tokens times draft_topk",
+        at_least=0, at_most=128, default=0,
+    )  # fmt: skip
+    draft_until: int = choice(
+        "running requests up to which tokens are drafted; 0: however many run", at_least=0,
+        default=0,
+    )  # fmt: skip
+    draft_rule: str = choice(
+        "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
+        "tokens a second at the number that run", known=(FIXED, ADAPTIVE), default=FIXED,
+    )  # fmt: skip
     draft_model: str = built("of speculation draft", names="model", default=NOTHING)
     acceptance: str = choice(
         "share of drafted tokens that the model agrees with, given those before: one, or one for "

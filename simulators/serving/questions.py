@@ -14,6 +14,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.catalog.price import load_prices
+from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
 from simulators.core.questions import Deadline, Question, flag
@@ -28,12 +29,14 @@ from simulators.serving.candidates import (
     Steady,
     board_of,
     cuts_of,
+    drafting_of,
     engine_named,
     foreseen,
     grids_of,
     load_of,
 )
 from simulators.serving.demand.traces import is_trace
+from simulators.serving.point import SPECULATIONS
 
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
@@ -62,6 +65,14 @@ class Flags:
     prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
     dtype: str = flag("precisions (default those of the makers' checkpoint)", default=CHECKPOINT)
     engine: str = flag(f"of {', '.join(ENGINES.names())} (default any that runs)", default=ANY)
+    speculation: str = flag(
+        f"what drafts tokens: {', '.join(SPECULATIONS)}; several are compared (default nothing)",
+        default=NOTHING,
+    )
+    drafter: str = flag("the model that drafts, of --speculation draft", default=NOTHING)
+    acceptance: str = flag(
+        "share of drafts accepted, or one for each position (default as measured)", default=""
+    )
     requests: int = flag(
         "replayed (default a whole trace; else enough for the percentile)", least=0, default=0
     )
@@ -88,6 +99,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     models = _named(flags.model, lambda name: load_model(name).name)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     prices = _named(flags.prices, lambda name: load_prices(name).name)
+    methods = drafting_of(flags.speculation, flags.drafter, flags.acceptance)
     boards = [board_of(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
     refused = {board.gpu: board.refused for board in boards if board.refused}
     if len(refused) == len(boards):
@@ -100,7 +112,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_{of}_s")
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
-    space = _space(flags, models, boards, load, deadlines, prices[0])
+    space = _space(flags, models, boards, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     asked = "that trace" if load.rates == (None,) else f"{_rates(load)} requests per second"
     among = f"on at most {flags.gpus} of {', '.join(gpus)}"
@@ -132,7 +144,10 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         ),
         asked=lambda row: _replayed(row, flags.workload, load),
         details=("dtype", "max_batch", "chunk_size"),
-        alternatives=("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),
+        alternatives=(
+            "gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler",
+            "speculation", "draft_tokens",
+        ),
         described=_described,
         refused=refused,
         too_large=(
@@ -184,7 +199,10 @@ def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
         of = f"{answered:,} of {load.available:,} requests of {Path(workload).name}"
     else:
         of = f"{answered:,} of {row['requests']:,} requests of {workload}"
-    return f"{of}, {rate}"
+    drafts = ""
+    if row["speculation"] != NOTHING and not row["acceptance"].strip():
+        drafts = "; drafts accepted as often as published ones (or say --acceptance)"
+    return f"{of}, {rate}{drafts}"
 
 
 def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
@@ -203,6 +221,7 @@ def _space(
     flags: Flags,
     models: Sequence[str],
     boards: Sequence[Board],
+    methods: Sequence[Mapping[str, Any]],
     load: Load,
     deadlines: tuple[Deadline, ...],
     prices: str,
@@ -210,6 +229,8 @@ def _space(
     """Return the designs to choose from."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     cut, rules = cuts_of(models, flags.gpus)
+    if any(method["speculation"] != NOTHING for method in methods):
+        rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
     return {
         "simulator": "serving",
         "axes": {
@@ -224,7 +245,7 @@ def _space(
             "prices": prices,
             "replicas": f"1..{flags.gpus}",
         },
-        "union": grids_of(boards),
+        "union": [{**grid, **method} for grid in grids_of(boards) for method in methods or ({},)],
         "derived": {"boards": "gpus"},
         "constraints": [
             f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules
@@ -243,4 +264,7 @@ def _described(row: Mapping[str, Any]) -> str:
         if field == "tp" or row[field] > 1
     )
     gpus = row["tp"] * row["pp"] * row["attention_dp"]
-    return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}"
+    drafts = ""
+    if row["speculation"] != NOTHING:
+        drafts = f", {row['draft_tokens']} drafts by {row['speculation']}"
+    return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}{drafts}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
+
+import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
@@ -27,10 +30,11 @@ from simulators.serving.engine.frontend import (
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.point import DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.speculation.acceptance import times_interval
+from simulators.serving.speculation.adaptive import worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
 
 V = TypeVar("V")
@@ -118,9 +122,14 @@ def run_of(
     asked = asked or shelf.requests(point)
     lengths = asked.prompt_tokens, asked.output_tokens
     drafter = drafter_of(point, deployment.hardware)
+    table, price = prices_of(point, deployment.hardware, drafter)
+    if drafter and point.draft_rule == ADAPTIVE:
+        context = float(np.mean(asked.prompt_tokens) + np.mean(asked.output_tokens) / 2.0)
+        worth = worth_drafting(drafter.survival, table, price, context, point.max_batch)
+        up_to = drafter.up_to or (at.ALL_DECODES,) * len(worth)
+        drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
     let_in, rejected = _admitted(asked, limits)
-    table, price = prices_of(point, deployment.hardware, drafter)
     frontend = frontend_of(point, shelf.server)
     state = serve(
         Engine(scheduler, shelf.router(point.router), price),

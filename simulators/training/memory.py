@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulators.core.jit import Floats
 from simulators.training.job import LORA_TARGETS, UNFUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, Plans
-from simulators.training.schedule.orders import GPIPE, INTERLEAVED
+from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
 
@@ -74,19 +74,28 @@ def parameters(job: Job, plans: Plans) -> Parameters:
     stage = np.ceil(model.layers / plans.pp)
     first_dense = np.minimum(dense_layers, stage)
     last_dense = np.maximum(0.0, dense_layers - (model.layers - stage))
-    whole = plans.pp == 1
+    whole = _has_both_ends(plans)
     untied = 0.0 if model.tied_embeddings else 1.0
 
     def held(dense: Floats) -> Floats:
         return np.asarray(stage * dense_layer + dense * ffn + (stage - dense) * (shared + router))
 
     head = model.vocab * model.hidden / job.tp + model.norm_parameters
+    first = held(first_dense) + table + np.where(whole, untied * head, 0.0)
+    last = held(last_dense) + head + np.where(whole, untied * table, 0.0)
+    first_experts, last_experts = (stage - first_dense) * routed, (stage - last_dense) * routed
+    twice = plans.models > 1  # either end of the pipeline has both stages
     return Parameters(
-        first=held(first_dense) + table + np.where(whole, untied * head, 0.0),
-        last=held(last_dense) + head + np.where(whole, untied * table, 0.0),
-        first_experts=(stage - first_dense) * routed,
-        last_experts=(stage - last_dense) * routed,
+        first=np.where(twice, first + last, first),
+        last=np.where(twice, first + last, last),
+        first_experts=np.where(twice, first_experts + last_experts, first_experts),
+        last_experts=np.where(twice, first_experts + last_experts, last_experts),
     )
+
+
+def _has_both_ends(plans: Plans) -> NDArray[np.bool_]:
+    """Say for each row whether one stage of its first rank's has the embedding and the head."""
+    return np.asarray((plans.pp == 1) | (plans.schedule == DUALPIPE_V), np.bool_)
 
 
 def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
@@ -122,6 +131,8 @@ def kept_chunks(plans: Plans) -> Floats:
     pp, m, chunks = plans.pp, plans.micro_batches, plans.chunks
     warm_up = np.minimum(2 * (pp - 1) + (chunks - 1) * pp + 1, m * chunks)
     kept = np.where(plans.schedule == INTERLEAVED, warm_up / chunks, np.minimum(pp, m))
+    kept = np.where(plans.schedule == DUALPIPE, pp + 1, kept)  # of one stage each
+    kept = np.where(plans.schedule == DUALPIPE_V, pp + 0.5, kept)
     return np.where(plans.schedule == GPIPE, m, kept).astype(np.float64)
 
 
@@ -152,7 +163,8 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
             "workspace": again + more,
         }
 
-    first = of(weights.first, weights.first_experts, first_kept, np.where(plans.pp == 1, logits, 0))
+    has_loss = _has_both_ends(plans) | (plans.models > 1)
+    first = of(weights.first, weights.first_experts, first_kept, np.where(has_loss, logits, 0.0))
     last = of(weights.last, weights.last_experts, last_kept.astype(np.float64), logits)
     is_first = sum(first.values()) >= sum(last.values())
     columns = {name: np.where(is_first, first[name], last[name]) for name in first}

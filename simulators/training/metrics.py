@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
+from simulators.catalog.cluster import Cluster, cluster_for
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats
@@ -20,7 +20,13 @@ from simulators.training.job import Job
 from simulators.training.memory import RankMemory
 from simulators.training.plan import RECOMPUTES, Plans
 from simulators.training.run import goodput_share, slowest
-from simulators.training.schedule.orders import INTERLEAVED, SCHEDULES
+from simulators.training.schedule.orders import (
+    DUALPIPE,
+    DUALPIPE_V,
+    INTERLEAVED,
+    PAIRING,
+    SCHEDULES,
+)
 from simulators.training.step import Steps
 from simulators.workload.precision import BYTES
 
@@ -37,18 +43,35 @@ GB = 1e9
 PERCENTILES = (50, 95)
 
 
-def job_of(group: Mapping[str, Any]) -> Job:
-    """Return the job that a group of rows shares.
+Named = tuple[LanguageModel, Gpu, Cluster]
+
+
+def named(model: str, gpu: str, cluster: str) -> Named:
+    """Return the things that three names stand for.
 
     Raises:
         UserError: a name nothing answers to.
     """
-    gpu = load_gpu(group["gpu"])
+    found = load_gpu(gpu)
+    return load_model(model), found, cluster_for(cluster, found)
+
+
+def job_of(group: Mapping[str, Any], named: Callable[[str, str, str], Named] = named) -> Job:
+    """Return the job that a group of rows shares.
+
+    Args:
+        group: fields that the rows share.
+        named: what looks names up; one that remembers them, for many groups.
+
+    Raises:
+        UserError: a name nothing answers to.
+    """
+    model, gpu, cluster = named(group["model"], group["gpu"], group["cluster"])
     same = [name for name in JOB_FIELDS if name not in ("model", "gpu", "cluster", "prices")]
     return Job(
-        model=load_model(group["model"]),
+        model=model,
         gpu=gpu,
-        cluster=cluster_for(group["cluster"], gpu),
+        cluster=cluster,
         **{name: group[name] for name in same},
     )
 
@@ -59,15 +82,18 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
     micro_batch = numbers(batch, "micro_batch").astype(np.float64)
     shards, sequences = numbers(batch, "shard_ranks"), numbers(batch, "batch")
     each = sequences / (whole["dp"] * micro_batch)
-    copies = whole["dp"] * whole["cp"]
+    schedule = _codes(batch, "schedule", SCHEDULES)
+    models = np.where(schedule == DUALPIPE, 2, 1)
+    copies = whole["dp"] * whole["cp"] * models
+    is_folded = (schedule == DUALPIPE_V) & (whole["chunks"] == 1)
     is_wide = _codes(batch, "gradient_dtype", ("fp32",)) == 0
     return Plans(
         pp=whole["pp"],
         dp=whole["dp"],
-        chunks=whole["chunks"],
+        chunks=np.where(is_folded, 2, whole["chunks"]),
         micro_batch=micro_batch,
         micro_batches=np.maximum(1, np.floor(each)).astype(np.int64),
-        schedule=_codes(batch, "schedule", SCHEDULES),
+        schedule=schedule,
         recompute=_codes(batch, "recompute", RECOMPUTES),
         zero=whole["zero"],
         shards=np.where(shards > 0, np.minimum(shards, copies), copies),
@@ -110,9 +136,9 @@ def why_not(
             f"pp_exceeds_layers: pp {pp[r]} x chunks {plans.chunks[r]}, {job.model.layers} layers"
         ),
     )
-    is_interleaved = plans.schedule == INTERLEAVED
+    is_interleaved, is_folded = plans.schedule == INTERLEAVED, plans.schedule == DUALPIPE_V
     note(
-        (plans.chunks > 1) & ~is_interleaved,
+        np.where(is_folded, plans.chunks != 2, (plans.chunks > 1) & ~is_interleaved),
         lambda r: (
             f"chunks_need_interleaving: {plans.chunks[r]} under {SCHEDULES[plans.schedule[r]]}"
         ),
@@ -123,9 +149,14 @@ def why_not(
             f"micro_batches_not_multiple_of_pp: {m[r]} micro-batches, pp {pp[r]}, interleaved"
         ),
     )
+    is_pairing, twice = np.isin(plans.schedule, PAIRING), plans.models > 1
+    note(is_pairing & ((m < 2 * pp) | (twice & ((pp % 2 > 0) | (m % 2 > 0)))), lambda r: (
+        f"micro_batches_too_few_to_pair: {m[r]} micro-batches, pp {pp[r]}, "
+        f"{SCHEDULES[plans.schedule[r]]}"))  # fmt: skip
+    copies = plans.dp * job.cp * plans.models
     note(
-        (plans.dp * job.cp) % plans.shards > 0,
-        lambda r: f"shard_ranks_do_not_divide: {plans.shards[r]} of {plans.dp[r] * job.cp} copies",
+        copies % plans.shards > 0,
+        lambda r: f"shard_ranks_do_not_divide: {plans.shards[r]} of {copies[r]} copies",
     )
     note(plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0, lambda r: (
         f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats, Ints
+from simulators.training.schedule.orders import DUALPIPE
 
 RECOMPUTES = ("none", "selective", "full")
 NONE, SELECTIVE, FULL = range(len(RECOMPUTES))
@@ -22,13 +23,13 @@ class Plans:
 
     pp: Ints
     dp: Ints
-    chunks: Ints  # of layers on a rank; 1 unless interleaved
+    chunks: Ints  # of layers on a rank; 1 unless interleaved or folded
     micro_batch: Floats  # sequences
     micro_batches: Ints  # of a pipeline in a step
     schedule: Ints  # position in `schedule.orders.SCHEDULES`
     recompute: Ints  # position in `RECOMPUTES`
     zero: Ints  # what data ranks share out: 0 nothing, 1 states, 2 gradients, 3 weights
-    shards: Ints  # data and context ranks among which it is shared out
+    shards: Ints  # of those that hold the same weights, among which it is shared out
     gradient_bytes: Floats  # of one number of a gradient that is sent
     overlaps: Ints  # whether gradients are sent while the backward pass runs
 
@@ -36,6 +37,11 @@ class Plans:
     def size(self) -> int:
         """Number of rows."""
         return int(self.pp.size)
+
+    @property
+    def models(self) -> Ints:
+        """Copies of the model that run through each pipeline."""
+        return np.where(self.schedule == DUALPIPE, 2, 1)
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
         """Return some of the rows."""

@@ -32,7 +32,9 @@ class TrainingPoint:
     cp: int = _degree("context ranks: GPUs that share every sequence", default=1)
     ep: int = _degree("expert ranks, among data, context and tensor ranks", default=1)
     expert_tp: int = _degree("tensor ranks of every expert", default=1)
-    chunks: int = _degree("chunks of layers on a pipeline rank, if interleaved", default=1)
+    chunks: int = _degree(
+        "chunks of layers on a pipeline rank, if interleaved; of dualpipe_v always 2", default=1
+    )
     batch: int = choice(
         "sequences of a step, of all replicas", default=1024, at_least=1, given=True
     )

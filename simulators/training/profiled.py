@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.core.errors import UserError
-from simulators.training.schedule.orders import SCHEDULES
+from simulators.training.schedule.orders import GPIPE, ONE_F_ONE_B, SCHEDULES, ZERO_BUBBLE
 from simulators.training.schedule.play import play, sorted_tasks
+
+ONE_CHUNK = (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE)
+"""Schedules whose ranks have one chunk each."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def timed_step_s(
         stages: in the order a micro-batch passes them.
         micro_batches: of a step.
         send_s: in which activations reach the next stage.
-        schedule: one of `SCHEDULES`, but `interleaved`: a stage is one chunk.
+        schedule: one of those whose ranks have one chunk each.
 
     Raises:
         UserError: there is no stage, or no such schedule.
@@ -48,10 +51,11 @@ def timed_step_s(
     >>> timed_step_s([TimedStage(1.0, 2.0, 0.5)] * 4, 8)
     33.5
     """
-    if not stages or schedule not in SCHEDULES or schedule == "interleaved":
+    if not stages or schedule not in SCHEDULES or SCHEDULES.index(schedule) not in ONE_CHUNK:
         raise UserError(f"no pipeline of {len(stages)} timed stages runs under '{schedule}'")
     pp = len(stages)
-    seconds = np.array([[[stage.forward_s, stage.backward_s, 0.0] for stage in stages]])
+    passes = [(stage.forward_s, stage.backward_s, 0.0, stage.backward_s) for stage in stages]
+    seconds = np.array([passes])
     tasks = sorted_tasks(SCHEDULES.index(schedule), pp, 1, micro_batches)
     ends = np.zeros(1)
     play(pp, tasks, seconds, np.array([send_s if pp > 1 else 0.0]), ends)

@@ -21,7 +21,7 @@ from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FUSED, Job
 from simulators.training.plan import FULL, SELECTIVE, SHARED_GRADIENTS, Plans
-from simulators.training.schedule.orders import INTERLEAVED, ZERO_BUBBLE
+from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
 from simulators.training.work.messages import (
@@ -114,7 +114,7 @@ def steps(work: Work, constants: Constants) -> Steps:
             exposed[what] += counts[name] * seconds
         compute += counts[name] * sum(passes.values())
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
-    blocks &= plans.schedule != ZERO_BUBBLE
+    blocks &= ~np.isin(plans.schedule, (ZERO_BUBBLE, *PAIRING))
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
     parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
     model = job.model
@@ -263,11 +263,12 @@ def _hides_experts(job: Job, plans: Plans) -> NDArray[np.bool_]:
     """Say for each row whether tokens travel to experts while another micro-batch computes.
 
     Megatron-Core pairs a chunk's forward with another's backward for that where layers are
-    interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`); recipes use it
-    where experts are dealt over several nodes.
+    interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`), as a dualpipe
+    does; recipes use it where experts are dealt over several nodes.
     """
     crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
-    hides = (plans.overlaps > 0) & (plans.chunks > 1) & (plans.recompute != FULL)
+    pairs = (plans.chunks > 1) | np.isin(plans.schedule, PAIRING)
+    hides = (plans.overlaps > 0) & pairs & (plans.recompute != FULL)
     return np.asarray(hides & crosses, np.bool_)
 
 

@@ -43,10 +43,10 @@ def exchange(job: Job, plans: Plans) -> Exchange:
     """Return what data ranks of each row exchange, on the first stage, which holds the most."""
     held = parameters(job, plans)
     found = np.zeros((4, plans.size))
-    for dp, shards in sorted(set(zip(plans.dp.tolist(), plans.shards.tolist(), strict=True))):
-        rows = (plans.dp == dp) & (plans.shards == shards)
+    held_by = plans.dp * plans.models * job.cp
+    for copies, shards in sorted(set(zip(held_by.tolist(), plans.shards.tolist(), strict=True))):
+        rows = (held_by == copies) & (plans.shards == shards)
         mine = plans.where(rows)
-        copies = dp * job.cp
         found[:, rows] += _of_copies(job, mine, held.first[rows], copies, shards)
         if job.model.experts:
             ranks = job.tp / (job.ep * job.expert_tp)
@@ -70,7 +70,7 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
     found = np.zeros((4, plans.size))
     if copies == 1:
         return found
-    span = plans.dp[0] * job.cp * job.tp
+    span = plans.dp[0] * plans.models[0] * job.cp * job.tp
     inside = max(shards, int(span * shards // copies))
     layer = numbers / np.ceil(job.model.layers / plans.pp)
     is_shared, is_full = plans.zero >= 1, plans.zero >= 3

@@ -2,9 +2,14 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
+<<<<<<< HEAD
 answer questions. `verify` and `validate` check results and simulators, `scenarios`
 answers what practitioners ask; `assist` serves
 editors and shells.
+=======
+answer questions. `verify` and `validate` check results and simulators; `trust` says whose
+code may run; `assist` serves editors and shells.
+>>>>>>> main
 """
 
 COMMANDS = {
@@ -24,6 +29,7 @@ COMMANDS = {
     "validate": "validate.main",
     "scenarios": "scenarios.main",
     "doctor": "verify.doctor",
+    "trust": "trust.main",
     "completion": "assist.completion.main",
 }
 """The module and the function here behind each command."""

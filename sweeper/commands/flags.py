@@ -52,6 +52,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schema": ("schema --write space.schema.json",),
     "validate": ("validate serving --stored",),
     "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
+    "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (
         "completion bash > ~/.local/share/bash-completion/completions/sweeper",

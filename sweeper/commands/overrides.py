@@ -83,7 +83,8 @@ def map_replacements(overrides: list[str]) -> list[str]:
 
 def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     store = ConfigStore.instance()
-    for sampler in {*samplers.names(), *filter(is_dotted, [_chosen(overrides)["sampler"]])}:
+    sampler = _chosen(overrides)["sampler"]
+    if is_dotted(sampler) or sampler in samplers.names():
         _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))

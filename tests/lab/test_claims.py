@@ -26,10 +26,7 @@ def test_every_room_has_claims(room: str) -> None:
     assert claims(room)
 
 
-def test_a_claim_of_ones_own_is_a_file_in_the_catalog(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_claim_of_ones_own_is_a_file_in_the_catalog(workplace: Path) -> None:
     file = Path("catalog/claims/mine/my_claim.py")
     file.parent.mkdir(parents=True)
     file.write_text(MINE)

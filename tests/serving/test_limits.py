@@ -44,15 +44,16 @@ def working(tokens: int, rows: int) -> int:
 
 
 def test_kernels_read_the_limits_in_whole_numbers() -> None:
-    vector = replace(BASE, drafted=2, survival=(0.5, 0.25)).vector()
+    vector = replace(BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7)).vector()
     names = {
         at.BLOCK: 16, at.WATERMARK: 1, at.SEATS: 12, at.BATCH_SEATS: 2, at.BATCH_TOKENS: 4096,
         at.CHUNK: 512, at.RESERVED: 20, at.STAGES: 5, at.PARITY: 0, at.PATIENCE: 4, at.HOST: 7,
         at.MOVE_NS: 1500, at.KEEPS: 0, at.RANKS: 3, at.DRAFTED: 2, at.SEED: 0,
-        at.SURVIVE: at.CERTAIN // 2, at.SURVIVE + 1: at.CERTAIN // 4,
+        at.SURVIVE: at.CERTAIN // 2, at.SURVIVE + 1: at.CERTAIN // 4, at.DEPTH: 2,
+        at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
     }  # fmt: skip
     assert {name: int(vector[name]) for name in names} == names
-    assert len(names) - 2 + at.MOST_DRAFTED == at.LIMITS == vector.size
+    assert len(names) - 4 + 2 * at.MOST_DRAFTED + 1 == at.LIMITS == vector.size
     assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
 
 

@@ -253,12 +253,11 @@ def test_every_file_behind_a_point_is_named() -> None:
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
 
 
-def test_a_scheduler_of_ones_own_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "catalog" / "schedulers"
+def test_a_scheduler_of_ones_own_is_a_file(workplace: Path) -> None:
+    folder = workplace / "catalog" / "schedulers"
     folder.mkdir(parents=True)
     room = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
     (folder / "mine.py").write_text((room / "vllm.py").read_text())
-    monkeypatch.chdir(tmp_path)
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
     again = (

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simulators.core.errors import Infeasible, UserError
+from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import accepted
 from simulators.serving.engine.limits import Limits
 from simulators.serving.point import SPECULATIONS, ServingPoint
+from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation.acceptance import (
@@ -19,6 +23,9 @@ from simulators.serving.speculation.acceptance import (
     survival,
     tokens_per_step,
 )
+from simulators.serving.speculation.adaptive import worth_drafting
+from simulators.serving.speculation.drafter import drafter_of
+from simulators.serving.speculation.tree import ranked, tree_survival
 
 PLAIN = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
@@ -43,11 +50,13 @@ def test_what_is_accepted_has_the_shares_asked_for_and_depends_on_its_place_alon
     shares = survival("", "0.8 0.5", 4)
     assert shares == pytest.approx((0.8, 0.4, 0.2, 0.1))
     told = limits(shares)
-    drawn = np.array([[accepted(told, who, done) for done in range(300)] for who in range(100)])
+    drawn = np.array(
+        [[accepted(told, len(shares), who, done) for done in range(300)] for who in range(100)]
+    )
     for count, share in enumerate(shares, start=1):
         assert np.mean(drawn >= count) == pytest.approx(share, abs=0.01)
     assert 1.0 + drawn.mean() == pytest.approx(tokens_per_step(shares), abs=0.02)
-    assert accepted(told, 7, 40) == accepted.py_func(told, 7, 40) == drawn[7, 40]
+    assert accepted(told, 4, 7, 40) == accepted.py_func(told, 4, 7, 40) == drawn[7, 40]
     assert np.ptp(drawn.mean(axis=1)) < 0.4  # no request is lucky
     assert np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1] < 0.02
 
@@ -59,17 +68,24 @@ def test_long_answers_need_as_many_iterations_as_are_drawn() -> None:
     for who in range(200):
         done = count = 0
         while done < later:
-            done += 1 + accepted(told, who, done)
+            done += 1 + accepted(told, len(shares), who, done)
             count += 1
         needed.append(count)
     foreseen = (later + last_step_excess(shares)) / tokens_per_step(shares)
     assert np.mean(needed) == pytest.approx(foreseen, rel=0.005)
 
 
+HOW = ({"speculation": "ngram", "draft_until": 20},
+       {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12})  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_every_token_comes_once_and_every_block_returns(scheduler: str) -> None:
+def test_every_token_comes_once_and_every_block_returns(
+    scheduler: str, how: dict[str, Any]
+) -> None:
     point = replace(
-        PLAIN, scheduler=scheduler, speculation="ngram", acceptance="0.7", qps=None,
+        PLAIN, scheduler=scheduler, **how, acceptance="0.7", qps=None,
         arrivals="closed", clients=40, memory_fraction=0.26, max_context=4096,
         block_size=1 if scheduler == "lightllm" else 16,
     )  # fmt: skip
@@ -118,9 +134,74 @@ def test_gains_fall_with_the_batch() -> None:
     assert gain(256) < 1.0
 
 
+def test_a_tree_accepts_more_than_its_first_guesses_and_no_more_than_all() -> None:
+    rates = (0.7, 0.6, 0.5)
+    chain = survival("", "0.7 0.6 0.5", 3)
+    assert tree_survival(rates, 0.7, 1, 3) == (pytest.approx(chain), 3)
+    small, count = tree_survival(rates, 0.7, 3, 8)
+    large, _ = tree_survival(rates, 0.7, 8, 60)
+    assert count == 8
+    assert tokens_per_step(chain) < tokens_per_step(small) < tokens_per_step(large) < 4.0
+    assert all(above >= below for above, below in pairwise(large))
+    assert tree_survival((0.5,), 0.7, 4, 99)[1] == 4  # there are no more nodes
+    assert sum(ranked(0.5, 0.7, 50)) < 1.0
+
+
+@pytest.mark.parametrize("fidelity", ["event", "analytic"])
+def test_trees_bring_more_tokens_and_cost_more_rows(fidelity: str) -> None:
+    alone = replace(PLAIN, requests=20, qps=0.01, speculation="eagle", fidelity=fidelity)
+    chain = simulate(alone)
+    tree = simulate(replace(alone, draft_topk=4, draft_nodes=16))
+    wide = simulate(replace(alone, draft_topk=8, draft_nodes=100))
+    assert tree.itl_mean_s > chain.itl_mean_s
+    assert tree.tpot_mean_s < chain.tpot_mean_s
+    assert wide.itl_mean_s > tree.itl_mean_s
+
+
+def test_a_sure_tree_is_a_sure_chain() -> None:
+    sure = replace(PLAIN, requests=1, output_tokens=101, speculation="eagle", acceptance="1")
+    tree = replace(sure, draft_tokens=4, draft_topk=4, draft_nodes=16)
+    assert simulate(tree).iterations == simulate(replace(sure, draft_tokens=4)).iterations
+
+
+def test_drafts_stop_above_a_number_of_requests() -> None:
+    busy = replace(PLAIN, arrivals="closed", clients=30, speculation="ngram", acceptance="0.7")
+    never, always = (simulate(replace(busy, draft_until=n)) for n in (1, 10_000))
+    assert always == simulate(busy)
+    assert never.iterations > 1.5 * always.iterations
+    few = simulate(replace(busy, draft_until=15))
+    assert never.iterations > few.iterations > always.iterations
+
+
+def test_as_many_are_drafted_as_pay() -> None:
+    loads = [
+        replace(PLAIN, arrivals="closed", clients=n, requests=3 * n + 10, max_batch=n)
+        for n in (1, 200)
+    ]
+    for load in loads:
+        counts = [simulate(replace(load, speculation="eagle", draft_tokens=k)) for k in (0, 1, 5)]
+        best = max(one.tokens_per_s for one in counts)
+        found = simulate(replace(load, speculation="eagle", draft_tokens=5, draft_rule="adaptive"))
+        assert found.tokens_per_s > 0.95 * best
+    hardware = deployment_of(PLAIN).hardware
+    point = replace(PLAIN, speculation="eagle", draft_tokens=5)
+    drafter = drafter_of(point, hardware)
+    assert drafter is not None
+    table, price = prices_of(point, hardware, drafter)
+    worth = worth_drafting(drafter.survival, table, price, 700.0, 256)
+    assert list(worth) == sorted(worth, reverse=True)
+    assert worth[0] > worth[-1]
+
+
 def test_what_cannot_be_drafted_says_why() -> None:
     with pytest.raises(Infeasible, match="speculation_needs_pp_1"):
         simulate(replace(PLAIN, speculation="eagle", pp=2))
+    with pytest.raises(Infeasible, match="ngram_drafts_no_tree"):
+        simulate(replace(PLAIN, speculation="ngram", draft_topk=2))
+    with pytest.raises(Infeasible, match="adaptive_drafts_are_a_chain"):
+        simulate(replace(PLAIN, speculation="eagle", draft_topk=2, draft_rule="adaptive"))
+    with pytest.raises(Infeasible, match="draft_nodes_do_not_fit: 2 nodes, 3 levels"):
+        simulate(replace(PLAIN, speculation="eagle", draft_topk=2, draft_nodes=2))
     with pytest.raises(Infeasible, match="needs_draft_model"):
         simulate(replace(PLAIN, speculation="draft", acceptance="0.7"))
     with pytest.raises(UserError, match="how often drafts of 'draft' are accepted is not known"):

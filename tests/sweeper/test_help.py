@@ -109,6 +109,7 @@ def test_both_programs_find_modules_of_the_current_folder(tmp_path: Path) -> Non
     script.parent.mkdir()
     script.write_text("import sys\nfrom sweeper.__main__ import main\nsys.exit(main())\n")
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(tmp_path)}
+    environment["SWEEPER_TRUST"] = "."
     for program in (["-m", "sweeper"], [str(script)]):
         done = subprocess.run(
             [sys.executable, *program, "plan", "+space=toy"],

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from simulators.training.schedule.orders import (
+    DUALPIPE,
+    DUALPIPE_V,
     GPIPE,
     INTERLEAVED,
     ONE_F_ONE_B,
@@ -58,18 +60,35 @@ def test_zero_bubble_is_below_both(pp, m):
     assert end < step(INTERLEAVED, pp, m, 2, 2 * pp) / 2 < step(ONE_F_ONE_B, pp, m)
 
 
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 20), (8, 64), (16, 128)])
+def test_the_bubble_of_a_dualpipe_is_the_published_one(pp, m):
+    # (PP/2 - 1)(F&B + B - 3W), of which F = W = 1 and B = 2 (DeepSeek-V3, table 2)
+    assert step(DUALPIPE, pp, m) - 3.0 * m == (pp / 2 - 1) * (3 + 2 - 3)
+    folded = step(DUALPIPE_V, pp, m, 2, 2 * pp)
+    assert folded - 6.0 * m == (pp - 1) * (3 + 2 - 3)
+
+
+@pytest.mark.parametrize("passes", [(1.0, 1.2, 0.8), (1.0, 1.5, 0.5), (1.0, 0.8, 0.6)])
+def test_a_dualpipe_waits_less_than_zero_bubble_whatever_passes_take(passes):
+    work = 32 * sum(passes)
+    waits = [step(s, 8, 32, passes=passes) - work for s in (DUALPIPE, ZERO_BUBBLE, ONE_F_ONE_B)]
+    assert waits[0] < 0.8 * waits[1] < waits[1] < waits[2]
+    assert waits[0] == pytest.approx(3 * (2 * passes[1] + passes[0] - passes[2]), rel=0.12)
+
+
 def timeline(schedule, pp, m):
     """Return each rank's tasks as text, a character a tick: forwards, backwards, waits."""
     tasks = sorted_tasks(schedule, pp, 1, m)
     ends, rank_ends = [], [0] * pp
     lines = [""] * pp
     seen = {}
-    for rank, duration, needs, _ in tasks.tolist():
+    for rank, duration, needs, _, _ in tasks.tolist():
         start = max(rank_ends[rank], ends[needs] if needs >= 0 else 0)
-        kind = duration % 3
+        kind = duration % 4
         micro = seen[rank, kind] = seen.get((rank, kind), -1) + 1
         lines[rank] += (
-            "." * (start - rank_ends[rank]) + ("01234567", "abcdefgh", "ABCDEFGH")[kind][micro]
+            "." * (start - rank_ends[rank])
+            + ("01234567", "abcdefgh", "ABCDEFGH", "abcdefgh")[kind][micro]
         )
         rank_ends[rank] = start + 1
         ends.append(start + 1)
@@ -103,19 +122,31 @@ def test_four_stages_and_eight_micro_batches_of_zero_bubble_tick_by_tick():
     ]
 
 
+@pytest.mark.parametrize(("schedule", "pp", "chunks", "m"), [(4, 4, 1, 8), (5, 2, 2, 4)])
+def test_the_order_of_four_ranks_and_eight_micro_batches_of_a_dualpipe(schedule, pp, chunks, m):
+    # forwards, whole backwards, gradients of inputs and of weights, by stage; pairs by `&`.
+    ranks = [""] * pp
+    for rank, duration, _, _, is_paired in sorted_tasks(schedule, pp, chunks, m).tolist():
+        ranks[rank] += f"{'FIWB'[duration % 4]}{duration // 4}{'&' if is_paired else ' '}"
+    outer = "F0 F0 F0 F3 I3 W3 F3 F0&B3 F3&B0 B3 F3&B0 B3 I0 W0 I0 W0 "
+    inner = "F1 F2 F1 F2 F1 B2 F2&B1 F1&B2 F2&B1 B2 B1 I2 I1 W2 W1 "
+    assert ranks == [outer, inner, inner, outer][:pp]
+
+
 def whole(schedule, pp, m, chunks, layers, parts):
     """Return the end of a pipeline of which every task is played."""
-    seconds, out = np.zeros((1, pp * chunks, 3)), np.zeros(1)
-    fill_seconds(pp * chunks, layers, layers, int(schedule != ZERO_BUBBLE), parts, seconds)
+    seconds, out = np.zeros((1, pp * chunks, 4)), np.zeros(1)
+    fill_seconds(pp * chunks, layers, layers, parts, seconds)
     play(pp, sorted_tasks(schedule, pp, chunks, m), seconds, parts[:, SEND].copy(), out)
     return out[0]
 
 
 def test_a_long_step_is_carried_on_exactly():
     draw = np.random.default_rng(0)
-    for _ in range(30):
+    for _ in range(40):
         pp, chunks = int(draw.choice([2, 4, 8])), int(draw.choice([1, 2]))
-        schedule = INTERLEAVED if chunks > 1 else int(draw.choice([ONE_F_ONE_B, ZERO_BUBBLE]))
+        apart = [INTERLEAVED, DUALPIPE_V] if chunks > 1 else [ONE_F_ONE_B, ZERO_BUBBLE, DUALPIPE]
+        schedule = int(draw.choice(apart))
         m, layers = pp * int(draw.integers(6, 30)), pp * chunks * 2
         parts = draw.uniform(0.5, 2.0, (1, COLUMNS))
         parts[0, SEND] = 0.01
@@ -124,7 +155,7 @@ def test_a_long_step_is_carried_on_exactly():
 
 
 def test_the_compiled_pipeline_is_the_written_one():
-    seconds = np.linspace(0.5, 2.0, 48).reshape(2, 8, 3)
+    seconds = np.linspace(0.5, 2.0, 64).reshape(2, 8, 4)
     compiled, written = np.zeros(2), np.zeros(2)
     arguments = (4, sorted_tasks(INTERLEAVED, 4, 2, 8), seconds, np.array([0.1, 0.0]))
     play(*arguments, compiled)

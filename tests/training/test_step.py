@@ -134,6 +134,17 @@ def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
     assert once["experts_s"] == shown["experts_s"]
 
 
+def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():
+    piped = replace(BASE, gpu="b200_sxm", pp=4, dp=4, zero=1, batch=64)
+    names = ("zero_bubble", "dualpipe", "dualpipe_v")
+    zero, dual, folded = evaluate(*(replace(piped, schedule=name) for name in names))
+    assert dual["weight_bytes"] > 1.7 * zero["weight_bytes"] > 1.7 * folded["weight_bytes"] / 1.3
+    assert dual["state_bytes"] < 1.1 * zero["state_bytes"]
+    assert dual["bubble_s"] < zero["bubble_s"]
+    [few] = evaluate(replace(piped, schedule="dualpipe", batch=16))
+    assert few["reason"].startswith("micro_batches_too_few_to_pair: 4 micro-batches, pp 4")
+
+
 def test_the_slowest_of_more_gpus_is_further_behind_and_none_is_without_a_spread():
     few, many = one(dp=8), one(dp=64)
     for row in (few, many):

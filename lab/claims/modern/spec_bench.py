@@ -10,7 +10,7 @@ takes from 24 to 6 %, and EAGLE-2 judges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 from lab.claims.lines import at_most, percent_off, spread
 from lab.tables.catalog_names import replica_of
 from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
+from lab.tables.modern.speculation import BY_GUESS, rates_by_guess
 from lab.tables.modern.uncatalogued import VICUNA_68M
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
@@ -26,11 +27,14 @@ from simulators.composition.price import iteration
 from simulators.composition.replica import load_runtime
 from simulators.core.contract import Check
 from simulators.kernels.price import price
+from simulators.serving.point import EAGLE
+from simulators.serving.speculation import acceptance
 from simulators.serving.speculation.drafter import dense_layer
+from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.step import Step, chunk_step, decode_step
 from simulators.workload.operators import Gemm
 
-NEEDS = (SPEC_BENCH,)
+NEEDS = (SPEC_BENCH, BY_GUESS)
 
 LIMIT = 15.0
 
@@ -40,6 +44,8 @@ CONTEXT = 500.0
 RUNTIME = load_runtime("eager")
 
 MEDUSA_HEADS = 4
+
+VICUNA_SIZES = {"llama2_7b": "7b", "llama2_13b": "13b", "llama_33b": "33b"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ TREES = {
 
 METHODS = ("SpS", *TREES)
 
+MOST_CHILDREN = {"EAGLE": 4, "EAGLE2": 10, "Medusa": 10}
+"""Of a node, in those trees."""
+
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the error of speed-ups by method."""
@@ -80,6 +89,37 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             f"speculation, speed-up of Spec-Bench, {method}", float(np.mean(np.abs(off))), LIMIT,
             off.size, f"{spread(off)}: {each}",
         )  # fmt: skip
+    guesses = rates_by_guess(reference)
+    for method in MOST_CHILDREN:
+        mine = [row for row in rows if row.method == method]
+        ours = np.array([tree_tokens(row, guesses) for row in mine])
+        off = percent_off(ours, np.array([row.tokens for row in mine]))
+        yield at_most(
+            f"speculation, tokens of an iteration, tree of {method}", float(np.mean(np.abs(off))),
+            LIMIT, off.size, f"{spread(off)}; from rates of first guesses alone",
+        )  # fmt: skip
+
+
+def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]]) -> float:
+    """Return tokens of an iteration of a tree, from how often first guesses of heads are right.
+
+    Those of Medusa's heads are its model's own; EAGLE's were measured of another model, a chain.
+    """
+    runs = TREES[row.method]
+    nodes, children = int(runs.checked) - 1, MOST_CHILDREN[row.method]
+    rates = acceptance.rates_of(EAGLE, "", int(runs.drafts))
+    if row.method == "Medusa":
+        size = VICUNA_SIZES[row.model.name]
+        rates = [_first(guesses[size, head]) for head in range(MEDUSA_HEADS)]
+    shares, _ = tree_survival(rates, acceptance.odds_growth(), children, nodes)
+    return acceptance.tokens_per_step(shares)
+
+
+def _first(guesses: Mapping[int, float]) -> float:
+    """Return how often the first guess is right, from that of the fewest that was measured."""
+    rank, among = min(guesses.items())
+    odds = among / (1.0 - among) / rank ** acceptance.odds_growth()
+    return float(odds / (1.0 + odds))
 
 
 def speed_up(row: Sped) -> float:

@@ -22,10 +22,10 @@ from lab.tables.modern.speculation import (
 )
 from simulators.core.contract import Check
 from simulators.serving.deployment import deployment_of
-from simulators.serving.engine import replica as at
 from simulators.serving.point import EAGLE, NGRAM, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.speculation import acceptance
+from simulators.serving.speculation.adaptive import drafted_s
 from simulators.serving.speculation.drafter import drafter_of
 
 NEEDS = (BY_POSITION, PER_STEP)
@@ -124,8 +124,4 @@ def pass_s(point: ServingPoint, batch: int, context: float) -> float:
     hardware = deployment_of(point).hardware
     drafter = drafter_of(point, hardware)
     table, price = prices_of(point, hardware, drafter)
-    checked = 1 + (drafter.drafted if drafter else 0)
-    step = np.zeros(at.STEP_COLUMNS)
-    step[at.TOKENS] = step[at.EVERYWHERE] = step[at.LOGITS_ROWS] = float(batch * checked)
-    step[at.DECODES], step[at.DECODE_KV] = float(batch), batch * context
-    return float(price(step, table.shape, table.table, np.zeros(2 * at.PRICE_COLUMNS)))
+    return drafted_s(table, price, float(batch), drafter.drafted if drafter else 0, context)

@@ -15,15 +15,17 @@ import numpy as np
 from lab.fits.driver import Calibration, hashes
 from lab.tables.modern.speculation import (
     ACCEPTED_LENGTHS,
+    BY_GUESS,
     METHODS,
     PER_STEP,
     Drafts,
     measured_drafts,
+    rates_by_guess,
 )
 from simulators.serving.speculation.acceptance import CALIBRATION
 
 FOLDER = CALIBRATION.parent
-TABLES = (PER_STEP, ACCEPTED_LENGTHS)
+TABLES = (PER_STEP, ACCEPTED_LENGTHS, BY_GUESS)
 SPLIT = "each model, or set of prompts, predicted from the others of its method"
 ENDS = (0.05, 0.95)
 """Of the interval in which nine of ten times of a token lie, by tokens of an iteration alone."""
@@ -47,6 +49,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
                 ratios += (ours[:count] / theirs[:count]).tolist()
     low, high = np.quantile(ratios, ENDS)
     lines += ["", "[times]", f"ends = [{low:.3g}, {high:.3g}]"]
+    lines += ["", "[ranks]", f"growth = {np.mean(growths(reference)):.3g}"]
     errors = np.abs(np.array(ratios) - 1.0)
     yield Calibration(
         name=CALIBRATION.stem,
@@ -75,6 +78,19 @@ def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
         ]
         means.append(float(np.mean(at)))
     return tuple(means)
+
+
+def growths(reference: Path) -> list[float]:
+    """Return by which power of their number guesses gain odds: of each head, and number above 1.
+
+    A head whose first guess alone was not measured says nothing.
+    """
+    found = []
+    for among in rates_by_guess(reference).values():
+        odds = {rank: share / (1.0 - share) for rank, share in among.items()}
+        if 1 in odds:
+            found += [np.log(odds[r] / odds[1]) / np.log(r) for r in odds if r > 1]
+    return found
 
 
 def _tokens(rates: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -13,6 +13,7 @@ from lab.tables.rows import read_records
 BY_POSITION = "serving_modern/specdec_accept_by_position_llama31_8b_h100.parquet"
 PER_STEP = "serving_modern/specdec_tokens_per_step_llama31_8b_h100.parquet"
 ACCEPTED_LENGTHS = "recipes/speedbench_acceptance_length.parquet"
+BY_GUESS = "serving_modern/medusa_head_topk_accuracy.parquet"
 
 METHODS = ("eagle", "eagle3", "mtp", "ngram")
 
@@ -64,3 +65,12 @@ def rates_by_position(reference: Path) -> Mapping[tuple[str, str], Sequence[floa
         mine = rates.setdefault((row["proposer"], row["dataset"]), {})
         mine[row["position"]] = row["p_accept_given_reached"]
     return {key: [mine[position] for position in sorted(mine)] for key, mine in rates.items()}
+
+
+def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
+    """Return by model and head of Medusa how often one of the first 1, 2 ... guesses is right."""
+    rates: dict[tuple[str, int], dict[int, float]] = {}
+    for row in read_records(reference / BY_GUESS):
+        mine = rates.setdefault((row["vicuna_size"], row["head"]), {})
+        mine[row["top"]] = row["topk_accuracy"]
+    return rates

@@ -21,7 +21,6 @@ from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
-from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
@@ -55,21 +54,20 @@ def explained_request(run: Run) -> list[Contribution]:
 def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
     """Return the mean batch with prompts, and the mean batch that a decode is in."""
     log = batch_table(state)
-    requests, prompts, tokens, blocks = (
+    requests, prompts, tokens, blocks, drafted = (
         log[name].to_numpy().astype(float)
-        for name in ("requests", "prompt_tokens", "tokens", "kv_blocks")
+        for name in ("requests", "prompt_tokens", "tokens", "kv_blocks", "drafted")
     )
-    checked = 1 + state.limits[at.DRAFTED]
-    decodes = (tokens - prompts) / checked
+    decodes = (tokens - prompts) / (1.0 + drafted)
     contexts = np.divide(
         blocks * block_size, requests, out=np.zeros_like(blocks), where=requests > 0
     )
     found = {}
     if prompts.any():
         has_prompts = (prompts > 0).astype(float)
-        found[PROMPT] = _step(requests, prompts, decodes, contexts, checked, has_prompts)
+        found[PROMPT] = _step(requests, prompts, decodes, contexts, drafted, has_prompts)
     if decodes.any():
-        found[LATER] = _step(requests, prompts, decodes, contexts, checked, decodes)
+        found[LATER] = _step(requests, prompts, decodes, contexts, drafted, decodes)
     return found
 
 
@@ -78,16 +76,17 @@ def _step(
     prompts: Floats,
     decodes: Floats,
     contexts: Floats,
-    checked: int,
+    drafted: Floats,
     weights: Floats,
 ) -> Step:
-    """Return the weighed mean of batches as one; of a decode so many tokens are `checked`."""
+    """Return the weighed mean of batches as one; each decode has so many tokens `drafted`."""
     mean = {
         name: float(np.average(column, weights=weights))
         for name, column in (
             ("prefills", requests - decodes),
             ("prefill_tokens", prompts),
             ("decodes", decodes),
+            ("drafted", drafted * decodes),
             ("decode_kv_tokens", decodes * contexts),
         )
     }
@@ -95,10 +94,9 @@ def _step(
     chunk = prompt_tokens / max(mean["prefills"], 1e-9)
     return Step(
         **mean,
-        drafted=(checked - 1) * mean["decodes"],
         prefill_pairs=prompt_tokens * (chunk + 1.0) / 2.0,
         prefill_kv_tokens=prompt_tokens,
-        logits_rows=checked * mean["decodes"] + mean["prefills"],
+        logits_rows=mean["decodes"] + mean["drafted"] + mean["prefills"],
     )
 
 
@@ -108,16 +106,19 @@ def _divided(
     """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
     if drafter and drafter.hardware:
-        once = decode_step(step.decodes, step.decode_kv_tokens / max(step.decodes, 1e-9))
+        decodes = max(float(step.decodes), 1e-9)
+        once = decode_step(step.decodes, step.decode_kv_tokens / decodes)
+        once = replace(once, drafted=(drafter.width - 1) * step.decodes)
+        passes = len(drafter.survival) * float(step.drafted) / (drafter.drafted * decodes)
         rows += [
             replace(
                 row,
                 name=f"drafts: {row.name}",
-                count=drafter.drafted * row.count,
-                time_s=drafter.drafted * row.time_s,
-                energy_j=drafter.drafted * row.energy_j,
-                flops=drafter.drafted * row.flops,
-                moved_bytes=drafter.drafted * row.moved_bytes,
+                count=passes * row.count,
+                time_s=passes * row.time_s,
+                energy_j=passes * row.energy_j,
+                flops=passes * row.flops,
+                moved_bytes=passes * row.moved_bytes,
             )
             for row in explained(drafter.hardware.replica, once, phase, 0.0)
             if row.phase.startswith(phase) and row.time_s

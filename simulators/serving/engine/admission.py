@@ -68,7 +68,7 @@ def continue_idle(view: View, left: int, prompts: bool) -> int:
         if left > 0 and (missing > 0) == prompts:
             granted = min(missing, left) if prompts else 1
             seat(view, who, granted)
-            left -= granted if prompts else 1 + view.limits[at.DRAFTED]
+            left -= granted if prompts else 1 + pool[at.DRAFTS]
         else:
             idle[kept] = who
             kept += 1

@@ -1,4 +1,4 @@
-"""How many of a sequence's drafted tokens an iteration accepts: drawn from its place in the run.
+"""How many tokens of a sequence an iteration drafts, and accepts: drawn from its place in the run.
 
 What is drawn depends on the seed, the request and its tokens so far alone, so that the same
 sequence accepts the same drafts whatever runs beside it.
@@ -21,11 +21,22 @@ def mixed(bits: int) -> int:
     return bits ^ (bits >> 16)
 
 
-@kernel(i8(*arrays(i8, 1), i8, i8))
-def accepted(limits: Ints, who: int, done: int) -> int:
+@kernel(i8(*arrays(i8, 1), i8))
+def drafted(limits: Ints, running: int) -> int:
+    """Return the tokens drafted for each decode while so many requests run."""
+    levels = 0
+    while levels < limits[at.DEPTH] and running <= limits[at.DRAFT_UP_TO + levels]:
+        levels += 1
+    if levels > 0 and limits[at.DEPTH] < limits[at.DRAFTED]:
+        return limits[at.DRAFTED]  # type: ignore[no-any-return]
+    return levels
+
+
+@kernel(i8(*arrays(i8, 1), i8, i8, i8))
+def accepted(limits: Ints, drafts: int, who: int, done: int) -> int:
     """Return how many drafted tokens of a request that has `done` tokens are accepted."""
     drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who) ^ done)
     count = 0
-    while count < limits[at.DRAFTED] and drawn < limits[at.SURVIVE + count]:
+    while count < drafts and drawn < limits[at.SURVIVE + count]:
         count += 1
     return count

@@ -40,6 +40,7 @@ class Limits:
     ranks: int = 1  # with queues of their own that step together; the limits are those of one
     drafted: int = 0  # tokens of each decode that its pass checks beside its own
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
+    draft_up_to: tuple[int, ...] = ()  # running requests while at least 1, 2 ... are drafted
     seed: int = 0
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
@@ -63,7 +64,9 @@ class Limits:
         limits[at.RANKS] = self.ranks
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         shares = np.rint(at.CERTAIN * np.array(self.survival))
-        limits[at.SURVIVE : at.SURVIVE + self.drafted] = shares
+        depth = limits[at.DEPTH] = len(self.survival)
+        limits[at.SURVIVE : at.SURVIVE + depth] = shares
+        limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
         return limits
 
     @property
@@ -134,6 +137,7 @@ def limits_of(
         patience=max(1, point.poll_interval or scheduler.poll_interval),
         drafted=drafter.drafted if drafter else 0,
         survival=drafter.survival if drafter else (),
+        draft_up_to=drafter.up_to if drafter else (),
         seed=point.seed,
     )  # fmt: skip
 

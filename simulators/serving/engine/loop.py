@@ -19,7 +19,7 @@ import numpy as np
 from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.cancellation import dismiss, release_successor
-from simulators.serving.engine.drafts import accepted
+from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.replica import (
     PRICE,
@@ -249,6 +249,7 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])
+    pool[at.DRAFTS] = drafted(state.limits, pool[at.HOLDERS])
     holds = schedule(now, view)
     pool[at.ELAPSED] = 0
     if pool[at.BATCH] == 0:
@@ -257,10 +258,12 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0
-    checked = 1 + state.limits[at.DRAFTED]
+    checked = 1 + pool[at.DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if checked > 1:  # how many tokens an iteration brings is drawn anew for each sequence
+    if (
+        state.limits[at.DRAFTED] > 0
+    ):  # how many tokens an iteration brings is drawn anew for each sequence
         return 1
     if may_return(state.limits, pool, state.request):  # at the next batch, from the host
         return 1
@@ -359,14 +362,14 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         )
     tick(pool, state.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
-    drafts = state.limits[at.DRAFTED] > 0
+    drafts = pool[at.DRAFTS]
     for i in range(size):
         who = state.batch[slot, i]
         prompt = request[who, at.PROMPT]
         done = request[who, at.DONE] + state.tokens[slot, i] + rounds
-        if drafts and done - 1 > prompt:
+        if drafts > 0 and done - 1 > prompt:
             missing = prompt + request[who, at.OUTPUT] - done
-            done += min(missing, accepted(state.limits, who, done))
+            done += min(missing, accepted(state.limits, drafts, who, done))
         if rounds > 0:
             grown = blocks_for(done - 1, state.limits[at.BLOCK])
             request[who, at.BLOCKS] = max(request[who, at.BLOCKS], grown)

@@ -71,13 +71,17 @@ long it has patience for; LEFT is when the engine let the request go."""
     MOVE_NS,  # nanoseconds to move a block to or from the host
     KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
     RANKS,  # queues whose batches begin and end together, of one replica
-    DRAFTED,  # tokens drafted for each decode, which its pass checks; 0: none
+    DRAFTED,  # tokens drafted for each decode at most, which its pass checks; 0: none
     SEED,  # of what is accepted of them
+    DEPTH,  # of them that follow each other: fewer than DRAFTED where they branch
     SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
-) = range(17)
+) = range(18)
 MOST_DRAFTED = 16
-LIMITS = SURVIVE + MOST_DRAFTED
+DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
+"""The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
+LIMITS = DRAFT_UP_TO + MOST_DRAFTED
 CERTAIN = 1 << 31
+ALL_DECODES = 1 << 40
 
 # One row of `pool`: a replica's counters.
 (
@@ -103,8 +107,9 @@ CERTAIN = 1 << 31
     MOVED,  # blocks moved since the last batch was formed
     SWAPS,  # times a request was moved to the host
     TAKEN,  # blocks ever taken
-) = range(22)
-POOL_COLUMNS = 22
+    DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
+) = range(23)
+POOL_COLUMNS = 23
 
 # One `step`: the sums of a batch.
 (

@@ -17,6 +17,7 @@ from simulators.serving.engine.replica import kernel
 
 LOG_COLUMNS = (
     "replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens", "waiting", "kv_blocks",
+    "drafted",
 )  # fmt: skip
 
 BINS_PER_OCTAVE = 256
@@ -122,7 +123,7 @@ def log_batch(state: State, replica: int, slot: int, formed: float, end: float) 
     row[0], row[1], row[2] = replica, formed, end
     row[3], row[4] = step[at.PREFILLS] + step[at.DECODES], step[at.PREFILL_TOKENS]
     row[5], row[6] = step[at.TOKENS], pool[at.WAITING] + pool[at.SWAPPED]
-    row[7] = pool[at.TOTAL] - pool[at.FREE]
+    row[7], row[8] = pool[at.TOTAL] - pool[at.FREE], pool[at.DRAFTS]
     clock[at.LOGGED] += 1
     return clock[at.LOGGED]  # type: ignore[no-any-return]
 

@@ -27,7 +27,7 @@ def schedule(_now: float, view: View) -> int:
     pool, request, idle = view.pool, view.request, view.idle
     partial = seat_decodes(view)
     decodes = pool[at.BATCH]
-    left = view.limits[at.CHUNK] - decodes * (1 + view.limits[at.DRAFTED])
+    left = view.limits[at.CHUNK] - decodes * (1 + pool[at.DRAFTS])
     skipped = 0
     for i in range(partial):
         who = idle[i]

@@ -65,7 +65,7 @@ def schedule(_now: float, view: View) -> int:
         seat(view, who, granted)
         left -= granted
         if done > prompt:
-            left -= limits[at.DRAFTED]
+            left -= pool[at.DRAFTS]
         prefills += 1 if done <= prompt else 0
     keep_idle(view, 0, head, count)
     if waits or preemptions(pool) > preempted:

@@ -37,9 +37,13 @@ def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
     >>> survival("", "0.5", 3)
     (0.5, 0.25, 0.125)
     """
+    return tuple(accumulate(rates_of(method, written, drafted), mul))
+
+
+def rates_of(method: str, written: str, drafted: int) -> list[float]:
+    """Return the rate of each position, given those before; the last known holds beyond."""
     rates = _rates(written) if written.strip() else measured_rates(method)
-    at_positions = [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
-    return tuple(accumulate(at_positions, mul))
+    return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 
 
 def tokens_per_step(survival: tuple[float, ...]) -> float:
@@ -78,6 +82,11 @@ def measured_rates(method: str) -> tuple[float, ...]:
             f"or by position as acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
         )
     return known[method]
+
+
+def odds_growth() -> float:
+    """Return by which power of their number guesses at one place gain odds of being right."""
+    return float(_fitted()["ranks"]["growth"])
 
 
 def times_interval() -> tuple[float, float]:

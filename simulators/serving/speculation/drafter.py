@@ -5,7 +5,8 @@ the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token predic
 more layer with the model's own embedding and output, also run once for each. An n-gram look-up in
 the text so far costs nothing that would be seen beside a pass.
 
-Not modelled: trees of drafts, drafts whose number follows the load, smaller vocabularies of heads.
+Where drafts branch into a tree (`tree`), each pass but the first drafts for `width` nodes of a
+sequence, and the model checks all nodes. Not modelled: smaller vocabularies of heads.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
 from simulators.serving.deployment import Hardware
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, ServingPoint
-from simulators.serving.speculation.acceptance import survival
+from simulators.serving.point import ADAPTIVE, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.speculation.acceptance import odds_growth, rates_of
+from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import check_cut
 from simulators.workload.precision import precision
@@ -30,9 +32,11 @@ class Drafter:
 
     drafted: int  # tokens of a sequence and iteration
     survival: tuple[float, ...]  # shares of iterations that accept at least 1, 2 ... of them
-    hardware: Hardware | None  # of its passes, one for each drafted token; None: they cost nothing
+    hardware: Hardware | None  # of its passes, one for each level; None: they cost nothing
     weight_bytes: float = 0.0  # on the fullest GPU, beside the model's own
     kv_bytes_per_token: float = 0.0
+    width: int = 1  # tokens that a pass drafts for a sequence; the first drafts one
+    up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
 
 
 NO_DRAFTER = Drafter(0, (), None)
@@ -51,10 +55,11 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         raise Infeasible("speculation_needs_pp_1", f"pp {point.pp}")
     if point.iteration_table:
         raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
-    accepted = survival(point.speculation, point.acceptance, point.draft_tokens)
+    drafted, accepted = shape_of(point)
+    up_to = (point.draft_until,) * len(accepted) if point.draft_until else ()
     target = hardware.replica
     if (model := _drafting_model(point, target.model)) is None:
-        return Drafter(point.draft_tokens, accepted, None)
+        return Drafter(drafted, accepted, None, up_to=up_to)
     is_head = point.speculation != DRAFT
     check_cut(model, target.cut)
     is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
@@ -66,12 +71,33 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
     return Drafter(
-        point.draft_tokens,
+        drafted,
         accepted,
         Hardware(f"{hardware.description} drafts: {model!r} {dtype}", replica),
         weights,
         kv_bytes_per_token(model, target.cut, target.kv_dtype),
+        point.draft_topk,
+        up_to,
     )
+
+
+def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
+    """Return the tokens drafted, and shares of iterations that accept at least 1, 2 ... levels.
+
+    Raises:
+        Infeasible: the method drafts no such tree.
+        UserError: rates of acceptance are none.
+    """
+    depth, nodes = point.draft_tokens, point.draft_nodes or point.draft_tokens * point.draft_topk
+    rates = rates_of(point.speculation, point.acceptance, depth)
+    if point.draft_topk > 1 and point.speculation == NGRAM:
+        raise Infeasible("ngram_drafts_no_tree")
+    if point.draft_topk > 1 and point.draft_rule == ADAPTIVE:
+        raise Infeasible("adaptive_drafts_are_a_chain")
+    if nodes < depth or (point.draft_topk == 1 and nodes > depth):
+        raise Infeasible("draft_nodes_do_not_fit", f"{nodes} nodes, {depth} levels")
+    shares, count = tree_survival(rates, odds_growth(), point.draft_topk, nodes)
+    return count, shares
 
 
 def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel | None:

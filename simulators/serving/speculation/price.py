@@ -16,8 +16,9 @@ from simulators.serving.prices.iteration_table import IterationTable, iteration_
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.speculation.drafter import Drafter
 
-PASSES, SHAPE_END, TABLE_END = -3, -2, -1
-"""Entries of `shape`, from its end: passes of the drafter, and where its shape and table begin."""
+PASSES, WIDTH, SHAPE_END, TABLE_END = -4, -3, -2, -1
+"""Entries of `shape`, from its end: passes of the drafter, tokens it drafts for a sequence in each
+but the first, and where its shape and table begin."""
 
 
 def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> tuple[Ints, Floats]:
@@ -25,10 +26,10 @@ def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> t
     passes, shape, numbers = 0, table.shape, table.table
     if drafter.hardware is not None:
         drafts = iteration_table(drafter.hardware, additive=additive)
-        passes = drafter.drafted
+        passes = len(drafter.survival)
         shape = np.concatenate([shape, drafts.shape])
         numbers = np.concatenate([numbers, drafts.table])
-    ends = [passes, table.shape.size, table.table.size]
+    ends = [passes, drafter.width, table.shape.size, table.table.size]
     return np.concatenate([shape, np.array(ends, np.int64)]), numbers
 
 
@@ -41,22 +42,35 @@ def drafted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
     if passes > 0:
         theirs, behind = shape[shapes:], table[numbers:]
         if step[at.DECODES] > 0.0:
-            add_drafts(step, theirs, behind, mine, draft, passes)
+            each = (step[at.TOKENS] - step[at.PREFILL_TOKENS]) / step[at.DECODES]
+            passes = min(passes, int(each - 0.5))  # of all that is drafted now, none may be
+            if passes > 0:
+                wide = passes - 1 if shape[WIDTH] > 1 else 0
+                add_drafts(step, theirs, behind, mine, draft, passes - wide, 1.0)
+                if wide > 0:
+                    width = float(shape[WIDTH])
+                    add_drafts(step, theirs, behind, mine, draft, wide, width)
         if step[at.PREFILLS] > 0.0:
             add_prompts(step, theirs, behind, mine, draft)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
-@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3), i8))
+@kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3), i8, f8))
 def add_drafts(
-    step: Floats, shape: Ints, table: Floats, price: Floats, draft: Floats, passes: int
+    step: Floats,
+    shape: Ints,
+    table: Floats,
+    price: Floats,
+    draft: Floats,
+    passes: int,
+    width: float,
 ) -> float:
-    """Add the passes in which a token is drafted for each sequence; return their seconds."""
+    """Add the passes in which tokens are drafted for each sequence; return their seconds."""
     tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
     prefills = step[at.PREFILLS]
     decodes = step[at.DECODES]
-    step[at.TOKENS] = step[at.LOGITS_ROWS] = decodes
-    step[at.EVERYWHERE] = everywhere * decodes / tokens
+    step[at.TOKENS] = step[at.LOGITS_ROWS] = width * decodes
+    step[at.EVERYWHERE] = everywhere * width * decodes / tokens
     step[at.PREFILLS] = 0.0
     table_price(step, shape, table, draft)
     step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows

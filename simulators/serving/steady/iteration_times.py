@@ -156,7 +156,7 @@ def put_prices(
             prices.prompt_levels_s[level, where] = whole[prompts]
     if drafter and drafter.hardware:
         [(_, where)] = members  # a pipeline drafts nothing
-        _add_drafts(prices, drafter.hardware.replica, drafter.drafted, some, where)
+        _add_drafts(prices, drafter.hardware.replica, drafter, some, where)
 
 
 def _checked(step: Step, drafted: int) -> Step:
@@ -166,9 +166,9 @@ def _checked(step: Step, drafted: int) -> Step:
 
 
 def _add_drafts(
-    prices: Prices, replica: Replica, passes: int, asked: Iterations, rows: Ints
+    prices: Prices, replica: Replica, drafter: Drafter, asked: Iterations, rows: Ints
 ) -> None:
-    """Add the passes of what drafts: one for each drafted token of the decodes, one of prompts."""
+    """Add the passes of what drafts: one for each level of the decodes, one of prompts."""
     prompts = Step(
         prefills=asked.prompts,
         prefill_tokens=asked.prompt_tokens,
@@ -176,12 +176,17 @@ def _add_drafts(
         prefill_kv_tokens=asked.prompt_keys,
         logits_rows=asked.prompts,
     )
-    for kind, step, times in (
-        ("decode", decode_step(asked.decodes, asked.keys), passes + 0.0 * asked.decodes),
-        ("prompt", decode_step(np.maximum(asked.prompt_decodes, 1.0), asked.keys),
-         np.where(asked.prompt_decodes > 0.0, float(passes), 0.0)),
-        ("prompt", prompts, 1.0 + 0.0 * asked.decodes),
-    ):  # fmt: skip
+    work = [("prompt", prompts, np.ones(asked.decodes.size))]
+    levels = len(drafter.survival)
+    wide = levels - 1 if drafter.width > 1 else 0
+    for kind, decodes in (("decode", asked.decodes), ("prompt", asked.prompt_decodes)):
+        present = decodes > 0.0
+        single = decode_step(np.maximum(decodes, 1.0), asked.keys)
+        work.append((kind, single, np.where(present, float(levels - wide), 0.0)))
+        if wide:
+            more = _checked(single, drafter.width - 1)
+            work.append((kind, more, np.where(present, float(wide), 0.0)))
+    for kind, step, times in work:
         once = layers_of(replica, step).stage(1, 0)
         for name, column in (
             ("pace_s", once.latency_s), ("pass_s", once.latency_s), ("j", once.energy_j),

@@ -5,24 +5,40 @@
     interleaved  the same over several chunks of layers a rank (Narayanan et al., SC 2021)
     zero_bubble  backwards of inputs at once, those of weights later, in what would be a bubble; no
                  more micro-batches are kept than by 1f1b (Qi et al., Zero bubble, ZB-H1, 2024)
+    dualpipe     two copies of the model run in opposite directions, so that rank `r` has stages `r`
+                 and `pp - 1 - r`; a forward of one is paired with a backward of the other
+                 (DeepSeek-V3 technical report, 2024; github.com/deepseek-ai/DualPipe)
+    dualpipe_v   one copy folded instead: a rank has the chunks `r` and `2 pp - 1 - r`, in the order
+                 of one half of a dualpipe of twice as many ranks (ibid., 2025)
 
-A backward pass is two tasks: gradients of inputs, which the rank before waits for, and of weights,
-which nobody does. All schedules but the last run them as one.
+A backward pass has two parts: gradients of inputs, which the rank before waits for, and of weights,
+which nobody does. The first three schedules run them as one task.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulators.core.jit import Ints, array, i8, kernel, matrix
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
-GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = range(len(SCHEDULES))
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe", "dualpipe_v")
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE, DUALPIPE_V = range(len(SCHEDULES))
+PAIRING = (DUALPIPE, DUALPIPE_V)
+"""Schedules that run a forward and a backward of two micro-batches together."""
 
-FORWARD, INPUTS, WEIGHTS = 0, 1, 2
-"""Kinds of tasks: forward, gradients of inputs (or the whole backward), gradients of weights."""
+FORWARD, INPUTS, WEIGHTS, BACKWARD = range(4)
+"""Kinds of tasks: forward, gradients of inputs, of weights, and both of these as one."""
+
+MOST_TASKS = 3
+"""Of a rank for one micro-batch of one of its chunks."""
 
 ORDER = i8(i8, i8, i8, i8, i8, matrix(i8))
 PLACE = i8(i8, i8, i8, i8)
-ORDERS = i8(i8, i8, i8, i8, array(i8, 3))
+PAIRED = i8(i8, i8, i8, i8, matrix(i8))
+PUT = i8(matrix(i8), i8, i8, i8, i8)
+NUMBERED = i8(matrix(i8), i8, i8, matrix(i8))
+ORDERS = i8(i8, i8, i8, i8, array(i8, 3), array(i8))
+STAGE = i8(i8, i8, i8, i8)
 
 
 @kernel(PLACE)
@@ -41,7 +57,7 @@ def place(turn: int, pp: int, chunks: int, micro_batches: int) -> int:
 def fill_order(
     schedule: int, rank: int, pp: int, chunks: int, micro_batches: int, order: Ints
 ) -> int:
-    """Write (kind, chunk, micro-batch) of every task of a rank in turn; return their number.
+    """Write (kind, chunk, micro-batch, 0) of every task of a rank in turn; return their number.
 
     Forwards that come before the first backward warm the pipeline up. Under zero bubble a rank runs
     gradients of weights as many micro-batches late as there are ranks before it, so that all ranks
@@ -55,6 +71,7 @@ def fill_order(
     else:
         warm_up = min(total, pp - rank - 1)
     late = rank if schedule == 3 else 0
+    backward = 1 if schedule == 3 else 3
     forwards, backwards, weights, count = 0, 0, 0, 0
     while backwards < total or weights < (total if schedule == 3 else 0):
         if forwards < total and (forwards < warm_up or forwards - warm_up <= backwards):
@@ -67,7 +84,7 @@ def fill_order(
                 continue
         if backwards < total:
             where = place(backwards, pp, chunks, micro_batches)
-            order[count, 0], order[count, 1] = 1, chunks - 1 - where // micro_batches
+            order[count, 0], order[count, 1] = backward, chunks - 1 - where // micro_batches
             order[count, 2] = where % micro_batches
             backwards += 1
             count += 1
@@ -78,10 +95,112 @@ def fill_order(
     return count
 
 
-@kernel(ORDERS)
-def fill_orders(schedule: int, pp: int, chunks: int, micro_batches: int, orders: Ints) -> int:
-    """Write the tasks of all ranks in turn; return how many each has."""
+@kernel(PAIRED)
+def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> int:
+    """Write the tasks of a rank of a dualpipe in turn; return their number.
+
+    The phases are those of DualPipe's published step: forwards of the near half, forwards of both,
+    backwards that make room for forwards, pairs, backwards, and weights' gradients that are left.
+
+    Args:
+        half: distance of the rank from its end of the pipeline.
+        ranks: of one half of it.
+        each: micro-batches that pass either chunk.
+        swaps: whether the near chunk is the second.
+        order: (kind, chunk, micro-batch, whether it is paired with the task after it).
+    """
+    tasks = np.zeros((6 * each, 3), np.int64)  # kind, near or far chunk, whether paired
+    far, left = ranks - half - 1, half + 1
     count = 0
-    for rank in range(pp):
-        count = fill_order(schedule, rank, pp, chunks, micro_batches, orders[rank])
+
+    for _ in range(2 * far):
+        count = put(tasks, count, 0, 0, 0)
+    for _ in range(left):
+        count = put(tasks, count, 0, 0, 0)
+        count = put(tasks, count, 0, 1, 0)
+    for _ in range(far):
+        count = put(tasks, count, 1, 1, 0)
+        count = put(tasks, count, 2, 1, 0)
+        count = put(tasks, count, 0, 1, 0)
+    for turn in range(each - 2 * ranks + half + 1):
+        is_pair = 0 if turn == 0 and far == 0 else 1
+        count = put(tasks, count, 0, 0, is_pair)
+        count = put(tasks, count, 3, 1, 0)
+        count = put(tasks, count, 0, 1, 1)
+        count = put(tasks, count, 3, 0, 0)
+    for _ in range(far):
+        count = put(tasks, count, 3, 1, 0)
+        count = put(tasks, count, 0, 1, 1)
+        count = put(tasks, count, 3, 0, 0)
+    for turn in range(left):
+        splits_far = turn > left // 2 or (turn == left // 2 and half % 2 == 1)
+        count = put(tasks, count, 1 if splits_far else 3, 1, 0)
+        count = put(tasks, count, 1 if turn >= left // 2 else 3, 0, 0)
+    for _ in range(far):
+        count = put(tasks, count, 2, 0, 0)
+        count = put(tasks, count, 1, 0, 0)
+    for _ in range(left):
+        count = put(tasks, count, 2, 0, 0)
+    return number_tasks(tasks, count, swaps, order)
+
+
+@kernel(PUT)
+def put(tasks: Ints, count: int, kind: int, chunk: int, is_paired: int) -> int:
+    """Write a task; return how many there are then."""
+    tasks[count, 0], tasks[count, 1], tasks[count, 2] = kind, chunk, is_paired
+    return count + 1
+
+
+@kernel(NUMBERED)
+def number_tasks(tasks: Ints, count: int, swaps: int, order: Ints) -> int:
+    """Write which micro-batch and which chunk each task is of; return how many there are.
+
+    Passes of a chunk follow the micro-batches; gradients of weights are those that have waited
+    longest.
+    """
+    forwards, backwards = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    waiting = np.zeros((count, 2), np.int64)
+    waits, ran = 0, 0
+    for task in range(count):
+        kind, chunk = tasks[task, 0], tasks[task, 1]
+        if kind == 2:
+            chunk, micro = waiting[ran, 0], waiting[ran, 1]
+            ran += 1
+        elif kind == 0:
+            micro = forwards[chunk]
+            forwards[chunk] += 1
+        else:
+            micro = backwards[chunk]
+            backwards[chunk] += 1
+            if kind == 1:
+                waiting[waits, 0], waiting[waits, 1] = chunk, micro
+                waits += 1
+        order[task, 0], order[task, 1] = kind, chunk if swaps == 0 else 1 - chunk
+        order[task, 2], order[task, 3] = micro, tasks[task, 2]
     return count
+
+
+@kernel(ORDERS)
+def fill_orders(
+    schedule: int, pp: int, chunks: int, micro_batches: int, orders: Ints, counts: Ints
+) -> int:
+    """Write the tasks of all ranks in turn, and how many each has; return how many all have."""
+    for rank in range(pp):
+        if schedule == 4:
+            half, swaps = min(rank, pp - 1 - rank), 1 if 2 * rank >= pp else 0
+            counts[rank] = fill_paired(half, pp // 2, micro_batches // 2, swaps, orders[rank])
+        elif schedule == 5:
+            counts[rank] = fill_paired(rank, pp, micro_batches, 0, orders[rank])
+        else:
+            counts[rank] = fill_order(schedule, rank, pp, chunks, micro_batches, orders[rank])
+    return int(counts.sum())
+
+
+@kernel(STAGE)
+def stage_of(schedule: int, chunk: int, rank: int, pp: int) -> int:
+    """Return which chunk of the pipeline a rank's chunk is; a second copy follows the first."""
+    if schedule == 5 and chunk == 1:
+        return 2 * pp - 1 - rank
+    if schedule == 4 and chunk == 1:
+        return pp + pp - 1 - rank
+    return chunk * pp + rank

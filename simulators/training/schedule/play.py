@@ -19,7 +19,15 @@ import functools
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
-from simulators.training.schedule.orders import ZERO_BUBBLE, fill_orders
+from simulators.training.schedule.orders import (
+    BACKWARD,
+    DUALPIPE,
+    DUALPIPE_V,
+    MOST_TASKS,
+    PAIRING,
+    fill_orders,
+    stage_of,
+)
 
 EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
 """Where the seconds of a step's parts stand in its row: forward, gradients of inputs and of weights
@@ -28,13 +36,16 @@ which it waits."""
 
 COLUMNS = 14
 
-RANK, DURATION, NEEDED, HOPS = 0, 1, 2, 3
-"""Columns of a task: its rank, chunk x 3 + kind, the position of the task it waits for (-1: none),
-and whether that is on another rank."""
+RANK, DURATION, NEEDED, HOPS, PAIRED = 0, 1, 2, 3, 4
+"""Columns of a task: its rank, chunk x `KINDS` + kind, the position of the task it waits for (-1:
+none), whether that is on another rank, and whether it runs together with the task after it."""
+
+KINDS = 4
 
 SHARES = i8(i8, i8, i8, i8)
-SORTED = i8(i8, i8, i8, array(i8, 3), i8, matrix(i8))
-SECONDS = i8(i8, i8, i8, i8, matrix(f8), array(f8, 3))
+NEEDS = i8(i8, i8, i8, i8, i8, matrix(i8))
+SORTED = i8(i8, i8, i8, i8, array(i8, 3), array(i8), matrix(i8))
+SECONDS = i8(i8, i8, i8, matrix(f8), array(f8, 3))
 PLAY = i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8))
 
 
@@ -57,55 +68,83 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
     return 0
 
 
+@kernel(NEEDS)
+def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places: Ints) -> int:
+    """Return the position of the task that another waits for: -1 for none, -2 if not yet written.
+
+    Args:
+        kind: of the task that waits.
+        stage: of it, counted over all copies of the model.
+        micro: its micro-batch.
+        length: stages of one copy.
+        lanes: stages of all copies.
+        places: position of each pass, forwards before backwards, of each micro-batch.
+    """
+    if kind == 2 or (kind == 0 and stage % length == 0):
+        return -1
+    before = stage - 1
+    if kind != 0:
+        before = stage if stage % length == length - 1 else lanes + stage + 1
+    return int(places[before, micro])
+
+
 @kernel(SORTED)
 def fill_sorted(
-    pp: int, chunks: int, micro_batches: int, orders: Ints, count: int, tasks: Ints
+    schedule: int,
+    pp: int,
+    lanes: int,
+    micro_batches: int,
+    orders: Ints,
+    counts: Ints,
+    tasks: Ints,
 ) -> int:
     """Write all tasks so that each comes after those it waits for; return how many there are.
 
     Args:
+        schedule: position in `SCHEDULES`.
         pp: ranks.
-        chunks: of layers on each rank.
-        micro_batches: that pass all chunks.
-        orders: of each rank, (kind, chunk, micro-batch) in turn.
-        count: of tasks on each rank.
+        lanes: chunks of all ranks.
+        micro_batches: of a step.
+        orders: of each rank, (kind, chunk, micro-batch, whether paired with the next) in turn.
+        counts: of tasks on each rank.
         tasks: where they are written, as `RANK` ff.; fewer than all if ranks wait for each other.
     """
-    last = pp * chunks - 1
-    places = np.full((3 * (last + 1), micro_batches), -1, np.int64)
+    length = pp if schedule == 4 else lanes
+    places = np.full((2 * lanes, micro_batches), -2, np.int64)
     turn = np.zeros(pp, np.int64)
     written, before = 0, -1
     while written > before:
         before = written
         for rank in range(pp):
-            while turn[rank] < count:
-                kind, micro = orders[rank, turn[rank], 0], orders[rank, turn[rank], 2]
-                where = orders[rank, turn[rank], 1] * pp + rank
-                needs, hops = -1, 0
-                if kind == 0 and where > 0:
-                    needs, hops = places[where - 1, micro], 1
-                elif kind == 1 and where < last:
-                    needs, hops = places[last + 2 + where, micro], 1
-                elif kind == 1:
-                    needs = places[where, micro]
-                waits = (kind == 0 and where > 0) or kind == 1
-                if waits and needs < 0:
+            while turn[rank] < counts[rank]:
+                together = 1 + orders[rank, turn[rank], 3]
+                can = True
+                for task in range(together):
+                    kind, chunk, micro, _ = orders[rank, turn[rank] + task]
+                    stage = stage_of(schedule, chunk, rank, pp)
+                    if needed_by(kind, stage, micro, length, lanes, places) == -2:
+                        can = False
+                if not can:
                     break
-                places[kind * (last + 1) + where, micro] = written
-                tasks[written, 0] = rank
-                tasks[written, 1] = where * 3 + kind
-                tasks[written, 2] = needs
-                tasks[written, 3] = hops
-                written += 1
-                turn[rank] += 1
+                for _ in range(together):
+                    kind, chunk, micro, is_paired = orders[rank, turn[rank]]
+                    stage = stage_of(schedule, chunk, rank, pp)
+                    needs = needed_by(kind, stage, micro, length, lanes, places)
+                    if kind != 2:
+                        places[(0 if kind == 0 else lanes) + stage, micro] = written
+                    tasks[written, 0] = rank
+                    tasks[written, 1] = stage % length * 4 + kind
+                    tasks[written, 2] = needs
+                    tasks[written, 3] = 1 if needs >= 0 and tasks[needs, 0] != rank else 0
+                    tasks[written, 4] = is_paired
+                    written += 1
+                    turn[rank] += 1
     return written
 
 
 @kernel(SECONDS)
-def fill_seconds(
-    number: int, layers: int, dense: int, merges: int, parts: Floats, seconds: Floats
-) -> int:
-    """Write what each pass of each chunk of each row's pipeline takes; return how many chunks."""
+def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
+    """Write what each kind of task of each chunk of each row takes; return how many chunks."""
     for chunk in range(number):
         all_layers = layers_of_chunk(chunk, number, layers, layers)
         dense_layers = layers_of_chunk(chunk, number, layers, dense)
@@ -123,9 +162,7 @@ def fill_seconds(
                 passes[0] += part[13]
             if chunk > 0:
                 passes[1] += part[13]
-            if merges:  # a backward is one task
-                passes[1] += passes[2]
-                passes[2] = 0.0
+            passes[3] = passes[1] + passes[2]
     return number
 
 
@@ -140,12 +177,18 @@ def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> 
     for row in range(out.size):
         rank_ends[:] = 0.0
         hop_s, passes = send_s[row], seconds[row].reshape(-1)
+        start, takes, is_second = 0.0, 0.0, False
         for task in range(tasks.shape[0]):
             rank, needs = tasks[task, 0], tasks[task, 2]
-            start = rank_ends[rank]
+            if not is_second:
+                start, takes = rank_ends[rank], 0.0
             if needs >= 0:
                 start = max(start, ends[needs] + hop_s * tasks[task, 3])
-            ends[task] = rank_ends[rank] = start + passes[tasks[task, 1]]
+            takes += passes[tasks[task, 1]]
+            ends[task] = rank_ends[rank] = start + takes
+            if is_second:  # what either of a pair gives is there when both have ended
+                ends[task - 1] = ends[task]
+            is_second = tasks[task, 4] > 0
         out[row] = rank_ends.max()
     return out.size
 
@@ -153,12 +196,13 @@ def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> 
 @functools.lru_cache(maxsize=512)
 def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Ints:
     """Return all tasks of a pipeline, each after those it waits for."""
-    kinds = 3 if schedule == ZERO_BUBBLE else 2
-    orders = np.zeros((pp, kinds * micro_batches * chunks, 3), np.int64)
-    count = fill_orders(schedule, pp, chunks, micro_batches, orders)
-    tasks = np.zeros((pp * count, 4), np.int64)
-    written = fill_sorted(pp, chunks, micro_batches, orders, count, tasks)
-    assert written == pp * count, f"{schedule}: ranks of {pp} x {chunks} wait for each other"
+    orders = np.zeros((pp, MOST_TASKS * micro_batches * chunks, KINDS), np.int64)
+    counts = np.zeros(pp, np.int64)
+    count = fill_orders(schedule, pp, chunks, micro_batches, orders, counts)
+    lanes = pp * (2 if schedule == DUALPIPE else chunks)
+    tasks = np.zeros((count, 5), np.int64)
+    written = fill_sorted(schedule, pp, lanes, micro_batches, orders, counts, tasks)
+    assert written == count, f"{schedule}: ranks of {pp} x {chunks} wait for each other"
     return tasks
 
 
@@ -199,9 +243,9 @@ def _of_shape(
     places = {key: place for place, key in enumerate(first)}
     which, distinct = np.array([places[key] for key in keys]), parts[list(first.values())]
     number = pp * chunks
-    seconds = np.zeros((len(distinct), number, 3))
-    fill_seconds(number, layers, dense, int(schedule != ZERO_BUBBLE), distinct, seconds)
-    least = pp * seconds.sum(axis=2).reshape(-1, chunks, pp).sum(axis=1).max(axis=1)
+    seconds = np.zeros((len(distinct), number, KINDS))
+    fill_seconds(number, layers, dense, distinct, seconds)
+    least = pp * of_ranks_s(schedule, pp, chunks, seconds[:, :, :BACKWARD].sum(axis=2)).max(axis=1)
     hop_s = distinct[:, SEND] * (pp > 1)
 
     def played(rows: Ints, micro_batches: int) -> Floats:
@@ -211,7 +255,7 @@ def _of_shape(
         return found
 
     out, left = np.zeros(len(distinct)), np.arange(len(distinct))
-    short = pp + m % pp
+    short = (2 if schedule in PAIRING else 1) * pp + m % pp
     while left.size:
         if short + pp >= m:
             out[left] = played(left, m)
@@ -223,3 +267,20 @@ def _of_shape(
         left = left[~is_steady]
         short = 2 * short - m % pp
     return np.asarray(out[which], np.float64)
+
+
+def of_ranks_s(schedule: int, pp: int, chunks: int, of_chunks_s: Floats) -> Floats:
+    """Return the seconds of each rank for one micro-batch: rows, ranks.
+
+    Args:
+        schedule: position in `SCHEDULES`.
+        pp: ranks.
+        chunks: of layers on each rank.
+        of_chunks_s: of each row, for each chunk of the whole pipeline.
+    """
+    mirrored = of_chunks_s[:, ::-1]
+    if schedule == DUALPIPE:  # every other micro-batch passes the other copy
+        return np.asarray((of_chunks_s + mirrored) / 2.0, np.float64)
+    if schedule == DUALPIPE_V:
+        return np.asarray((of_chunks_s + mirrored)[:, :pp], np.float64)
+    return np.asarray(of_chunks_s.reshape(-1, chunks, pp).sum(axis=1), np.float64)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from simulators.core.contract import load_simulator
 from simulators.core.errors import unknown
 from simulators.core.folder import SIMULATORS
+from simulators.core.modules import runnable
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import flags
@@ -65,11 +66,11 @@ def known() -> Known:
     overrides += [f"sampler={name}" for name in samplers.names()]
     overrides += [f"engine={name}" for name in engines.ENGINES]
     for room, found, options in (
-        ("sampler", samplers.names(), samplers.options_of),
+        ("sampler", runnable(samplers.SAMPLERS), samplers.options_of),
         ("engine", engines.ENGINES, engines.options_of),
     ):
         overrides += [f"{room}.{f.name}=" for n in found for f in dataclasses.fields(options(n))]
-    points = [load_simulator(name).point for name in SIMULATORS.names()]
+    points = [load_simulator(name).point for name in runnable(SIMULATORS)]
     overrides += [f"space.axes.{f.name}=" for point in points for f in dataclasses.fields(point)]
     overrides += ["space.where=", "space.objectives=", "space.constraints=", *_SETTINGS]
     overrides = sorted(dict.fromkeys(overrides))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from simulators.core.columns import schema_of
 from simulators.core.contract import default_of, load_simulator, objectives_of
 from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.modules import runnable
 from sweeper.commands.flags import flags
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import KEYS
@@ -72,7 +73,7 @@ def space_schema() -> dict[str, Any]:
         "required": ["simulator"],
         "additionalProperties": False,
         "properties": {key: {"description": _ABOUT[key], **kinds[key]} for key in KEYS},
-        "allOf": [_case(name) for name in SIMULATORS.names()],
+        "allOf": [_case(name) for name in runnable(SIMULATORS)],
     }
 
 
