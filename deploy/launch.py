@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from deploy.quoting import command, comment, written
 from simulators.catalog.engine import ServingEngine
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
-
-CONTROLS = "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]+"
-"""What could end a comment's line, or speak to a terminal."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +110,9 @@ def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:
 
 def script(launch: Launch, point: ServingPoint) -> str:
     """Return the command as lines of a shell, an option each."""
-    words, port = launch.command, launch.engine.port
-    lines, line = [], shlex.quote(words[0])
-    for word in words[1:]:
-        if word.startswith("--"):
-            lines.append(line)
-            line = f"    {shlex.quote(word)}"
-        else:
-            line += f" {shlex.quote(word)}"
-    text = " \\\n".join([*lines, line]) + "\n"
+    port, text = launch.engine.port, command(launch.command)
     if launch.file:
-        text = f"cat > engine.yaml <<'YAML'\n{launch.file}YAML\n{text}"
+        text = f"{written('engine.yaml', launch.file)}{text}"
     if launch.nodes > 1:
         text = f"# one replica spans {launch.nodes} nodes: join them first (Ray or MPI)\n{text}"
     if point.replicas > 1:
@@ -133,21 +121,3 @@ def script(launch: Launch, point: ServingPoint) -> str:
             f"{port + 1} ..., behind a router that sends requests by {point.router}"
         )
     return text
-
-
-def comment(text: str) -> str:
-    r"""Return text as one line of a comment in a shell script or YAML, whatever the text holds.
-
-    >>> comment("a model\nrm -rf x")
-    '# a model rm -rf x\n'
-    """
-    return f"# {re.sub(CONTROLS, ' ', text)}\n"
-
-
-def label(name: str) -> str:
-    """Return a name as Kubernetes allows it.
-
-    >>> label("llama3_1_70b")
-    'llama3-1-70b'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", Path(name).stem.lower()).strip("-")[:50].strip("-") or "model"

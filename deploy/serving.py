@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.launch import HEAD, Launch, comment, repository_of, script
+from deploy.launch import HEAD, Launch, repository_of, script
+from deploy.quoting import comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import load_gpu

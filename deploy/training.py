@@ -8,10 +8,10 @@ unbalanced rings, adapters.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from deploy.quoting import command, comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -20,6 +20,8 @@ from simulators.training.point import TrainingPoint
 from simulators.training.simulator import SIMULATOR, batch_of
 
 TARGET = "megatron"
+MASTER = "$MASTER_ADDR:29500"
+"""Where ranks meet; the shell puts in the address."""
 SCHEDULES = ("1f1b", "interleaved")
 CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
@@ -64,15 +66,10 @@ def script(design: TrainingPoint, name: str = "") -> str:
     each = min(gpus, cluster.gpus_per_node)
     start = [
         "torchrun", "--nnodes", str(math.ceil(gpus / each)), "--nproc-per-node", str(each),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "$MASTER_ADDR:29500", "pretrain_gpt.py",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", MASTER, "pretrain_gpt.py",
     ]  # fmt: skip
-    words = [*start, *arguments(design)]
-    header = f"# {name or 'design'}: {design.model} on {gpus} {design.gpu}\n"
-    lines = [
-        one if one.startswith("$") else shlex.quote(one)
-        for one in words
-    ]  # fmt: skip
-    return f"#!/bin/sh\n{header}exec {_wrapped(lines)}\n"
+    header = comment(f"{name or 'design'}: {design.model} on {gpus} {design.gpu}")
+    return f"#!/bin/sh\n{header}exec {command([*start, *arguments(design)], [MASTER])}"
 
 
 def arguments(design: TrainingPoint) -> list[str]:
@@ -182,11 +179,3 @@ def _hides_experts(design: TrainingPoint) -> bool:
 
 def _pairs(options: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() for word in (name, str(value))]
-
-
-def _wrapped(words: list[str]) -> str:
-    """Return words with every option on a line of its own."""
-    text = ""
-    for word in words:
-        text += (" \\\n  " if word.startswith("--") else " ") + word
-    return text.strip()

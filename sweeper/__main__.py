@@ -20,6 +20,7 @@ from simulators.core.modules import is_trusted
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
+from sweeper.terminal import printable, quoting
 
 _WIDEST = 2000
 """Letters of a line of what is said about a mistake."""
@@ -65,6 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None and not sys.flags.safe_path:
         _search_here_last()
+    if argv is None:
+        sys.stdout, sys.stderr = quoting(sys.stdout), quoting(sys.stderr)
     _end_alike()
     # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -106,7 +109,8 @@ def _search_here_last() -> None:
 
 def _shortened(said: str) -> str:
     """Return a message as a terminal can show it: what it repeats of a file may be as long."""
-    return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in said.splitlines())
+    lines = printable(said).splitlines()
+    return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines)
 
 
 def _end_alike() -> None:

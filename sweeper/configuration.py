@@ -21,6 +21,7 @@ from sweeper.samplers import Sampler, load_sampler
 from sweeper.samplers._capacity import capacity_search
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import objectives, where
+from sweeper.space.shipped_files import check_name
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 from sweeper.sweep import Sweep
@@ -41,6 +42,9 @@ class Configuration:
     output: str = "text"
     plot: bool = True
     points: int | None = None  # that were to be answered, once that is known
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Configuration:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
@@ -50,5 +52,5 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         if point.draft_until:
             lines.append(f"  max_concurrency: {point.draft_until}")
         if head := drafts_model(point):
-            lines.append(f"  speculative_model_dir: {head}")
+            lines.append(f"  speculative_model_dir: {json.dumps(head)}")
     return words, "\n".join(lines) + "\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deploy.quoting import comment
 from simulators.catalog.gpu import load_gpu
+from simulators.core.errors import unknown
 from simulators.core.folder import read_toml
 
 TABLE = Path(__file__).with_name("gpu_nodes.toml")
@@ -15,10 +17,16 @@ SECRET, KEY = "hf-token-secret", "token"
 def resource(gpu: str) -> str:
     """Return what a pod asks for one of these GPUs by.
 
+    Raises:
+        UserError: its vendor has no device plugin that is known.
+
     >>> resource("mi300x")
     'amd.com/gpu'
     """
-    return str(read_toml(TABLE)["resources"][load_gpu(gpu).vendor])
+    known, vendor = read_toml(TABLE)["resources"], load_gpu(gpu).vendor
+    if vendor not in known:
+        raise unknown(f"it is not known what pods ask for GPUs of '{vendor}' by", vendor, known)
+    return str(known[vendor])
 
 
 def selector(gpu: str) -> dict[str, str]:
@@ -37,7 +45,8 @@ def node_lines(gpu: str, indent: int) -> str:
     blank = " " * indent
     chosen = selector(gpu)
     if not chosen:
-        return f"{blank}# no node label of {gpu} is known here: add a nodeSelector for its nodes\n"
+        said = f"no node label of {gpu} is known here: add a nodeSelector for its nodes"
+        return f"{blank}{comment(said)}"
     return f"{blank}nodeSelector:\n" + "".join(f"{blank}  {k}: {v}\n" for k, v in chosen.items())
 
 
@@ -56,5 +65,5 @@ def notes(gpu: str) -> str:
     command = f"kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"
     said = f"# gated models need a token once per namespace: {command}\n"
     if (vendor := load_gpu(gpu).vendor) != "nvidia":
-        said += f"# the image is NVIDIA's build: put that of your {vendor} stack in its place\n"
+        said += comment(f"the image is NVIDIA's build: put your {vendor} stack's in its place")
     return said

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 
-from deploy.launch import Launch, label
+from deploy.launch import Launch
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
+from deploy.quoting import label
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 

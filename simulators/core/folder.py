@@ -204,6 +204,16 @@ def is_ours(place: Path) -> bool:
     return mine and not stat.S_ISLNK(found.st_mode)
 
 
+def folder_of_user(variable: str, usual: str) -> Path:
+    """Return a folder in the user's home, as the XDG Base Directory Specification names it.
+
+    Where there is no home, nothing can be in it: a relative path would lead to anybody's folder.
+    """
+    named = os.environ.get(variable, "")
+    found = Path(named if Path(named).is_absolute() else os.path.expanduser(usual))  # noqa: PTH111
+    return found if found.is_absolute() else Path(os.devnull)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file, read once per version of the file.
 

@@ -13,10 +13,12 @@ and nobody else may write; without such a folder kernels are compiled for this p
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import hashlib
 import os
-import stat
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.folder import PACKAGE
+from simulators.core.folder import PACKAGE, folder_of_user, is_ours
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -46,31 +48,36 @@ def cache_folder() -> Path:
             digest.update(text)
     name = digest.hexdigest()[:16]
     roots = [
-        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sweeper" / "kernels",
+        folder_of_user("XDG_CACHE_HOME", "~/.cache") / "sweeper" / "kernels",
         Path(tempfile.gettempdir()) / f"sweeper-{os.getuid()}" / "kernels",
     ]
     for root in roots:
         try:
-            (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            root.parent.parent.mkdir(parents=True, exist_ok=True)
+            for place in (root.parent, root, root / name):
+                place.mkdir(mode=0o700, exist_ok=True)
         except OSError:
             continue
-        if os.access(root / name, os.W_OK) and _is_ours(root / name, root.parent):
+        if os.access(root / name, os.W_OK) and _is_safe(root / name):
             return root / name
-    return Path(tempfile.mkdtemp(prefix="sweeper-kernels-"))  # for this process alone
+    alone = tempfile.mkdtemp(prefix="sweeper-kernels-")  # for this process and its children
+    atexit.register(shutil.rmtree, alone, ignore_errors=True)
+    return Path(alone)
 
 
-def _is_ours(folder: Path, root: Path) -> bool:
-    """Return whether nobody else can put a file into a folder, or replace it, up to its root.
+def _is_safe(folder: Path) -> bool:
+    """Return whether nobody else could put a file into a folder, or replace it or its parents.
 
-    What is compiled is loaded as a pickle, which can do anything.
+    What is compiled is loaded as a pickle, which can do anything; so all that is there already is
+    looked at too, should the folder have been open once.
     """
-    for place in (folder, *folder.parents):
-        found = place.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            return False
-        if place == root:
-            break
-    return True
+    if not all(map(is_ours, (folder.parent.parent, folder.parent, folder))):
+        return False
+    owners = set()
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another process has just renamed it
+            owners.add(file.lstat().st_uid)
+    return owners <= {os.getuid()}
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGES, Folder, is_ours
+from simulators.core.folder import PACKAGES, Folder, folder_of_user, is_ours
 
 TRUST = "SWEEPER_TRUST"
 """The environment's variable of folders whose code may run, apart as in `$PATH`."""
@@ -48,8 +48,7 @@ def trusted() -> tuple[Path, ...]:
 
 def trust_file() -> Path:
     """Return the file that names trusted folders, one a line; it may not be there."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
-    return Path(home) / "sweeper" / "trusted"
+    return folder_of_user("XDG_CONFIG_HOME", "~/.config") / "sweeper" / "trusted"
 
 
 def is_trusted(place: Path) -> bool:

@@ -278,7 +278,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 6
+    version: int = 7
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -167,7 +167,13 @@ def _alone(store: Store) -> Iterator[None]:
         yield
         return
     check_writable(store.folder)
-    with (Path(store.folder) / f".{store.definition.id}.lock").open("w") as lock:
+    file = Path(store.folder) / f".{store.definition.id}.lock"
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything
+        lock = os.fdopen(os.open(file, flags, 0o666), "w")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; delete it if it is no lock of yours") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -94,20 +94,26 @@ def headlines_of(evidence: Evidence) -> list[Headline]:
 
 
 def table(known: Known) -> str:
-    """Return the claims as a Markdown table."""
-    rows = [HEAD, ("---",) * len(HEAD), *(one.cells(known) for one in headlines())]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+    """Return the claims as a Markdown table, each figure of a cell on a line of its own."""
+    cells = [[cell.replace("|", "/") for cell in one.cells(known)] for one in headlines()]
+    lines = [
+        (name, *(c.replace("; ", "<br>") for c in figures), said) for name, *figures, said in cells
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [HEAD, ("---",) * len(HEAD), *lines])
 
 
 def missed(known: Known) -> str:
-    """Return in one paragraph which errors against measurements miss their limits."""
+    """Return which errors against measurements miss their limits: a count that unfolds."""
     lines = [
-        f"{check.name.removeprefix(f'{room}/')} {_figure(check)}"
+        f"- {check.name.removeprefix(f'{room}/')} {_figure(check)}"
         for room, checks in known.items()
         for check in checks
         if check.ok is False and check.kind == ERROR
     ]
-    return f"All errors beyond their limits: {'; '.join(lines)}." if lines else ""
+    if not lines:
+        return ""
+    head = f"<details><summary>All {len(lines)} errors beyond their limits</summary>"
+    return "\n".join([head, "", *lines, "", "</details>"])
 
 
 def claims(known: Known) -> str:

@@ -21,6 +21,7 @@ from sweeper.query.pareto import merge_fronts
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.space.objectives import Objectives
 from sweeper.store.store import Part
+from sweeper.terminal import printable
 from sweeper.units import duration
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
@@ -143,15 +144,16 @@ class _Terminal(_Lines):
         from rich.live import Live
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         def render() -> Table:
             grid = Table.grid(padding=(0, 1))
             done, all_of_it = progress.done, max(progress.total, 1)
             bar = ProgressBar(total=all_of_it, completed=done, width=_BAR)
-            grid.add_row(bar, progress.line(console.width - _BAR - 1))
+            grid.add_row(bar, Text(printable(progress.line(console.width - _BAR - 1))))
             return grid
 
-        console = Console(file=stream)
+        console = Console(file=getattr(stream, "unquoted", stream))  # its bar moves the cursor
         self.live = Live(get_renderable=render, console=console, refresh_per_second=1 / _REDRAW_S)
         self.live.start()
 
@@ -159,7 +161,7 @@ class _Terminal(_Lines):
         self.progress.add(part)
 
     def say(self, line: str) -> None:
-        self.live.console.print(line, markup=False, highlight=False)
+        self.live.console.print(printable(line), markup=False, highlight=False)
 
     def close(self) -> None:
         self.live.stop()

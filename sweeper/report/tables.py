@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,17 +14,12 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from sweeper.report.layout import blocks, shared, wrapped
+from sweeper.store.parquet import new_file
+from sweeper.terminal import printable
 
 _NARROWEST = 40
-
-
-def printable(text: str) -> str:
-    r"""Return text without what a terminal would obey; line breaks stay.
-
-    >>> printable("a\x1b[2Jb")
-    'a?[2Jb'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+_FORMULA = r"^[=+\-@\t\r]"
+"""How a cell begins that a spreadsheet would compute."""
 
 
 def print_table(
@@ -91,7 +87,8 @@ def write_text(file: Path, text: str) -> None:
             return
         temporary = file.with_name(f".{os.getpid()}.tmp")
         try:
-            temporary.write_text(text, encoding="utf-8")
+            with new_file(temporary) as stream:
+                stream.write(text.encode())
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)
@@ -118,7 +115,8 @@ def as_markdown(table: pl.DataFrame) -> str:
     | a | 4 |
     """
     marks = ["---:" if kind.is_numeric() else "---" for kind in table.dtypes]
-    lines = [table.columns, marks, *(map(_cell, row) for row in table.iter_rows())]
+    rows = (map(_cell, row) for row in table.iter_rows())
+    lines = [map(_cell, table.columns), marks, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -128,12 +126,30 @@ def as_json(table: pl.DataFrame) -> str:
 
 
 def _cell(value: object) -> str:
+    """Return a value as a cell that shows it, and neither ends nor links nor loads anything."""
     text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|")
+    text = " ".join(printable(text).split())
+    return re.sub(r"[\\|`*\[\]<>&~]", lambda sign: f"&#{ord(sign[0])};", text)
+
+
+def as_csv(table: pl.DataFrame) -> str:
+    """Return a table as CSV in which spreadsheets find no formula: text that begins one is quoted.
+
+    >>> print(as_csv(pl.DataFrame({"name": ["=1+1", "l4"], "n": [-1, 2]})))
+    name,n
+    '=1+1,-1
+    l4,2
+    <BLANKLINE>
+    """
+    texts = [name for name, kind in table.schema.items() if kind in (pl.String, pl.Categorical)]
+    text = pl.col(texts).cast(pl.String)
+    quoted = pl.when(text.str.contains(_FORMULA)).then("'" + text).otherwise(text)
+    named = {name: f"'{name}" for name in table.columns if re.match(_FORMULA, name)}
+    return table.with_columns(quoted.name.keep()).rename(named).write_csv()
 
 
 _WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
-    ".csv": lambda table, file: table.write_csv(file),
+    ".csv": lambda table, file: file.write_text(as_csv(table), encoding="utf-8"),
     ".parquet": lambda table, file: table.write_parquet(file),
     ".md": lambda table, file: file.write_text(as_markdown(table) + "\n", encoding="utf-8"),
     ".json": lambda table, file: file.write_text(as_json(table) + "\n", encoding="utf-8"),

@@ -26,15 +26,39 @@ def spaces() -> dict[str, Path]:
     searched = (Path(), *([Path(home)] if home else []), *_SHIPPED)
     found: dict[str, Path] = {}
     for folder in reversed(searched):
-        found |= {file.stem: file for file in sorted((folder / "spaces").rglob("*.yaml"))}
+        files = sorted((folder / "spaces").rglob("*.yaml"))
+        found |= {file.stem: file for file in files if is_name(file.stem)}
     return dict(sorted(found.items()))
 
 
+def is_name(name: str) -> bool:
+    """Return whether results can be kept in a folder of this name: one that is there to be seen.
+
+    >>> is_name("my space"), is_name(".."), is_name("../mine"), is_name("")
+    (True, False, False, False)
+    """
+    return name.isprintable() and "/" not in name and name[:1] not in ("", ".")
+
+
+def check_name(name: str) -> None:
+    """Raise `UserError` for what is no name of a space."""
+    if not is_name(name):
+        raise UserError(
+            f"'{name}' is no name of a space: results are kept in a folder of that "
+            "name, so it is of printable letters without `/`, and begins with no dot"
+        )
+
+
 def find_space(name: str) -> Path:
-    """Return the file of a space, by name or by path."""
+    """Return the file of a space, by name or by path.
+
+    Raises:
+        UserError: there is none, or results cannot be kept under its name.
+    """
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise UserError(f"space '{name}': there is no such file")
+        check_name(Path(name).stem)
         return Path(name)
     known = spaces()
     if name not in known:

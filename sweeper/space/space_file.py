@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from simulators.core.errors import UserError
 
 _DEEPEST, _LARGEST = 12, 1_000_000
 """Levels of a space file, and values in it."""
+_CALL = re.compile(r"\$\{.*:", re.DOTALL)
+"""Asks OmegaConf for a function, as `${oc.env:TOKEN}` does for a variable of whoever reads it."""
 
 
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
@@ -101,6 +104,11 @@ def _check_size(root: Any, file: Path) -> None:
     def size(node: Any, depth: int) -> int:
         if depth > _DEEPEST:
             raise UserError(f"{file} nests deeper than {_DEEPEST}, or an anchor refers to itself")
+        if isinstance(node.value, str) and _CALL.search(node.value):
+            raise UserError(
+                f"{file}, line {node.start_mark.line + 1}: '{node.value}' would be computed from "
+                "what is outside of this file; write the value itself"
+            )
         if id(node) not in sizes:
             inside = node.value if isinstance(node.value, list) else []
             parts = (

@@ -45,6 +45,14 @@ class Definition:
         """Twelve hexadecimal digits that name this definition in file names."""
         return hashlib.blake2b(self.to_json().encode(), digest_size=6).hexdigest()
 
+    @property
+    def kind(self) -> str:
+        """The folder of parts that this version of the simulator writes: inside of another.
+
+        A simulator may be a path, and lead upwards.
+        """
+        return f"{self.simulator.replace('..', '__')}-v{self.version}"
+
     def to_json(self) -> str:
         """Return the definition as canonical JSON, as kept in the metadata of every part."""
         return json.dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)})

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polars as pl
 import pyarrow as pa
@@ -36,7 +36,7 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
             return
         temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
         try:
-            with temporary.open("wb") as stream:
+            with new_file(temporary) as stream:
                 _write(table, stream, meta)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -46,6 +46,15 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
             raise
     except OSError as error:
         raise explained(error, folder) from error
+
+
+def new_file(file: Path) -> BinaryIO:
+    """Open a file that is not there yet; a link in its place leads nowhere."""
+    try:
+        return file.open("xb")
+    except FileExistsError:  # left by a writer that died, or planted
+        file.unlink()
+        return file.open("xb")
 
 
 def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -86,7 +95,7 @@ def check_writable(folder: str) -> None:
         fs.create_dir(path, recursive=True)
         if isinstance(fs, pafs.LocalFileSystem):
             probe = Path(path) / f".probe.{os.getpid()}"
-            probe.write_bytes(b"")
+            new_file(probe).close()
             probe.unlink()
             for leftover in Path(path).rglob(".*.tmp"):
                 if not _is_being_written(leftover):

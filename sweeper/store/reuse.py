@@ -47,14 +47,13 @@ def stores_beside(store: Store) -> list[Store]:
     fs, path = filesystem(store.folder)
     root = path.rsplit("/", 1)[0] if "/" in path else "."
     base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
-    kind = f"{store.definition.simulator}-v{store.definition.version}"
     infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
     names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
     return [
         Store(f"{base}/{name}", store.definition)
         for name in names
         if name != path.rsplit("/", 1)[-1]
-        and fs.get_file_info(f"{root}/{name}/results/{kind}").type
+        and fs.get_file_info(f"{root}/{name}/results/{store.definition.kind}").type
     ]
 
 

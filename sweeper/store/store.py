@@ -64,7 +64,7 @@ class Store:
     @property
     def results(self) -> str:
         """The folder of the parts; one per version of the simulator."""
-        return f"{self.folder}/results/{self.definition.simulator}-v{self.definition.version}"
+        return f"{self.folder}/results/{self.definition.kind}"
 
     def write(self, table: pa.Table, where: Batch, *, seconds: float = 0.0) -> str:
         """Write one part, whole or not at all, and return its file name."""

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+import os
+import pty
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
-from deploy.launch import comment, label
+from deploy import training
+from deploy.quoting import comment, label, written
 from deploy.serving import deployment
-from simulators.core import jit
-from simulators.core.folder import MODELS
+from simulators.core.folder import GPUS, MODELS
 from simulators.serving.point import ServingPoint
+from simulators.training.point import TrainingPoint
 from sweeper.__main__ import main
 from sweeper.report.browser.page import _json
-from sweeper.report.tables import printable
+from sweeper.report.tables import as_csv, as_json, as_markdown
+from sweeper.terminal import printable
+from tests.conftest import ROOT
 
 ODD = "llama\ntouch owned\r$(touch owned) `touch owned` \u2028'\";"
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
@@ -56,9 +65,63 @@ def test_manifests_are_yaml_that_says_what_was_meant(design: ServingPoint, targe
         assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
 
 
+@pytest.mark.parametrize("target", ["", "kubernetes", "dynamo"])
+def test_a_gpu_of_an_odd_name_stands_in_comments(workplace: Path, target: str) -> None:
+    sheet = workplace / "h\ntouch owned\nowned: true.toml"
+    sheet.write_text(GPUS.find("h100_sxm").read_text())
+    text = deployment(replace(LLAMA, gpu=str(sheet)), target)
+    assert not re.search(r"^(touch|owned)", text, re.M)
+    if target:
+        assert all("owned" not in document for document in yaml.safe_load_all(text))
+
+
+def test_training_is_one_command(workplace: Path) -> None:
+    (workplace / "a\ntouch owned\n").mkdir()
+    sheet = workplace / "a\ntouch owned\n" / "$(touch owned).toml"
+    sheet.write_text(MODELS.find("gpt2").read_text())
+    design = TrainingPoint(model=str(sheet), gpu="h100_sxm", dp=8, batch=64)
+    text = training.script(design, "a name\nrm -rf /")
+    commands = [x for x in text.replace("\\\n", " ").splitlines() if not x.startswith("#")]
+    assert len(commands) == 1
+    assert shlex.split(commands[0])[:2] == ["exec", "torchrun"]
+
+
+def test_a_file_in_a_script_ends_where_it_ends(tmp_path: Path) -> None:
+    text = "a: 1\nYAML\ntouch owned\nYAML_\n$(touch owned)\n"
+    subprocess.run(["sh", "-c", written("a b.yaml", text)], cwd=tmp_path, check=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["a b.yaml"]
+    assert (tmp_path / "a b.yaml").read_text() == text
+
+
 def test_comments_stay_on_their_line() -> None:
     assert len(comment(ODD).splitlines()) == 1
     assert label("....") == "model"
+
+
+def test_completion_runs_no_name(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workplace / "spaces").mkdir()
+    for name in ("$(touch owned)", "`touch owned`", "a' ; touch owned; '", 'b"; touch owned; "'):
+        (workplace / "spaces" / f"{name}.yaml").write_text(SPACE)
+    assert main(["completion", "bash"]) == 0
+    complete = "COMP_WORDS=(sweeper show ''); COMP_CWORD=2; COMP_LINE='sweeper show '; "
+    script = f"{capsys.readouterr().out}\n{complete}COMP_POINT=${{#COMP_LINE}}; _sweeper; echo did"
+    assert (
+        subprocess.run(["bash", "-c", script], check=True, capture_output=True).stdout == b"did\n"
+    )
+    assert not Path("owned").exists()
+
+
+def test_tables_hold_text_and_nothing_that_acts() -> None:
+    texts = ["=1+1", "a|b\n| c |", "<img src=x>", "![x](http://x)", "`x`", "-1", "\x1b[2J"]
+    table = pl.DataFrame({"=name": texts, "n": [-1.0] * len(texts)})
+    lines = as_markdown(table).splitlines()
+    assert {line.count("|") for line in lines} == {3}
+    assert not re.search(r"[<`\[\x1b]", "".join(lines))
+    back = pl.read_csv(as_csv(table).encode())
+    assert back.columns == ["'=name", "n"]
+    assert not back["'=name"].str.contains(r"^[=+\-@]").any()
+    assert back["'=name"].to_list()[1] == texts[1]
+    assert json.loads(as_json(table))[1]["=name"] == texts[1]
 
 
 def test_a_page_runs_its_own_script_alone(
@@ -88,16 +151,20 @@ def test_a_terminal_is_told_nothing_to_obey() -> None:
     assert printable("\x1b]0;owned\x07 ü\n") == "?]0;owned? ü\n"
 
 
-def test_kernels_are_kept_where_nobody_else_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(jit.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
-    ours = jit.cache_folder()
-    assert ours.is_relative_to(tmp_path / "home")
-    ours.parent.chmod(0o777)
-    elsewhere = jit.cache_folder()
-    assert elsewhere.is_relative_to(tmp_path / "tmp")
-    elsewhere.chmod(0o777)
-    assert not jit.cache_folder().is_relative_to(tmp_path / "home")
-    assert jit.cache_folder() != elsewhere
+def test_whoever_writes_to_a_terminal_is_quoted(workplace: Path) -> None:
+    """A sheet is shown as it stands; what is piped is not touched."""
+    (workplace / "catalog" / "gpus").mkdir(parents=True)
+    sheet = workplace / "catalog" / "gpus" / "odd.toml"
+    sheet.write_bytes(GPUS.find("l4").read_bytes() + b"# \x1b]0;owned\x07\n")
+    words = [sys.executable, "-m", "sweeper", "show", "odd"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ours, theirs = pty.openpty()
+    subprocess.run(words, stdout=theirs, stderr=theirs, env=environment, check=True)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError), os.fdopen(ours, "rb") as shown:
+        for line in shown:
+            said += line
+    assert b"# ?]0;owned?" in said
+    assert b"\x1b]" not in said
+    assert b"\x1b]" in subprocess.run(words, capture_output=True, env=environment).stdout

@@ -56,7 +56,9 @@ def test_a_peer_stands_beside_the_line_it_answers() -> None:
 
 
 def test_errors_that_miss_are_listed_and_other_kinds_are_not() -> None:
-    assert missed(KNOWN) == "All errors beyond their limits: board far 11.6 % (misses 7)."
+    head, _, *lines, _, end = missed(KNOWN).splitlines()
+    assert head == "<details><summary>All 1 errors beyond their limits</summary>"
+    assert (lines, end) == (["- board far 11.6 % (misses 7)"], "</details>")
 
 
 def test_figures_are_put_between_their_marks_and_again_the_same() -> None:

@@ -390,7 +390,7 @@ def test_a_folder_that_may_not_be_written_is_explained(
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(Path, "write_bytes", refused)  # root may write anywhere, so pretend
+    monkeypatch.setattr(Path, "open", refused)  # root may write anywhere, so pretend
     with pytest.raises(UserError, match=r"may not be written.*outputs=/another/folder"):
         check_writable(str(tmp_path))
 

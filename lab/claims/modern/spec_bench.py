@@ -10,6 +10,7 @@ takes from 24 to 6 %, and EAGLE-2 judges it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,9 @@ from simulators.workload.operators import Gemm
 NEEDS = (SPEC_BENCH, BY_GUESS)
 
 LIMIT = 15.0
+
+HALVINGS, MOST_ASSISTED, SETTLED_STEPS = 40, 64, 4096
+"""Of the search for a rate; drafts of a walk; its iterations until it is settled."""
 
 CONTEXT = 500.0
 """Tokens so far, about; a pass of one sequence reads 26 times as many bytes of weights."""
@@ -143,17 +147,33 @@ def drafting_s(row: Sped, runs: Iteration) -> float:
 def assisted(tokens: float) -> Iteration:
     """Return what assisted generation of HF transformers comes to, from its tokens an iteration.
 
-    It drafts two tokens more after all were accepted and one less after any was not
-    (`num_assistant_tokens_schedule` "heuristic"), so it settles where a third of iterations accept
-    all: with rate `a` and `k` drafts, `a^k = 1/3` and `tokens = 1 + a (1 - a^k) / (1 - a)`.
+    It drafts two tokens more after all were accepted and one less, at least one, after any was not
+    (`num_assistant_tokens_schedule` "heuristic"): a walk over numbers of drafts, whose steady state
+    has one rate of acceptance that brings those tokens.
 
     >>> assisted(2.0).drafts.__round__(2)
-    2.15
+    2.71
     """
-    accepted = tokens - 1.0
-    rate = accepted / (accepted + 2.0 / 3.0)
-    drafts = float(np.log(3.0) / -np.log(rate))
+    low, high = 0.0, 0.99
+    for _ in range(HALVINGS):
+        rate = (low + high) / 2.0
+        brought, drafts = _walk(rate)
+        low, high = (rate, high) if brought < tokens else (low, rate)
     return Iteration(checked=drafts + 1.0, drafts=drafts)
+
+
+@functools.cache
+def _walk(rate: float) -> tuple[float, float]:
+    """Return mean tokens of an iteration and mean drafts where each is accepted at a rate."""
+    drafts = np.arange(1, MOST_ASSISTED + 1)
+    all_of_them = rate**drafts
+    move = np.zeros((drafts.size, drafts.size))
+    rows = np.arange(drafts.size)
+    move[rows, np.minimum(rows + 2, rows[-1])] += all_of_them
+    move[rows, np.maximum(rows - 1, 0)] += 1.0 - all_of_them
+    share = np.linalg.matrix_power(move, SETTLED_STEPS)[0]
+    tokens = (1.0 - rate ** (drafts + 1)) / (1.0 - rate)
+    return float(share @ tokens), float(share @ drafts)
 
 
 def medusa_s(model: LanguageModel, gpu: str, rows: float) -> float:

@@ -51,13 +51,18 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     of a single product quantises its activations, which can take longer than a few heads' products.
 
     Weights narrower than the arithmetic never cost time by another framework's kernel: how long
-    that one takes to start on small matrices is its own habit.
+    that one takes to start on small matrices is its own habit. Nor does another board's kernel read
+    them at a higher rate than this board's memory serves its plain product at.
     """
     seconds = _seconds(gemm, gpu, profile)
     (_, rates), _ = rates_of(gemm, gpu, profile)
-    is_borrowed = isinstance(rates, TensorRates) and rates.framework != profile.framework
-    if is_borrowed and kind_of(gemm.dtype, gemm.weight_dtype) in WEIGHT_ONLY:
-        seconds = np.minimum(seconds, _seconds(replace(gemm, weight_dtype=""), gpu, profile))
+    if isinstance(rates, TensorRates) and kind_of(gemm.dtype, gemm.weight_dtype) in WEIGHT_ONLY:
+        plain = replace(gemm, weight_dtype="")
+        if rates.framework != profile.framework:
+            seconds = np.minimum(seconds, _seconds(plain, gpu, profile))
+        if not rates.calibrated:
+            fewer = gemm_bytes(gemm) / gemm_bytes(plain)
+            seconds = np.maximum(seconds, fewer * _seconds(plain, gpu, profile))
     return np.maximum(seconds, FAMILY.roofline_s(gemm, gpu))
 
 

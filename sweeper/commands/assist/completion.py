@@ -30,6 +30,8 @@ from sweeper.commands.show import kinds
 from sweeper.space.shipped_files import spaces
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+_PLAIN = re.compile(r"[\w.+=:/@-]+", re.ASCII)
+"""A word that no shell reads as anything else; others, such as names of files, are not offered."""
 _SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
 _OF_A_SWEEP = (
     "pareto", "query", "show", "explain", "compare", "export", "report", "plot", "verify",
@@ -73,9 +75,12 @@ def known() -> Known:
     points = [load_simulator(name).point for name in runnable(SIMULATORS)]
     overrides += [f"space.axes.{f.name}=" for point in points for f in dataclasses.fields(point)]
     overrides += ["space.where=", "space.objectives=", "space.constraints=", *_SETTINGS]
-    overrides = sorted(dict.fromkeys(overrides))
+    overrides = sorted(filter(_PLAIN.fullmatch, dict.fromkeys(overrides)))
     after = {
-        name: [*firsts.get(name, ()), *(overrides if name == "plan" else _flags_of(target))]
+        name: [
+            *filter(_PLAIN.fullmatch, firsts.get(name, ())),
+            *(overrides if name == "plan" else _flags_of(target)),
+        ]
         for name, target in COMMANDS.items()
     }
     return Known(after, overrides)

@@ -83,7 +83,8 @@ def _policy(script: str) -> str:
     """Return a content security policy: one script runs, nothing is asked of the network."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawing = "img-src data: blob:; style-src 'unsafe-inline'"
-    return f"default-src 'none'; {drawing}; script-src 'sha256-{digest}'"
+    nowhere = "base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; {nowhere}; {drawing}; script-src 'sha256-{digest}'"
 
 
 def _json(value: Any) -> str:

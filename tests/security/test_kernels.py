@@ -1,0 +1,97 @@
+"""Compiled kernels, which are pickles, load only from folders that are the user's alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulators.core import jit
+from tests.conftest import ROOT
+
+ALONE = "sweeper-kernels-"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a folder of temporary files that nothing has been kept in yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(jit.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    return tmp_path
+
+
+def test_kernels_are_kept_where_nobody_else_writes(home: Path) -> None:
+    ours = jit.cache_folder()
+    assert ours.is_relative_to(home / "home")
+    ours.parent.chmod(0o777)
+    elsewhere = jit.cache_folder()
+    assert elsewhere.is_relative_to(home / "tmp")
+    elsewhere.chmod(0o777)
+    alone = jit.cache_folder()
+    assert alone.name.startswith(ALONE)
+    assert alone.stat().st_mode & 0o077 == 0
+    assert jit.cache_folder() != alone
+
+
+def test_an_open_mask_closes_no_cache(home: Path) -> None:
+    """Where groups may write what one writes, folders of kernels are still one's own."""
+    before = os.umask(0o002)
+    try:
+        first = jit.cache_folder()
+        (first / "kernel.nbi").write_bytes(b"")
+        assert jit.cache_folder() == first
+    finally:
+        os.umask(before)
+
+
+def test_a_home_that_may_not_be_written_loads_nobody_elses_pickle(home: Path) -> None:
+    """Another user was first to make the folder of this user's temporary kernels."""
+    (home / "home").write_text("no folder")
+    planted = home / "tmp" / f"sweeper-{os.getuid()}"
+    theirs = home / "theirs"
+    theirs.mkdir()
+    (home / "tmp").mkdir()
+    planted.symlink_to(theirs)
+    assert jit.cache_folder().name.startswith(ALONE)
+    assert list(theirs.rglob("*.nbi")) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can plant files of others")
+def test_what_somebody_else_has_left_is_not_loaded(home: Path) -> None:
+    ours = jit.cache_folder()
+    planted = ours / "engine" / "planted.nbi"
+    planted.parent.mkdir()
+    planted.write_bytes(b"")
+    assert jit.cache_folder() == ours
+    os.chown(planted, 12345, 12345)
+    assert jit.cache_folder() != ours
+    planted.unlink()
+    os.chown(ours.parent, 12345, 12345)
+    assert jit.cache_folder() != ours
+
+
+@pytest.mark.parametrize("named", ["", "relative"])
+def test_nothing_is_kept_in_the_current_folder(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+    monkeypatch.setenv("HOME", "nowhere")
+    assert not jit.cache_folder().is_relative_to(workplace)
+    assert list(workplace.iterdir()) == []
+
+
+def test_a_folder_for_one_process_goes_with_it(home: Path) -> None:
+    code = "from simulators.core import jit; print(jit.cache_folder())"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(home / "file")}
+    (home / "file").write_text("")
+    (home / "tmp").mkdir()
+    (home / "tmp" / f"sweeper-{os.getuid()}").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, "TMPDIR": str(home / "tmp")},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert Path(done.stdout.strip()).parent == home / "tmp"
+    assert not Path(done.stdout.strip()).exists()
