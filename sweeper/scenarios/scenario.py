@@ -28,6 +28,7 @@ BASES = (
     "claimed", "survey-simulated",
 )  # fmt: skip
 """What a band may rest on, the strongest first."""
+KEYS = ("id", "set", "beside", "cases", "targets")
 _ID = re.compile(r"(\D+)(\d+)\.(\d+)")
 
 
@@ -165,6 +166,9 @@ def read_scenario(file: Path) -> Scenario:
 
 
 def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> Scenario:
+    for key in said:
+        if key not in KEYS:
+            raise unknown(f"a scenario has no key '{key}'", key, KEYS)
     own = {key: value for key, value in written.items() if key != "scenario"}
     spaces = {"": space_of(own)} if "simulator" in own else {}
     spaces |= {name: space_of(one) for name, one in mapping(said, "beside").items()}

@@ -112,7 +112,9 @@ class ServingMetrics:
     )
     kv_use_mean: float = _use("KV blocks in use, mean over time")
     kv_use_max: float | None = _use("KV blocks in use, most on any replica")
-    kv_filled_mean: float | None = _use("slots of KV blocks in use that hold a token, mean over time")
+    kv_filled_mean: float | None = _use(
+        "slots of KV blocks in use that hold a token, mean over time"
+    )
     inside_mean: float | None = _use("requests that wait or run, mean over time")
     mean_batch: float = _use("requests per iteration")
     tokens_per_step: float | None = _use("output tokens of a request and decode; 1 without drafts")
