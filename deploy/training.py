@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from deploy.quoting import command, comment
@@ -28,6 +29,7 @@ PRECISION = {
     "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format", "hybrid"],
     "fp4": ["--bf16", "--fp4-format", "e2m1"],
 }  # fmt: skip
+SENT = ("fp32", "bf16")
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -49,7 +51,7 @@ class Deployments:
         if answer["status"] == "infeasible":
             reason, _, words = answer["reason"].partition(": ")
             raise Infeasible(reason, words)
-        return script(design, name)
+        return script(replace(design, tokens=answer["run_tokens"]), name)
 
 
 DEPLOYMENTS = Deployments()
@@ -89,8 +91,12 @@ def arguments(design: TrainingPoint) -> list[str]:
     if design.recompute == "selective":
         found.append("--recompute-activations")
     if design.recompute == "full":
-        found += ["--recompute-granularity", "full", "--recompute-method", "uniform",
-                  "--recompute-num-layers", "1"]  # fmt: skip
+        some = design.recompute_layers
+        found += ["--recompute-granularity", "full", "--recompute-method",
+                  "block" if some else "uniform",
+                  "--recompute-num-layers", str(some or 1)]  # fmt: skip
+    if design.offload:
+        found.append("--optimizer-cpu-offload")
     if design.zero:
         found.append("--use-distributed-optimizer")
     if design.zero in SHARDING:
@@ -118,6 +124,10 @@ def _check(design: TrainingPoint) -> None:
         raise UserError(
             f"Megatron-LM's context ranks exchange keys by {', '.join(CONTEXT)}, "
             f"not '{design.context_exchange}'"
+        )
+    if design.gradient_dtype not in SENT:
+        raise UserError(
+            f"Megatron-LM sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}"
         )
     if design.lora_rank:
         raise UserError("Megatron-LM's pretrain_gpt.py trains no adapters; lora_rank must be 0")

@@ -59,11 +59,7 @@ class Folder:
     @property
     def places(self) -> tuple[Path, ...]:
         """The folders searched, the user's own first."""
-        last = Path(self.path).name
-        own = [Path("catalog") / last]
-        if home := os.environ.get("SWEEPER_HOME"):
-            own.append(Path(home) / last)
-        return (*own, self.shipped)
+        return _places(self, os.environ.get("SWEEPER_HOME", ""))
 
     @property
     def plural(self) -> str:
@@ -144,6 +140,14 @@ class Folder:
             for alias in (file.stem, *read_toml(file).get("aliases", ()))
             for spelling in (folded(alias), folded(alias.rpartition("/")[2]))
         }
+
+
+@functools.cache
+def _places(folder: Folder, home: str) -> tuple[Path, ...]:
+    """Return the folders that are searched for a thing, the user's own first."""
+    last = Path(folder.path).name
+    own = [Path("catalog") / last, *([Path(home) / last] if home else [])]
+    return (*own, folder.shipped)
 
 
 def folded(name: str) -> str:

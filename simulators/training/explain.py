@@ -38,6 +38,7 @@ def explained(
         "other stages": (float(done.bubble_s[0]), "latency"),
         "gradients and weights": (float(done.data_s[0]), "link"),
         "optimiser": (float(done.optimizer_s[0]), "memory"),
+        "batch from storage": (float(done.loading_s[0]), "host"),
     }
     waits_s = float(done.step_s[0]) - computing_s
     left_j = float(done.energy_j[0]) - sum(row.energy_j for row in rows)

@@ -23,6 +23,13 @@ products, softmax and dropout that keep all scores, as until 2022."""
 LORA_TARGETS = ("attention", "all")
 """Products beside which adapters are trained: attention's projections, or a dense layer's all."""
 
+BASES = ("bf16", "nf4")
+NF4 = BASES[1]
+"""Formats of weights beside adapters."""
+
+NF4_BYTES = (4.0 + 0.127) / 8.0
+"""Of a weight in NF4, and its share of twice quantised scales (Dettmers et al., QLoRA, 2023)."""
+
 FUSIONS = ("fused", "eager")
 FUSED, EAGER = FUSIONS
 """What stands between products: one kernel, or those of PyTorch one after another."""
@@ -47,6 +54,8 @@ class Job:
     context_exchange: str = "zigzag"
     lora_rank: int = 0  # of adapters, all else frozen; 0: none
     lora_targets: str = LORA_TARGETS[0]
+    base_dtype: str = BASES[0]
+    predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
 
     @property
     def groups(self) -> int:
@@ -87,6 +96,8 @@ def check_job(job: Job) -> None:
             "experts_do_not_divide_ranks", f"ep {job.ep} x expert_tp {job.expert_tp}, tp {job.tp}"
         )
     check_cut(job.model, job.cut)
+    if job.base_dtype == NF4 and not job.lora_rank:
+        raise Infeasible("nf4_weights_are_frozen", "base_dtype nf4 needs adapters, lora_rank is 0")
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
     for dtype in ("bf16", job.dtype):

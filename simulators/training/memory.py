@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import LORA_TARGETS, UNFUSED, Job
-from simulators.training.plan import FULL, SELECTIVE, Plans
+from simulators.training.job import LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.plan import FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
@@ -58,6 +58,8 @@ class Parameters:
     last: Floats
     first_experts: Floats  # held by fewer ranks: experts are dealt out among data ranks
     last_experts: Floats
+    first_ends: Floats  # of `first`, those of the embedding and the head
+    last_ends: Floats
 
 
 def parameters(job: Job, plans: Plans) -> Parameters:
@@ -81,8 +83,9 @@ def parameters(job: Job, plans: Plans) -> Parameters:
         return np.asarray(stage * dense_layer + dense * ffn + (stage - dense) * (shared + router))
 
     head = model.vocab * model.hidden / job.tp + model.norm_parameters
-    first = held(first_dense) + table + np.where(whole, untied * head, 0.0)
-    last = held(last_dense) + head + np.where(whole, untied * table, 0.0)
+    first_ends = table + np.where(whole, untied * head, 0.0)
+    last_ends = head + np.where(whole, untied * table, 0.0)
+    first, last = held(first_dense) + first_ends, held(last_dense) + last_ends
     first_experts, last_experts = (stage - first_dense) * routed, (stage - last_dense) * routed
     twice = plans.models > 1  # either end of the pipeline has both stages
     return Parameters(
@@ -90,6 +93,8 @@ def parameters(job: Job, plans: Plans) -> Parameters:
         last=np.where(twice, first + last, last),
         first_experts=np.where(twice, first_experts + last_experts, first_experts),
         last_experts=np.where(twice, first_experts + last_experts, last_experts),
+        first_ends=np.where(twice, first_ends + last_ends, first_ends),
+        last_ends=np.where(twice, first_ends + last_ends, last_ends),
     )
 
 
@@ -123,7 +128,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
     scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
     scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)
     input_only = tokens * 2.0 * model.hidden / job.norm_ranks
-    return np.where(plans.recompute == FULL, input_only, kept + scores)
+    return np.asarray(plans.again * input_only + (1.0 - plans.again) * (kept + scores))
 
 
 def kept_chunks(plans: Plans) -> Floats:
@@ -141,34 +146,63 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     model = job.model
     weights = parameters(job, plans)
     ranks = plans.shards
+    base = NF4_BYTES if job.base_dtype == NF4 else BYTES["bf16"]
     expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
     layer = layer_activation_bytes(job, plans)
     stage = np.ceil(model.layers / plans.pp)
     tokens = plans.micro_batch * job.sequence / job.cp
-    logits = tokens * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
-    again = np.where(plans.recompute == FULL, _whole_layer(job, plans), 0.0)
+    predicted = tokens * job.predicted_share
+    logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
+    again = np.where(plans.recompute == FULL, _whole_layer(job, plans), 0.0) + _widened_bytes(job)
+    on_gpu = 1.0 - plans.offloads
     first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
 
-    def of(dense: Floats, experts: Floats, kept: Floats, more: Floats) -> dict[str, Floats]:
+    def of(
+        dense: Floats, experts: Floats, ends: Floats, kept: Floats, more: Floats
+    ) -> dict[str, Floats]:
         def bytes_of(each: float, level: int) -> Floats:
             shared = plans.zero >= level
             whole = dense / np.where(shared, ranks, 1.0)
             return np.asarray(each * (whole + experts / np.where(shared, expert_ranks, 1.0)))
 
+        gradients = bytes_of(BYTES["fp32"] * job.trained_share, 2)
+        wide = (BYTES["bf16"] - base) * ends / np.where(plans.zero >= 3, ranks, 1.0)
         return {
-            "weights": bytes_of(BYTES["bf16"], 3),
-            "gradients": bytes_of(BYTES["fp32"] * job.trained_share, 2),
-            "states": bytes_of(STATES_BYTES * job.trained_share, 1),
+            "weights": bytes_of(base, 3) + wide,
+            "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0) * gradients,
+            "states": on_gpu * bytes_of(STATES_BYTES * job.trained_share, 1),
             "activations": kept * stage * layer,
             "workspace": again + more,
         }
 
     has_loss = _has_both_ends(plans) | (plans.models > 1)
-    first = of(weights.first, weights.first_experts, first_kept, np.where(has_loss, logits, 0.0))
-    last = of(weights.last, weights.last_experts, last_kept.astype(np.float64), logits)
+    on_first = weights.first, weights.first_experts, weights.first_ends
+    on_last = weights.last, weights.last_experts, weights.last_ends
+    first = of(*on_first, first_kept, np.where(has_loss, logits, 0.0))
+    last = of(*on_last, last_kept.astype(np.float64), logits)
     is_first = sum(first.values()) >= sum(last.values())
     columns = {name: np.where(is_first, first[name], last[name]) for name in first}
     return RankMemory(is_first=np.asarray(is_first), **columns)
+
+
+def _widened_bytes(job: Job) -> float:
+    """Return what the widest product's weights take while they are widened."""
+    if job.base_dtype != NF4:
+        return 0.0
+    widest = max(job.model.ffn, job.model.expert_ffn) * (2 if job.model.gated_ffn else 1)
+    return BYTES["bf16"] * job.model.hidden * widest / job.tp
+
+
+def host_bytes(job: Job, plans: Plans) -> Floats:
+    """Return what offloaded states and gradients of a node's ranks take of its memory."""
+    held, ranks = parameters(job, plans), plans.shards
+    expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
+    is_shared = plans.zero >= 1
+    mine = held.first / np.where(is_shared, ranks, 1.0)
+    mine = mine + held.first_experts / np.where(is_shared, expert_ranks, 1.0)
+    on_node = np.minimum(job.cluster.gpus_per_node, plans.pp * plans.dp * job.tp * job.cp)
+    each = (STATES_BYTES + BYTES["fp32"]) * job.trained_share
+    return np.asarray(plans.offloads * each * mine * on_node)
 
 
 def _whole_layer(job: Job, plans: Plans) -> Floats:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.cluster import Cluster, cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.catalog.model import LanguageModel, load_model
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices, usd_per_gpu_hours
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats
 from simulators.training.constants import Constants
 from simulators.training.job import Job
-from simulators.training.memory import RankMemory
-from simulators.training.plan import RECOMPUTES, Plans
-from simulators.training.run import goodput_share, slowest
+from simulators.training.memory import STATES_BYTES, RankMemory
+from simulators.training.plan import FULL, RECOMPUTES, Plans
+from simulators.training.point import GRADIENTS
+from simulators.training.run import (
+    checkpoint_interval_s,
+    expected_loss,
+    goodput_share,
+    slowest,
+    tokens_to_loss,
+)
 from simulators.training.schedule.orders import (
     DUALPIPE,
     DUALPIPE_V,
@@ -35,7 +42,7 @@ Columns = dict[str, Floats]
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
     "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank",
-    "lora_targets", "prices",
+    "lora_targets", "base_dtype", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 
@@ -43,41 +50,28 @@ GB = 1e9
 PERCENTILES = (50, 95)
 
 
-Named = tuple[LanguageModel, Gpu, Cluster]
-
-
-def named(model: str, gpu: str, cluster: str) -> Named:
-    """Return the things that three names stand for.
-
-    Raises:
-        UserError: a name nothing answers to.
-    """
-    found = load_gpu(gpu)
-    return load_model(model), found, cluster_for(cluster, found)
-
-
-def job_of(group: Mapping[str, Any], named: Callable[[str, str, str], Named] = named) -> Job:
+def job_of(group: Mapping[str, Any]) -> Job:
     """Return the job that a group of rows shares.
 
-    Args:
-        group: fields that the rows share.
-        named: what looks names up; one that remembers them, for many groups.
-
     Raises:
         UserError: a name nothing answers to.
     """
-    model, gpu, cluster = named(group["model"], group["gpu"], group["cluster"])
+    gpu = load_gpu(group["gpu"])
     same = [name for name in JOB_FIELDS if name not in ("model", "gpu", "cluster", "prices")]
     return Job(
-        model=model,
+        model=load_model(group["model"]),
         gpu=gpu,
-        cluster=cluster,
+        cluster=cluster_for(group["cluster"], gpu),
         **{name: group[name] for name in same},
     )
 
 
 def plans_of(batch: pa.RecordBatch) -> Plans:
-    """Return the plan of each row."""
+    """Return the plan of each row.
+
+    Raises:
+        UserError: a name of a model nothing answers to.
+    """
     whole = {name: numbers(batch, name) for name in ("pp", "dp", "cp", "chunks", "zero")}
     micro_batch = numbers(batch, "micro_batch").astype(np.float64)
     shards, sequences = numbers(batch, "shard_ranks"), numbers(batch, "batch")
@@ -86,7 +80,12 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
     models = np.where(schedule == DUALPIPE, 2, 1)
     copies = whole["dp"] * whole["cp"] * models
     is_folded = (schedule == DUALPIPE_V) & (whole["chunks"] == 1)
-    is_wide = _codes(batch, "gradient_dtype", ("fp32",)) == 0
+    recompute, some = _codes(batch, "recompute", RECOMPUTES), numbers(batch, "recompute_layers")
+    models_of, known = categories(batch, "model")
+    layers = np.array([load_model(str(name)).layers for name in known])[models_of]
+    stage = np.ceil(layers / whole["pp"])
+    again = np.where(some > 0, np.minimum(1.0, some / stage), 1.0)
+    sent = np.array([BYTES[dtype] for dtype in GRADIENTS])
     return Plans(
         pp=whole["pp"],
         dp=whole["dp"],
@@ -94,11 +93,14 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
         micro_batch=micro_batch,
         micro_batches=np.maximum(1, np.floor(each)).astype(np.int64),
         schedule=schedule,
-        recompute=_codes(batch, "recompute", RECOMPUTES),
+        recompute=recompute,
+        again=np.where(recompute == FULL, again, 0.0),
         zero=whole["zero"],
         shards=np.where(shards > 0, np.minimum(shards, copies), copies),
-        gradient_bytes=np.where(is_wide, BYTES["fp32"], BYTES["bf16"]),
+        gradient_bytes=sent[_codes(batch, "gradient_dtype", GRADIENTS)],
         overlaps=numbers(batch, "overlap").astype(np.int64),
+        offloads=numbers(batch, "offload").astype(np.int64),
+        host_adam_per_s=numbers(batch, "host_adam_per_s").astype(np.float64),
     )
 
 
@@ -109,16 +111,26 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
     return np.array(position, np.int64)[codes]
 
 
-def why_not(
-    job: Job, plans: Plans, batch: NDArray[Any], memory: RankMemory | None = None
-) -> list[str]:
+def too_full(job: Job, memory: RankMemory) -> list[str]:
+    """Return for each row why it does not fit the GPU, or nothing."""
+    total, has = memory.total, job.gpu.hbm_bytes
+    place = np.where(memory.is_first, "first", "last")
+    return [
+        f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {where} stage, has {has / GB:.1f} GB"
+        if size > has
+        else ""
+        for size, where in zip(total, place, strict=True)
+    ]
+
+
+def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> list[str]:
     """Return for each row why it cannot be, or nothing.
 
     Args:
         job: what the rows share.
         plans: what differs.
         batch: sequences of a step.
-        memory: of each row, if it is asked whether it fits.
+        targets: losses to train to, 0 where none.
     """
     reasons = [""] * plans.size
 
@@ -161,12 +173,13 @@ def why_not(
     note(plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0, lambda r: (
         f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "
         f"{plans.dp[r] * job.cp * job.tp} ranks of a stage"))  # fmt: skip
-    if memory is not None:
-        total, has = memory.total, job.gpu.hbm_bytes
-        place = np.where(memory.is_first, "first", "last")
-        note(total > has, lambda r: (
-            f"memory_exceeds_hbm: needs {total[r] / GB:.1f} GB on the {place[r]} stage, "
-            f"has {has / GB:.1f} GB"))  # fmt: skip
+    note((plans.offloads > 0) & (job.gpu.pcie_bytes_per_s <= 0.0), lambda _: (
+        f"no_host_link: gpu '{job.gpu.name}' states no pcie_bytes_per_s"))  # fmt: skip
+    weights = job.model.active_parameters
+    never = (targets > 0) & np.isinf(tokens_to_loss(weights, targets))
+    note(never, lambda r: (
+        f"loss_out_of_reach: {targets[r]:g}; a scaling law expects {job.model.name} to stay above "
+        f"{float(expected_loss(weights, np.array(np.inf))):.3g}"))  # fmt: skip
     return reasons
 
 
@@ -176,7 +189,7 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
     same = ("step_s", "compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s",
-            "optimizer_s", "energy_j")  # fmt: skip
+            "optimizer_s", "loading_s", "energy_j")  # fmt: skip
     return {name: getattr(done, name) for name in same} | {
         "step_s_lo": done.step_s * constants.band[0],
         "step_s_hi": done.step_s * constants.band[1],
@@ -210,21 +223,55 @@ def run_metrics(
         name: numbers(batch, name)[where].astype(np.float64)
         for name in ("gpu_mtbf_h", "checkpoint_s", "restart_s")
     }
+    given_s = asked["checkpoint_s"]
+    asked["checkpoint_s"] = np.where(given_s > 0, given_s, writing_s(job, gpus, batch, where))
     share = goodput_share(gpus, **asked)
     held_up = stretched_s(done, gpus, numbers(batch, "gpu_spread")[where])
-    tokens = numbers(batch, "tokens")[where]
+    tokens = tokens_of(job, batch, where)
     made_s = tokens / done["tokens_per_s"]
     run_s = made_s / share
     energy_j = done["energy_j"] / done["step_s"] * run_s
     gpu, prices = (_first(batch, name, where) for name in ("gpu", "prices"))
     usd = np.full(len(gpus), usd_per_gpu_hours([gpu], prices)[0])
+    every_s = checkpoint_interval_s(
+        gpus, gpu_mtbf_h=asked["gpu_mtbf_h"], checkpoint_s=asked["checkpoint_s"]
+    )
     return {
         "run_s": run_s,
+        "run_tokens": tokens,
+        "loss": expected_loss(job.model.active_parameters, tokens),
         "goodput_share": share,
+        "checkpoint_every_s": every_s,
+        "checkpoint_pause_s": asked["checkpoint_s"],
         "run_energy_j": energy_j,
         **held_up,
         **costs_of(run_s, energy_j, gpus, usd, prices),
     }
+
+
+def tokens_of(job: Job, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
+    """Return the tokens of runs: as asked, or as many as the loss asks; NaN if none reach it."""
+    tokens = numbers(batch, "tokens")[where].astype(np.float64)
+    target = numbers(batch, "target_loss")[where].astype(np.float64)
+    needed = tokens_to_loss(job.model.active_parameters, target)
+    return np.asarray(np.where(target > 0, needed, tokens), np.float64)
+
+
+def writing_s(job: Job, gpus: Floats, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
+    """Return the seconds in which all nodes write what is trained, and its states, to storage."""
+    each = numbers(batch, "storage_bytes_per_s")[where].astype(np.float64)
+    size = job.model.parameters * job.trained_share * (BYTES["bf16"] + STATES_BYTES)
+    return np.asarray(size / (np.ceil(gpus / job.cluster.gpus_per_node) * each), np.float64)
+
+
+def loading_s(job: Job, plans: Plans, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
+    """Return the seconds in which nodes read a batch; ranks of one replica read the same."""
+    names = ("token_bytes", "storage_bytes_per_s")
+    size, rate = (numbers(batch, name)[where].astype(np.float64) for name in names)
+    gpus = plans.pp * plans.dp * job.tp * job.cp
+    readers = np.minimum(plans.dp, np.ceil(gpus / job.cluster.gpus_per_node))
+    tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
+    return np.asarray(tokens * size / (readers * rate), np.float64)
 
 
 def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:

@@ -28,10 +28,13 @@ class Plans:
     micro_batches: Ints  # of a pipeline in a step
     schedule: Ints  # position in `schedule.orders.SCHEDULES`
     recompute: Ints  # position in `RECOMPUTES`
+    again: Floats  # share of a rank's layers that run again whole
     zero: Ints  # what data ranks share out: 0 nothing, 1 states, 2 gradients, 3 weights
     shards: Ints  # of those that hold the same weights, among which it is shared out
     gradient_bytes: Floats  # of one number of a gradient that is sent
     overlaps: Ints  # whether gradients are sent while the backward pass runs
+    offloads: Ints  # whether optimiser states are on the host
+    host_adam_per_s: Floats  # weights that a node's CPUs update
 
     @property
     def size(self) -> int:
@@ -49,4 +52,6 @@ class Plans:
 
     def without_recompute(self) -> Plans:
         """Return the same rows with everything kept."""
-        return replace(self, recompute=np.full_like(self.recompute, NONE))
+        return replace(
+            self, recompute=np.full_like(self.recompute, NONE), again=np.zeros(self.size)
+        )

@@ -8,13 +8,13 @@ from functools import partial
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.contract import choice, fact, metric
-from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS, LORA_TARGETS
+from simulators.training.job import ATTENTIONS, BASES, FLASH, FUSED, FUSIONS, LORA_TARGETS
 from simulators.training.plan import RECOMPUTES
 from simulators.training.schedule.orders import SCHEDULES
 from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4")
-GRADIENTS = ("fp32", "bf16")
+GRADIENTS = ("fp32", "bf16", "fp8", "int4")
 
 _degree = partial(choice, at_least=1, at_most=1 << 16)
 
@@ -48,6 +48,11 @@ class TrainingPoint:
         "what the backward pass runs again: none, selective (attention), full layers",
         default="selective",
         known=RECOMPUTES,
+    )
+    recompute_layers: int = choice(
+        "layers of a pipeline rank that run again whole, under full; 0: all of them",
+        default=0,
+        at_least=0,
     )
     zero: int = choice(
         "what data ranks share out: 0 nothing, 1 optimiser states, 2 gradients, 3 weights",
@@ -84,11 +89,51 @@ class TrainingPoint:
         known=LORA_TARGETS,
         given=True,
     )
+    base_dtype: str = choice(
+        "format in which weights beside adapters are kept; nf4 ones are widened for every product",
+        default="bf16",
+        known=BASES,
+        given=True,
+    )
     gradient_dtype: str = choice(
-        "precision in which gradients are summed", default="fp32", known=GRADIENTS
+        "precision in which gradients are sent; fp8 and int4 are compressed for that alone",
+        default="fp32",
+        known=GRADIENTS,
+    )
+    offload: bool = choice(
+        "whether optimiser states lie in the host's memory and its CPUs update weights",
+        default=False,
+    )
+    host_adam_per_s: float = choice(
+        "weights that a node's CPUs update in a second: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
+        "2021, two Xeon 8168)",
+        unit="1/s",
+        default=3.9e9,
+        above=0,
+        given=True,
     )
     overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
     tokens: float = choice("tokens of the whole run", default=1e12, above=0, given=True)
+    target_loss: float = choice(
+        "loss that the run trains to, instead of `tokens`; 0: none",
+        default=0.0,
+        at_least=0,
+        given=True,
+    )
+    token_bytes: float = choice(
+        "bytes of a batch that are read for each of its tokens: 4 of text",
+        unit="B",
+        default=4.0,
+        above=0,
+        given=True,
+    )
+    storage_bytes_per_s: float = choice(
+        "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes (Llama 3, 2024)",
+        unit="B/s",
+        default=1e9,
+        above=0,
+        given=True,
+    )
     gpu_mtbf_h: float = choice(
         "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Llama 3, 2024)",
         unit="h",
@@ -97,9 +142,9 @@ class TrainingPoint:
         given=True,
     )
     checkpoint_s: float = choice(
-        "seconds in which writing a checkpoint stops the run",
+        "seconds in which writing a checkpoint stops the run; 0: those its bytes take to storage",
         unit="s",
-        default=30.0,
+        default=0.0,
         at_least=0,
         given=True,
     )
@@ -143,7 +188,8 @@ class TrainingMetrics:
     context_s: float = _time("messages of context ranks that show")
     experts_s: float = _time("messages to experts and back that show")
     data_s: float = _time("gradients and weights of data ranks that show")
-    optimizer_s: float = _time("the optimiser's update")
+    optimizer_s: float = _time("the optimiser's update, on GPUs or hosts")
+    loading_s: float = _time("waits for the batch from storage")
     tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")
     flops_per_s_per_gpu: float = _rate("useful FLOPs of a GPU over step time", unit="FLOP/s")
@@ -158,7 +204,12 @@ class TrainingMetrics:
     state_bytes: float = _memory("its optimiser states")
     activation_bytes: float = _memory("activations that wait for the backward pass")
     workspace_bytes: float = _memory("logits, and a layer that runs again")
+    host_bytes: float = _memory("of a node's memory that offloaded states take")
     energy_j: float = _run("energy of all GPUs in a step", unit="J")
+    run_tokens: float = _run("tokens of the run: as asked, or until the loss is reached")
+    loss: float = _run("loss that a scaling law expects at its end; an assumption")
+    checkpoint_every_s: float = _run("time between checkpoints that loses least", unit="s")
+    checkpoint_pause_s: float = _run("time that one stops the run", unit="s")
     run_s: float = _run("time of the whole run, failures included", unit="s", better="min")
     goodput_share: float = _run("share of that in which steps are made that last")
     run_energy_j: float = _run("energy of all GPUs in the run", unit="J")

@@ -5,19 +5,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.core.questions import Deadline, Question, flag
 from simulators.core.words import number_in
+from simulators.training.memory import rank_memory
+from simulators.training.metrics import job_of, plans_of
+from simulators.training.point import TrainingPoint
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
+TONNE_G = 1e6
+LEAST, MOST_CHANGES = 0.01, 6
+"""Share from which a part or a gain is told, and how many gains."""
+
+NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
+"""GPUs that an answer is tried on besides its own."""
+
+PARTS = {
+    "compute": "kernels", "bubble": "other stages", "tensor": "tensor ranks",
+    "context": "context ranks", "experts": "experts", "data": "data ranks",
+    "optimizer": "optimiser", "loading": "storage",
+}  # fmt: skip
+HELD = {
+    "activation": "activations", "weight": "weights", "gradient": "gradients",
+    "state": "optimiser states", "workspace": "logits and workspace",
+}  # fmt: skip
+"""Parts of a step and of a rank's memory, in words."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +55,19 @@ class Flags:
     batch_tokens: str = flag("of a step, as in 4M (default 4M)", default="4M")
     sequence: int = flag("tokens of a sequence (default 8192)", least=1, default=8192)
     dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
+    loss: float = flag("to train to by a scaling law, instead of --tokens", default=0.0)
     days: float = flag("in which it must be done (default 365)", default=365.0)
 
 
-def question_of(flags: Flags) -> Question:
+Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def question_of(flags: Flags, evaluate: Evaluate) -> Question:
     """Return the question that some flags put.
+
+    Args:
+        flags: what was asked.
+        evaluate: the simulator's, by which designs beside the answer are tried.
 
     Raises:
         UserError: a number of tokens or days means nothing.
@@ -55,8 +87,9 @@ def question_of(flags: Flags) -> Question:
         deadlines=(Deadline(metric="run_s", limit=flags.days * DAY_S, interval="step_s"),),
         shown=(
             "step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes",
-            "activation_bytes", "state_bytes", "goodput_share", "run_s", "run_energy_j",
+            "goodput_share", "loss", "run_s", "run_energy_j",
         ),
+        asked=lambda row: told_of(row, evaluate),
         details=("dtype", "micro_batch", "recompute", "zero"),
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
@@ -102,6 +135,7 @@ def _space(flags: Flags) -> dict[str, Any]:
             "sequence": flags.sequence,
             "batch": batch,
             "tokens": tokens_of(flags.tokens, "tokens"),
+            "target_loss": flags.loss,
             "dtype": flags.dtype.split(","),
             "tp": [n for n in powers if n <= 8],
             "pp": [n for n in powers if n <= 16],
@@ -117,6 +151,78 @@ def _space(flags: Flags) -> dict[str, Any]:
         "where": f"run_s <= {flags.days * DAY_S:g}",
         "objectives": {COST: "min", "run_s": "min"},
     }
+
+
+def told_of(row: Mapping[str, Any], evaluate: Evaluate) -> str:
+    """Return where the step and the memory of a design go, and what one change each would do."""
+    carbon = row["run_carbon_g"]
+    return " ".join((
+        f"Of a step {_shares(row, 's', PARTS)}.",
+        f"Of the fullest rank {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
+        f"{carbon / TONNE_G:,.0f} t of CO2 for the run." if carbon else "",
+        f"Tokens a second, one change each: {_faster(row, evaluate)}.",
+    ))  # fmt: skip
+
+
+def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:
+    """Return what parts of a metric take of their sum, those above a hundredth."""
+    sizes = {name: row[f"{key}_{unit}"] for key, name in parts.items()}
+    whole = sum(sizes.values())
+    shown = [f"{name} {n / whole:.0%}" for name, n in sizes.items() if n >= LEAST * whole]
+    return ", ".join(shown)
+
+
+def _where_full(row: Mapping[str, Any]) -> str:
+    """Return on which stage a design's memory is fullest, and when."""
+    design = TrainingPoint(**_design(row))
+    batch = _batch_of([design])
+    memory = rank_memory(job_of(vars(design)), plans_of(batch))
+    return (
+        "first stage, when its pipeline is full"
+        if memory.is_first[0]
+        else "last stage, at the loss"
+    )
+
+
+def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
+    """Return what more tokens a second single changes of a design would give, the most first."""
+    changes = list(_changes(_design(row)))
+    points = [TrainingPoint(**{**_design(row), **change}) for _, change in changes]
+    rates = evaluate(_batch_of(points)).column("tokens_per_s").to_pylist()
+    gains = [
+        (rate / row["tokens_per_s"] - 1.0, words)
+        for rate, (words, _) in zip(rates, changes, strict=True)
+        if rate is not None
+    ]
+    best = [f"{words} {gain:+.0%}" for gain, words in sorted(gains, reverse=True) if gain >= LEAST]
+    return "; ".join(best[:MOST_CHANGES]) or "nothing that was tried gives more"
+
+
+def _design(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a design."""
+    return {f.name: row[f.name] for f in fields(TrainingPoint) if f.name in row}
+
+
+def _batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
+    """Return designs as a batch."""
+    return pa.RecordBatch.from_pylist([vars(p) for p in points], schema=schema_of(TrainingPoint))
+
+
+def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what else a design could be, in words and as fields."""
+    for dtype in ("fp8", "fp4"):
+        if dtype != design["dtype"]:
+            yield f"dtype {dtype}", {"dtype": dtype}
+    for schedule in ("zero_bubble", "dualpipe", "dualpipe_v"):
+        yield f"schedule {schedule}", {"schedule": schedule, "chunks": 1}
+    yield "gradients in bf16", {"gradient_dtype": "bf16"}
+    yield "batch x 2", {"batch": 2 * design["batch"]}
+    yield "attention in Ulysses", {"context_exchange": "ulysses"}
+    if design["recompute"] != "none":
+        yield "nothing run again", {"recompute": "none"}
+    for gpu in NEXT_GPUS:
+        if gpu != design["gpu"]:
+            yield f"as many {gpu}", {"gpu": gpu, "cluster": AUTO}
 
 
 def _described(row: Mapping[str, Any]) -> str:

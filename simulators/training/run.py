@@ -4,6 +4,10 @@ A run on `n` GPUs stops every `mtbf / n` hours, loses what came after the last c
 some time to start again. Checkpoints follow each other at the interval that loses least,
 `sqrt(2 C M)` (Young, 1974), and the share of time in which lasting steps are made is Daly's first
 order: `1 / (1 + C/I + (I/2 + R)/M)` with checkpoint `C`, interval `I`, restart `R`, mean time `M`.
+
+What loss a run ends at is an assumption, not a prediction of this model: a scaling law of dense
+models of up to 16e9 weights on web text, `L = E + A / N^a + B / D^b` (Hoffmann et al., 2022), with
+the constants of Besiroglu et al., Chinchilla scaling: a replication attempt (2024).
 """
 
 from __future__ import annotations
@@ -15,6 +19,11 @@ import numpy as np
 from simulators.core.jit import Floats
 
 HOUR_S = 3600.0
+
+LEAST_LOSS = 1.8172
+OF_WEIGHTS, WEIGHTS_POWER = 482.01, 0.3478
+OF_TOKENS, TOKENS_POWER = 2085.43, 0.3658
+"""Of the scaling law: `E`, `A` and `a`, `B` and `b`."""
 
 
 def goodput_share(
@@ -56,3 +65,24 @@ def checkpoint_interval_s(gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Flo
     """Return the seconds between checkpoints that lose the least time."""
     between_s = gpu_mtbf_h * HOUR_S / gpus
     return np.asarray(np.sqrt(2.0 * checkpoint_s * between_s), np.float64)
+
+
+def expected_loss(weights: float, tokens: Floats) -> Floats:
+    """Return the loss that the scaling law expects of a model after some tokens.
+
+    >>> round(float(expected_loss(70e9, np.array(1.4e12))), 2)
+    1.97
+    """
+    of_model = LEAST_LOSS + OF_WEIGHTS / weights**WEIGHTS_POWER
+    return np.asarray(of_model + OF_TOKENS / tokens**TOKENS_POWER, np.float64)
+
+
+def tokens_to_loss(weights: float, loss: Floats) -> Floats:
+    """Return the tokens after which the scaling law expects a loss; infinitely many if none do.
+
+    >>> float(expected_loss(8e9, tokens_to_loss(8e9, np.array(2.1))))
+    2.1
+    """
+    left = loss - LEAST_LOSS - OF_WEIGHTS / weights**WEIGHTS_POWER
+    reached = (OF_TOKENS / np.where(left > 0, left, 1.0)) ** (1.0 / TOKENS_POWER)
+    return np.asarray(np.where(left > 0, reached, np.inf), np.float64)

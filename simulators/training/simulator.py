@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,21 +29,22 @@ from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
 from simulators.training.explain import explained
 from simulators.training.job import check_job
-from simulators.training.memory import rank_memory
+from simulators.training.memory import host_bytes, rank_memory
 from simulators.training.metrics import (
     JOB_FIELDS,
     costs_of,
     job_of,
+    loading_s,
     memory_metrics,
-    named,
     plans_of,
     run_metrics,
     step_metrics,
+    too_full,
     why_not,
 )
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
 from simulators.training.questions import Flags, question_of
-from simulators.training.step import steps, work_of
+from simulators.training.step import after_loading, steps, work_of
 
 
 @dataclass(frozen=True)
@@ -68,31 +68,34 @@ class Training:
             UserError: a value means nothing.
         """
         check_batch(TrainingPoint, batch)
-        constants, remembered = load_constants(), functools.cache(named)  # for this batch
+        constants = load_constants()
         rows = batch.num_rows
         out = {f.name: np.full(rows, np.nan) for f in fields(TrainingMetrics)}
         reasons = np.full(rows, "", object)
         shares = np.full((len(LEVELS), rows), np.nan)
         all_plans, all_sequences = plans_of(batch), numbers(batch, "batch")
+        targets = numbers(batch, "target_loss").astype(np.float64)
         for every, group in alike(batch, JOB_FIELDS):
-            job = job_of(group, remembered)
+            job = job_of(group)
             try:
                 check_job(job)
             except Infeasible as verdict:
                 reasons[every] = str(verdict)
                 continue
             plans, sequences = all_plans.where(every), all_sequences[every]
-            reasons[every] = why_not(job, plans, sequences)
+            reasons[every] = why_not(job, plans, sequences, targets[every])
             can = reasons[every] == ""
             where, plans, sequences = every[can], plans.where(can), sequences[can]
             memory = rank_memory(job, plans)
-            reasons[where] = why_not(job, plans, sequences, memory)
+            reasons[where] = too_full(job, memory)
             fits = reasons[where] == ""
             where, plans, memory = where[fits], plans.where(fits), memory.where(fits)
             if not where.size:
                 continue
             done = steps(work_of(job, plans), constants)
-            found = step_metrics(job, plans, done, constants) | memory_metrics(memory)
+            done = after_loading(done, loading_s(job, plans, batch, where), job, plans)
+            found = step_metrics(job, plans, done, constants)
+            found |= memory_metrics(memory) | {"host_bytes": host_bytes(job, plans)}
             for name, column in (found | run_metrics(job, plans, found, batch, where)).items():
                 out[name][where] = column
             shares[:, where] = done.shares
@@ -110,15 +113,17 @@ class Training:
         [(_, group)] = alike(batch, JOB_FIELDS)
         job, plans, constants = job_of(group), plans_of(batch), load_constants()
         check_job(job)
-        sequences = numbers(batch, "batch")
-        [reason] = why_not(job, plans, sequences)
+        sequences, target = numbers(batch, "batch"), numbers(batch, "target_loss")
+        [reason] = why_not(job, plans, sequences, target.astype(np.float64))
         memory = rank_memory(job, plans)
-        [reason] = [reason] if reason else why_not(job, plans, sequences, memory)
+        [reason] = [reason] if reason else too_full(job, memory)
         if reason:
             name, _, words = reason.partition(": ")
             raise Infeasible(name, words)
         work = work_of(job, plans)
-        return explained(work, steps(work, constants), memory, constants)
+        read_s = loading_s(job, plans, batch, np.arange(1))
+        done = after_loading(steps(work, constants), read_s, job, plans)
+        return explained(work, done, memory, constants)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
@@ -168,7 +173,7 @@ class Training:
         Raises:
             UserError: a flag has a value that means nothing.
         """
-        return question_of(flags)
+        return question_of(flags, self.evaluate)
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles, and the pipeline."""

@@ -10,7 +10,7 @@ The numbers that say what is hidden, and what kernels take among others, are `co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ class Steps:
     experts_s: Floats
     data_s: Floats
     optimizer_s: Floats
+    loading_s: Floats  # waits for the batch, where it takes longer to read than the step
     flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
     energy_j: Floats  # of all GPUs
     shares: Shares  # of kernels and messages, by the level of what their times rest on
@@ -123,7 +124,10 @@ def steps(work: Work, constants: Constants) -> Steps:
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
     data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
     data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
-    optimizer_s = done.optimizer_s * constants.streams.get(FUSED, 1.0)
+    streams = constants.streams.get(FUSED, 1.0)
+    data_s = data_s + done.compressing_s * streams
+    optimizer_s = done.optimizer_s * streams
+    optimizer_s = optimizer_s + done.host_s + _left(done.to_host_s, backward_s, 0.0, plans)
     pipeline_s = pipelines_s(
         plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
         model.layers - model.expert_layers, parts,
@@ -143,9 +147,22 @@ def steps(work: Work, constants: Constants) -> Steps:
         experts_s=per_rank * exposed[EXPERTS],
         data_s=data_s + per_rank * exposed[GRADIENTS],
         optimizer_s=optimizer_s,
+        loading_s=np.zeros(plans.size),
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
+    )
+
+
+def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
+    """Return steps that wait for their batches, read while the step before runs."""
+    waits_s = np.maximum(0.0, read_s - done.step_s)
+    ranks = plans.pp * plans.dp * job.tp * job.cp
+    return replace(
+        done,
+        step_s=done.step_s + waits_s,
+        loading_s=waits_s,
+        energy_j=done.energy_j + waits_s * resting_w(job.gpu) * ranks,
     )
 
 
@@ -196,7 +213,7 @@ def runs(phase: str, plans: Plans) -> Floats:
     """
     often = np.ones(plans.size)
     if phase == FORWARD:
-        often += plans.recompute == FULL
+        often += plans.again
     elif phase == AGAIN:
         often *= plans.recompute == SELECTIVE
     elif phase == SUMS:
@@ -222,7 +239,7 @@ def _passes(
     sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
     if is_layer:
         sums[INPUTS] += runs(AGAIN, plans) * again
-        sums[INPUTS] += np.where(plans.recompute == FULL, sums[FORWARD], 0.0)
+        sums[INPUTS] += plans.again * sums[FORWARD]
     return sums
 
 
@@ -244,8 +261,7 @@ def _exposed(
         for what, column in told.items():
             seconds = column[which]
             if direction == INPUTS:
-                again = np.where(plans.recompute == FULL, sent.forward[what][which], 0.0)
-                seconds = seconds + again
+                seconds = seconds + plans.again * sent.forward[what][which]
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
                 hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
                 seconds = np.maximum(0.0, seconds - hidden)

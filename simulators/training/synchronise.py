@@ -36,7 +36,10 @@ class Exchange:
     weights_s: Floats  # gathered, once a step
     layer_gather_s: Floats  # of one layer's weights, each pass, under full sharding
     layer_scatter_s: Floats  # of one layer's gradients
-    optimizer_s: Floats
+    optimizer_s: Floats  # on GPUs
+    host_s: Floats  # or on the host's CPUs, until weights are back
+    to_host_s: Floats  # in which gradients reach the host
+    compressing_s: Floats  # of gradients that are sent in fewer bits than they have
 
 
 def exchange(job: Job, plans: Plans) -> Exchange:
@@ -53,12 +56,17 @@ def exchange(job: Job, plans: Plans) -> Exchange:
             copies, shards = (max(1, int(number * ranks)) for number in (copies, shards))
             found[:, rows] += _of_copies(job, mine, held.first_experts[rows], copies, shards)
     gradients_s, weights_s, gather_s, scatter_s = found
+    updated = _updated(job, plans, held)
+    host_s, to_host_s = _on_host_s(job, plans, updated)
     return Exchange(
         gradients_s=gradients_s,
         weights_s=weights_s,
         layer_gather_s=gather_s,
         layer_scatter_s=scatter_s,
-        optimizer_s=_optimizer_s(job, plans, held),
+        optimizer_s=_optimizer_s(job, plans, updated),
+        host_s=host_s,
+        to_host_s=to_host_s,
+        compressing_s=_compressing_s(job, plans, held.first + held.first_experts),
     )
 
 
@@ -92,16 +100,48 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
     return found
 
 
-def _optimizer_s(job: Job, plans: Plans, held: Parameters) -> Floats:
-    """Return the seconds in which a rank updates the weights whose states it holds."""
+def _updated(job: Job, plans: Plans, held: Parameters) -> Floats:
+    """Return the number of weights whose states a rank holds."""
     is_shared = plans.zero >= 1
     expert_shards = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
     updated = held.first / np.where(is_shared, plans.shards, 1.0)
     updated = updated + held.first_experts / np.where(is_shared, expert_shards, 1.0)
-    updated = updated * job.trained_share
+    return np.asarray(updated * job.trained_share, np.float64)
+
+
+def _optimizer_s(job: Job, plans: Plans, updated: Floats) -> Floats:
+    """Return the seconds in which a rank's GPU updates its weights; none if the host does."""
     reads, writes = ADAM_NUMBERS
     walk = Elementwise(name="adam", elements=updated, reads=reads, writes=writes, dtype="fp32")
-    return np.asarray(price(walk, job.gpu).latency_s, np.float64)
+    return np.asarray(np.where(plans.offloads > 0, 0.0, price(walk, job.gpu).latency_s), np.float64)
+
+
+def _on_host_s(job: Job, plans: Plans, updated: Floats) -> tuple[Floats, Floats]:
+    """Return the seconds in which the host updates weights, and gradients reach it before.
+
+    CPUs of a node serve its ranks in turn. Weights return while later ones are updated; gradients
+    leave while the backward pass runs (Ren et al., ZeRO-Offload, 2021).
+    """
+    link = job.gpu.pcie_bytes_per_s
+    if not plans.offloads.any() or not link:
+        return np.zeros(plans.size), np.zeros(plans.size)
+    on_node = np.minimum(job.cluster.gpus_per_node, plans.pp * plans.dp * job.tp * job.cp)
+    crossing_s = plans.offloads * WEIGHT * updated / link
+    update_s = plans.offloads * updated * on_node / plans.host_adam_per_s
+    return np.maximum(update_s, crossing_s), crossing_s
+
+
+def _compressing_s(job: Job, plans: Plans, numbers: Floats) -> Floats:
+    """Return the seconds of narrowing gradients of 16 bits before they are sent, and widening."""
+    is_narrow = (plans.gradient_bytes < WEIGHT) & (plans.dp * job.cp * plans.models > 1)
+    if not is_narrow.any():
+        return np.zeros(plans.size)
+    moved = 1.0 + plans.gradient_bytes / WEIGHT
+    walk = Elementwise(
+        name="narrowing", elements=numbers * job.trained_share * moved, reads=1.0, writes=1.0,
+        dtype="bf16",
+    )  # fmt: skip
+    return np.asarray(np.where(is_narrow, price(walk, job.gpu).latency_s, 0.0), np.float64)
 
 
 def send_s(job: Job, plans: Plans) -> Floats:

@@ -32,7 +32,8 @@ def test_a_row_is_the_same_alone_and_among_others():
 
 def test_parts_add_up_without_a_pipeline():
     row = one()
-    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "optimizer_s")
+    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "optimizer_s",
+             "loading_s")  # fmt: skip
     assert sum(row[name] for name in parts) == pytest.approx(row["step_s"], rel=1e-9)
     assert row["bubble_s"] == pytest.approx(0.0, abs=1e-9)
 
@@ -132,6 +133,76 @@ def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
     )
     assert hidden["experts_s"] < 0.5 * shown["experts_s"]
     assert once["experts_s"] == shown["experts_s"]
+
+
+def test_some_layers_that_run_again_lie_between_none_and_all():
+    piped = {"pp": 2, "dp": 4, "zero": 1, "gpu": "b200_sxm"}  # 16 layers a rank
+    none, some, every = (
+        one(recompute=how, recompute_layers=layers, **piped)
+        for how, layers in (("none", 0), ("full", 4), ("full", 0))
+    )
+    for name in ("step_s", "activation_bytes"):
+        assert some[name] == pytest.approx(0.75 * none[name] + 0.25 * every[name], rel=2e-2)
+    assert one(recompute="full", recompute_layers=16, **piped) == every
+
+
+def test_states_on_the_host_leave_the_gpu_and_wait_for_its_processors():
+    names = {"zero": 2, "gpu": "b200_sxm"}
+    kept, moved = one(**names), one(offload=True, **names)
+    assert moved["state_bytes"] == moved["gradient_bytes"] == 0.0 == kept["host_bytes"]
+    assert moved["host_bytes"] == pytest.approx(16 * 8.03e9, rel=1e-3)  # all eight ranks share one
+    waits_s = moved["optimizer_s"]
+    assert waits_s == pytest.approx(8.03e9 / 3.9e9, rel=1e-3)  # gradients leave behind the backward
+    assert moved["step_s"] - kept["step_s"] == pytest.approx(waits_s - kept["optimizer_s"])
+    assert one(offload=True, host_adam_per_s=7.8e9, **names)["optimizer_s"] == waits_s / 2
+
+
+def test_weights_in_four_bits_make_room_and_are_widened_in_both_passes():
+    adapted = {"lora_rank": 16, "lora_targets": "all", "zero": 1}
+    wide, narrow = one(**adapted), one(base_dtype="nf4", **adapted)
+    ends = 2 * 128_256 * 4096  # embedding and head stay wide
+    expected = 4.127 / 8 * (8.03e9 - ends) + 2 * ends
+    assert narrow["weight_bytes"] == pytest.approx(expected, rel=1e-3)
+    assert wide["compute_s"] < narrow["compute_s"] < 1.5 * wide["compute_s"]
+    [reason] = [row["reason"] for row in evaluate(replace(BASE, base_dtype="nf4"))]
+    assert reason.startswith("nf4_weights_are_frozen")
+
+
+def test_a_model_of_70b_trains_adapters_on_one_board_of_48_gb_in_four_bits():
+    # Dettmers et al. (QLoRA, 2023) train 65B so, of rank 64 with a paged optimiser.
+    point = replace(
+        BASE, model="llama2_70b", gpu="l40s", dp=1, batch=16, sequence=512, micro_batch=1,
+        lora_rank=16, lora_targets="all", recompute="full",
+    )  # fmt: skip
+    wide, narrow = evaluate(point, replace(point, base_dtype="nf4"))
+    assert wide["reason"].startswith("memory_exceeds_hbm")
+    assert narrow["status"] == "ok"
+
+
+def test_compressed_gradients_send_less_and_cost_kernels():
+    far = {"dp": 64, "zero": 1, "gpu": "b200_sxm", "overlap": False}
+    sent = [one(gradient_dtype=d, **far)["data_s"] for d in ("fp32", "bf16", "fp8", "int4")]
+    assert sent == sorted(sent, reverse=True)
+    assert sent[1] - sent[3] < 0.75 * (sent[0] - sent[1])  # a quarter saved, less its kernels
+
+
+def test_a_step_waits_for_a_batch_that_storage_gives_slowly():
+    fast, slow = one(), one(token_bytes=4e3, storage_bytes_per_s=1e8)
+    read_s = 64 * 4096 * 4e3 / 1e8
+    assert fast["loading_s"] == 0.0
+    assert slow["step_s"] == pytest.approx(read_s)
+    assert slow["loading_s"] == pytest.approx(read_s - fast["step_s"])
+
+
+def test_checkpoints_take_what_their_bytes_take_and_losses_the_tokens_they_take():
+    row = one(storage_bytes_per_s=2e9)
+    assert row["checkpoint_pause_s"] == pytest.approx(14 * 8.03e9 / 2e9, rel=1e-3)
+    assert one(checkpoint_s=5.0)["checkpoint_pause_s"] == 5.0
+    until = one(target_loss=row["loss"])
+    assert until["run_tokens"] == pytest.approx(1e12)
+    assert until["run_s"] == pytest.approx(one()["run_s"])
+    [never] = evaluate(replace(BASE, target_loss=1.9))
+    assert never["reason"].startswith("loss_out_of_reach: 1.9; a scaling law expects llama3_1_8b")
 
 
 def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():

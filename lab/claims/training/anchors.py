@@ -53,6 +53,10 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         low, high = map(float, band)
         note = f"asked for {low:g} to {high:g}"
         yield Check(f"anchor, {what}", value, unit, high, low <= value <= high, 1, note)
+    again = SIMULATOR.evaluate(batch_of([replace(ADAPTERS, recompute="full")])).to_pylist()[0]
+    note = "bands of adapters are of a step in which nothing runs again, four passes for six"
+    name = "memory with adapters, layers run again"
+    yield Check(name, again["memory_bytes"] / GB, "GB", None, None, 1, note)
 
 
 def anchors() -> Mapping[tuple[str, str], tuple[str, float, str]]:

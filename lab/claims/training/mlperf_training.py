@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, answered, at_most, error_line, spread
-from lab.tables.training.mlperf_training import LORA, SUMMARY, Submission, submissions
+from lab.tables.training.mlperf_training import BERT, LORA, SUMMARY, Submission, submissions
 from simulators.core.contract import Check
 from simulators.training.constants import load_constants
 from simulators.training.job import check_job
@@ -32,6 +32,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     for name, benchmarks, limit in (
         ("Llama-3.1-405B and GPT-3", ("llama31_405b", "gpt3"), 10.0),
         ("Llama-2-70B LoRA", (LORA,), 15.0),
+        ("BERT", (BERT,), 15.0),
     ):
         mine = [one for one in found if one[0].benchmark in benchmarks]
         errors = [np.array([100.0 * (ours / row.seconds - 1.0) for row, ours in mine])]

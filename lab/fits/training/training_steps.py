@@ -44,7 +44,6 @@ LOOSE_PRIOR = 0.003
 LOOSE = (
     "attention.flash2_ampere",
     "attention.flash2_hopper",
-    "attention.unfused_ampere",
     "streams.eager",
 )
 """Paces of kernels that no table has, so that nothing says where they should start."""

@@ -2,7 +2,9 @@
 
 Systems that were carried over between rounds count once. All multiply in FP8; GPT-3 and
 Llama-3.1-405B are pre-trained, Llama-2-70B fine-tuned by adapters of rank 16 on packed sequences of
-8,192 tokens (rules of the rounds; NeMo's configurations of the submitters).
+8,192 tokens (rules of the rounds; NeMo's configurations of the submitters). BERT's submissions pack
+two sequences into 512 tokens each, as their batches and configurations state: two of half the
+length, seen whole, have as many pairs of tokens as a causal sequence of all.
 """
 
 from __future__ import annotations
@@ -17,19 +19,27 @@ import numpy as np
 from lab.tables.rows import read_records
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
+from simulators.catalog.model import LanguageModel, load_model
 from simulators.training.job import Job
 from simulators.training.plan import NONE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
 
 SUMMARY = "mlperf/training_summary.parquet"
 
-LORA = "llama2_70b_lora"
+LORA, BERT = "llama2_70b_lora", "bert"
 BENCHMARKS: Mapping[str, tuple[str, int]] = {
     "gpt3": ("gpt3_175b", 2048), "llama31_405b": ("llama3_1_405b", 8192),
-    LORA: ("llama2_70b", 8192),
+    LORA: ("llama2_70b", 8192), BERT: ("", 512),
 }  # fmt: skip
-"""Catalog's model and tokens of a sequence, by benchmark."""
+"""Catalog's model, if it has one, and tokens of a sequence, by benchmark."""
+
+BERT_LARGE = LanguageModel(
+    name="bert_large", layers=24, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096,
+    vocab=30_522, max_context=512, gated_ffn=False, tied_embeddings=True, norm="layer_norm",
+    biases=True, learned_positions=512, source="Devlin et al., BERT (2019)",
+)  # fmt: skip
+MASKED = 0.15
+"""Share of BERT's tokens that are predicted (ibid.)."""
 
 GPUS = {
     "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
@@ -57,11 +67,19 @@ def submissions(reference: Path) -> Iterator[Submission]:
     found: dict[tuple[Any, ...], tuple[Mapping[str, Any], list[str]]] = {}
     for row in read_records(reference / SUMMARY):
         usable = row["benchmark"] in BENCHMARKS and row["accelerator"] in GPUS
-        if usable and row["config_gbs_consistent"] and step_seconds(row):
+        if usable and _is_consistent(row) and step_seconds(row):
             key = (row["submitter"], row["benchmark"], row["time_to_train_min_min"])
             found.setdefault(key, (row, []))[1].append(row["round"])
     for first, rounds in found.values():
         yield _submission(first, tuple(rounds))
+
+
+def _is_consistent(row: Mapping[str, Any]) -> bool:
+    """Say whether the configuration gives the logged batch; BERT's counts pairs or sequences."""
+    if row["benchmark"] != BERT:
+        return bool(row["config_gbs_consistent"])
+    stated = (row["minibs"] or 0) * row["n_accelerators"]
+    return bool(row["global_batch_size"] in (stated, 2 * stated))
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
@@ -80,13 +98,14 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
     gpus = int(row["n_accelerators"])
     tp, cp = int(row["tp"] or 1), int(row["cp"] or 1)
     stated = row["pp"] or (8 if row["benchmark"] == "gpt3" else 1)
-    dp = int(row["dp"])
+    is_bert = row["benchmark"] == BERT
+    dp = gpus if is_bert else int(row["dp"])
     pp = int(gpus // (tp * cp * dp)) if not row["pp"] else int(stated)
     chunks = int(row["vpp"] or 1) if pp > 1 else 1
-    mbs = int(row["mbs"] or 1)
-    m = int(row["global_batch_size"] // (dp * mbs))
+    batch = row["global_batch_size"] / (2 if is_bert else 1)
+    m = int(row["grad_accum"] or 1) if is_bert else int(batch // (dp * int(row["mbs"] or 1)))
     job = Job(
-        model=load_model(model),
+        model=BERT_LARGE if is_bert else load_model(model),
         gpu=gpu,
         cluster=cluster_for("auto", gpu),
         dtype="fp8",
@@ -95,6 +114,7 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         cp=cp,
         sequence_parallel=tp > 1,
         lora_rank=16 if row["benchmark"] == LORA else 0,
+        predicted_share=MASKED if is_bert else 1.0,
     )
 
     def one(value: float) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -104,7 +124,7 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         pp=one(pp),
         dp=one(dp),
         chunks=one(chunks),
-        micro_batch=np.array([float(mbs)]),
+        micro_batch=np.array([batch / (dp * m)]),
         micro_batches=one(m),
         schedule=one(INTERLEAVED if chunks > 1 else ONE_F_ONE_B),
         recompute=one(NONE),
@@ -112,6 +132,9 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         shards=one(dp * cp),
         gradient_bytes=np.array([2.0]),
         overlaps=one(1),
+        again=np.zeros(1),
+        offloads=one(0),
+        host_adam_per_s=np.ones(1),
     )
     name = f"{row['submitter']} {row['system']}"
     seconds = step_seconds(row)

@@ -216,6 +216,9 @@ def _plans(
         shards=same(shards),
         gradient_bytes=np.full(count, BYTES["fp32" if source in WIDE_GRADIENTS else "bf16"]),
         overlaps=same(0 if source in WIDE_GRADIENTS else 1),
+        again=same(full == FULL).astype(np.float64),
+        offloads=same(0),
+        host_adam_per_s=np.ones(count),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simulators.training.job import EAGER, UNFUSED, Job
+from simulators.training.job import EAGER, NF4, NF4_BYTES, UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -88,10 +88,13 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
         if operator.repeat:
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
-    for operator in head_operators(shard, tokens):
+    if job.base_dtype == NF4:
+        found += [_widened(task) for task in found if _is_frozen(task)]
+    predicted = tokens * job.predicted_share
+    for operator in head_operators(shard, predicted):
         found += _with_gradients(_shared_out(operator, job))
     if part.has_head:
-        found += _loss(job, tokens)
+        found += _loss(job, predicted)
     if part.layers:
         found += [
             Task(task.kernel, task.phase, is_core=True)
@@ -102,6 +105,27 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
     if job.fusion == EAGER:
         found += [task for one in found if one.phase == WEIGHTS for task in _summed(one.kernel)]
     return found
+
+
+def _is_frozen(task: Task) -> bool:
+    """Say whether a task is a product with frozen weights: of either pass, but no adapter's."""
+    is_product = isinstance(task.kernel, Gemm | GroupedGemm)
+    return is_product and task.phase != WEIGHTS and task.kernel.name != ADAPTER
+
+
+def _widened(task: Task) -> Task:
+    """Return the kernel that widens a product's weights of 4 bits to 16 before it."""
+    product = task.kernel
+    assert isinstance(product, Gemm | GroupedGemm)
+    often = product.experts if isinstance(product, GroupedGemm) else product.batch
+    numbers = often * product.n * product.k
+    return Task(
+        Elementwise(
+            name="widening", elements=numbers, reads=NF4_BYTES / BYTES["bf16"], writes=1.0,
+            dtype="bf16", repeat=product.repeat,
+        ),
+        task.phase,
+    )  # fmt: skip
 
 
 def _summed(product: Compute) -> Iterable[Task]:

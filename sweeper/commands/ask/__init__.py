@@ -23,6 +23,7 @@ from sweeper.samplers._fewest import Fewest
 
 def main(words: list[str]) -> int:
     """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
+    words = _named(words)
     named = bool(words) and not words[0].startswith("-")
     simulator = load_simulator(words[0] if named else askable()[0])
     if not isinstance(simulator, Asks):
@@ -44,6 +45,14 @@ def main(words: list[str]) -> int:
     else:
         answer.print()
     return 0 if answer.is_found else 1
+
+
+def _named(words: list[str]) -> list[str]:
+    """Return `--train MODEL` as `training --model MODEL`, and all other words as they are."""
+    verbs = {f"--{name.removesuffix('ing')}": name for name in askable()}
+    if words and words[0] in verbs:
+        return [verbs[words[0]], "--model", *words[1:]]
+    return words
 
 
 def _fewest(asked: Asked, question: Question, sure: Sure) -> Asked:

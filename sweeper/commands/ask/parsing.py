@@ -16,7 +16,7 @@ from sweeper.commands.flags import at_least, flags
 
 _ABOUT = (
     "the cheapest deployment that carries a load within its deadlines;\n"
-    "of `ask training`, the cheapest run that trains a model within its days"
+    "of `ask --train MODEL` (or `ask training`), the cheapest run that trains it within its days"
 )
 
 
@@ -28,8 +28,9 @@ def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Quest
     for f in fields:
         default = default_of(f)
         required = default is dataclasses.MISSING
+        spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
         parser.add_argument(
-            f"--{f.name}",
+            *spelt,
             type=_reader(hints[f.name], f.metadata),
             help=f.metadata["doc"],
             choices=f.metadata["choices"] or None,
