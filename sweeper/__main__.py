@@ -26,38 +26,44 @@ _WIDEST = 2000
 """Letters of a line of what is said about a mistake."""
 _HOUSES = ("sweeper", "simulators", "deploy", "lab")
 USAGE = """\
-python -m sweeper +space=NAME [key=value ...]   run (or resume) a sweep; ends with its Pareto front
-python -m sweeper ask --model M --gpu G --gpus N --qps Q    the cheapest deployment, by flags alone
-python -m sweeper plan +space=NAME              points, removed, answered already; time and bytes
+python -m sweeper ask --model M --gpu G --gpus N --qps Q
+                          the cheapest deployment, by flags alone
+python -m sweeper +space=NAME [key=value ...]
+                          run or resume a sweep; ends with its Pareto front
+python -m sweeper plan +space=NAME
+                          points, removed, answered already; time and bytes
 
-Of a sweep that has been run (KEY: the first digits of a design's key, or `knee`):
-python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --write FILE --json]
-python -m sweeper query NAME KIND [...]         sensitivity, cheapest, best-per, near, likely ...
-python -m sweeper show NAME KEY                 one design
-python -m sweeper explain NAME KEY [--trace F]  where its time, energy and memory go
-python -m sweeper compare NAME KEY KEY          two designs; or one and a measurement: --log FILE
-python -m sweeper export NAME KEY [--target T]  the command or manifest that deploys it
-python -m sweeper report NAME                   one HTML page: the answer, the front, what matters
-python -m sweeper plot NAME KIND FILE           front, parallel, heat, curves ... as PNG or SVG
-python -m sweeper verify NAME                   simulate a sample again and compare bit by bit
+Of a sweep that has been run (KEY: a design's first digits, or `knee`):
+python -m sweeper pareto NAME [--min A --max B --where SQL --per COLUMN --json]
+python -m sweeper query NAME KIND     sensitivity, cheapest, best-per, near ...
+python -m sweeper show NAME KEY       one design
+python -m sweeper explain NAME KEY    where its time, energy and memory go
+python -m sweeper compare NAME KEY KEY   two designs, or one and --log FILE
+python -m sweeper export NAME KEY     the command or manifest that deploys it
+python -m sweeper report NAME         one HTML page: answer, front, what matters
+python -m sweeper plot NAME KIND FILE    front, heat, curves ... as PNG or SVG
+python -m sweeper verify NAME         simulate a sample again; compare each bit
 
-python -m sweeper list [KIND [WORD]]            what there is, or of it what a word is part of
-python -m sweeper show NAME                     what a space, gpu, simulator ... is
-python -m sweeper schema [--write FILE]         JSON Schema of space files, for an editor
-python -m sweeper validate [ROOM ...]           accuracy against measured data
-python -m sweeper trust [FOLDER ...]            let code in folders of yours run; none: name them
-python -m sweeper doctor                        load every fact and calibration, run every simulator
-python -m sweeper completion bash|zsh|fish      a script by which your shell completes all of this
+python -m sweeper list [KIND [WORD]]  what there is, or of it what has the word
+python -m sweeper show NAME           what a space, gpu, simulator ... is
+python -m sweeper schema              JSON Schema of space files, for an editor
+python -m sweeper validate [ROOM ...]    accuracy against measured data
+python -m sweeper trust [FOLDER ...] let code in folders of yours run
+python -m sweeper doctor              load all facts, run every simulator
+python -m sweeper completion bash|zsh|fish   lets your shell complete all this
 
-`sweeper` is the same as `python -m sweeper`; COMMAND --help says more, with examples.
+`sweeper` is the same as `python -m sweeper`; COMMAND --help says more, with
+examples. Overrides, as in Hydra:
+  'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'
+  sampler=random sampler.points=500   sampler=sobol   engine=inline
+  engine=ray engine.actors=4   outputs=/data/sweeps   output=json
+  failures.retry=true   plot=false
 
-Overrides, as in Hydra:
-  'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  'space.axes.batch=pow2 1..64'
-  sampler=random sampler.points=500    sampler=sobol    engine=inline    engine=ray engine.actors=4
-  outputs=/data/sweeps   output=json   failures.retry=true   plot=false
-
-First steps:  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4 --qps 2
-              python -m sweeper +space=quickstart
+First steps, from what there is to an answer:
+  python -m sweeper list models llama
+  python -m sweeper list gpus h
+  python -m sweeper ask --model llama3_1_8b --gpu h100,l40s --gpus 4 --qps 2
+  python -m sweeper +space=quickstart
 """
 
 
@@ -152,8 +158,8 @@ def _dispatch(words: list[str]) -> int:
     if first not in COMMANDS:
         raise _no_command(first, rest)
     if first == "plan" and any(word in ("-h", "--help") for word in rest):
-        line = next(line for line in USAGE.splitlines() if "sweeper plan " in line)
-        print(f"{line}\n\nFor example:\n{examples(first)}")
+        usage = USAGE[USAGE.index("python -m sweeper plan ") : USAGE.index("\nOf a sweep")]
+        print(f"{usage}\nFor example:\n{examples(first)}")
         return 0
     return _called(COMMANDS[first], rest)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from simulators.core.not_modelled import not_modelled
+
+_LISTED = 16
+"""Names that a message lists; of more, the nearest."""
 
 
 class UserError(Exception):
@@ -32,7 +35,7 @@ class UnknownNameError(UserError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name, self.known, self.hint = kind, name, tuple(known), hint
-        listing = f"Known: {', '.join(sorted(self.known)) or 'none'}"
+        listing = f"Known: {listed(name, sorted(self.known))}"
         alike = [n for n in self.known if _line(n) == _line(name)] if kind == "gpu" else self.known
         super().__init__(
             f"unknown {kind} '{name}'{suggestion(name, alike)}\n{listing}"
@@ -61,14 +64,31 @@ class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not
 
 
 def unknown(message: str, name: str, known: Iterable[str], listing: str = "Known") -> UserError:
-    """Return a mistake about a name: the message, the nearest name that is known, and all of them.
+    """Return a mistake about a name: the message, the nearest name that is known, and others.
 
     >>> print(unknown("there is no axis 'tq'", "tq", ["tp", "model"]))
     there is no axis 'tq'; did you mean 'tp'?
     Known: tp, model
     """
     names = list(known)
-    return UserError(f"{message}{suggestion(name, names)}\n{listing}: {', '.join(names)}")
+    return UserError(f"{message}{suggestion(name, names)}\n{listing}: {listed(name, names)}")
+
+
+def listed(name: str, known: Sequence[str]) -> str:
+    """Return names behind each other: of many the nearest to a name, and how many others there are.
+
+    >>> listed("llama", [*"abcdefghijklmnopqrstuvwxyz", "llama2"]).split(", ")[::15]
+    ['llama2', 'o']
+    """
+    if len(known) <= _LISTED:
+        return ", ".join(known) or "none"
+    near = sorted(known, key=lambda other: -_likeness(name.casefold(), other.casefold()))
+    return f"{', '.join(near[:_LISTED])}, ... and {len(known) - _LISTED} more"
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return how near a name is to another: first what it is a part of, then what looks alike."""
+    return (name in other) + difflib.SequenceMatcher(None, other, name).ratio()
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -109,7 +109,8 @@ class Folder:
             self.kind,
             name,
             (*self.names(), *(self.besides.names() if self.besides else ())),
-            f"To add one, write catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
+            f"`list {Path(self.path).name}` shows all; to add one, write "
+            f"catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
 
     def check_length(self, name: str) -> None:

@@ -63,8 +63,12 @@ class Serving:
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
     copies: str = "replicas"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
-    cost_needs: tuple[str, ...] = ("gpu", "gpus", "tokens_per_s")
-    cost_metrics: tuple[str, ...] = ("cost_usd_per_mtok", "cost_usd_per_hour")
+    cost_needs: tuple[str, ...] = (
+        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi",
+    )  # fmt: skip
+    cost_metrics: tuple[str, ...] = (
+        "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
+    )  # fmt: skip
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
@@ -150,11 +154,10 @@ class Serving:
         """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
         codes, gpus = categories(rows, "gpu")
         usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
-        size, rate = (numbers(rows, n).astype(np.float64) for n in ("gpus", "tokens_per_s"))
-        return {
-            "cost_usd_per_mtok": usd_per_mtok(usd[codes], size, rate),
-            "cost_usd_per_hour": usd[codes] * size,
-        }
+        size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:])
+        per_mtok = (usd_per_mtok(usd[codes], size, rate) for rate in rates)
+        names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
+        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd[codes] * size}
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the GPUs of one replica, and what they cost an hour where a price is known."""
@@ -244,7 +247,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     known = shelf or Shelf()
     found = _simulated(point, known)
     found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
-    return banded(found, known.bands(point))
+    return banded(found, known.bands(point), think_s=point.think_s)
 
 
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:

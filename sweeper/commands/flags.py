@@ -9,7 +9,7 @@ from typing import NoReturn
 from simulators.core.errors import UserError, suggestion
 from simulators.core.words import number_in
 
-_LINES = 4
+_LINES = 3
 """Lines of a usage that stand below a mistake; `--help` has all."""
 
 
@@ -67,12 +67,14 @@ class Flags(argparse.ArgumentParser):
     """An argument parser that fails like everything else here: in one paragraph."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and how the command is used."""
+        """Say what is wrong, how the command is used, and an example."""
         known = [s for action in self._actions for s in action.option_strings]
         wrong = message.rpartition(": ")[2].split()[0] if "unrecognized" in message else ""
         usage = self.format_usage().strip().splitlines()
         usage = [*usage[:_LINES], "..."] if len(usage) > _LINES else usage
-        raise UserError("\n".join([f"{message}{suggestion(wrong, known)}", *usage]))
+        example = " ".join((self.epilog or "").split("\n")[:2]).split()
+        said = [f"{message}{suggestion(wrong, known)}", *usage, " ".join(example)]
+        raise UserError("\n".join(filter(None, said)))
 
 
 def flags(command: str, about: str) -> Flags:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import polars as pl
 
@@ -21,14 +21,28 @@ from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.factors import mapping
 from sweeper.space.space_file import about, read_space
 from sweeper.space.sql import computed, condition, names_in, parsed
+from sweeper.space.written import Space
 from sweeper.sweep import Sweep
+from sweeper.typed import MistypedError, typed
 
 BASES = (
     "measured", "measured-nearby", "measured-trace", "derived", "published", "published-formula",
     "claimed", "survey-simulated",
 )  # fmt: skip
 """What a band may rest on, the strongest first."""
-KEYS = ("id", "set", "beside", "cases", "targets")
+
+
+class Written(TypedDict, total=False):
+    """What stands under `scenario:`."""
+
+    id: str
+    set: str
+    beside: dict[str, Space]
+    cases: dict[str, str | dict[str, str]]
+    targets: dict[str, dict[str, Any]]
+
+
+KEYS = tuple(Written.__annotations__)
 _ID = re.compile(r"(\D+)(\d+)\.(\d+)")
 
 
@@ -169,6 +183,10 @@ def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -
     for key in said:
         if key not in KEYS:
             raise unknown(f"a scenario has no key '{key}'", key, KEYS)
+    try:
+        typed(said, Written)
+    except MistypedError as error:
+        raise UserError(f"`scenario:` {error}") from error
     own = {key: value for key, value in written.items() if key != "scenario"}
     spaces = {"": space_of(own)} if "simulator" in own else {}
     spaces |= {name: space_of(one) for name, one in mapping(said, "beside").items()}

@@ -19,11 +19,8 @@ from sweeper.space.factors import defaults, factors_of, mapping
 from sweeper.space.product import Product
 from sweeper.space.rules import TABLE, Rule
 from sweeper.space.spans import Batch, Mask, Span
+from sweeper.space.written import KEYS
 
-KEYS = (
-    "simulator", "axes", "zip", "union", "derived", "constraints", "slo", "where", "objectives",
-    "given", "scenario",
-)  # fmt: skip
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""
 

@@ -24,6 +24,7 @@ from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import Scalar
 from sweeper.space.product import Factor
+from sweeper.typed import from_json
 
 SHOWN = 10
 """Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
@@ -59,14 +60,8 @@ class Definition:
 
     @classmethod
     def from_json(cls, text: str) -> Definition:
-        """Return the definition that `to_json` wrote."""
-        d = json.loads(text)
-        if not (isinstance(d["simulator"], str) and isinstance(d["version"], int)):
-            raise ValueError("a definition names a simulator and its version")
-        if not all(isinstance(sql, str) for sql in (*d["derived"].values(), *d["constraints"])):
-            raise ValueError("derived columns and constraints are SQL")
-        factors = tuple({n: tuple(v) for n, v in f.items()} for f in d["factors"])
-        return cls(**{**d, "factors": factors, "constraints": tuple(d["constraints"])})
+        """Return the definition that `to_json` wrote; a `ValueError` says where it is none."""
+        return from_json(text, cls)
 
     def space(self) -> DesignSpace:
         """Return the space the definition describes."""

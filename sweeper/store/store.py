@@ -34,6 +34,7 @@ from sweeper.store.keys import Definition
 from sweeper.store.parquet import explained, metadata, put, read, read_frame
 from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
 from sweeper.store.seals import DamagedPart, check, filesystem, warn
+from sweeper.typed import typed
 
 FAILURES = ("error", "timeout", "crash")
 """What can be tried again; an infeasible point is an answer."""
@@ -244,7 +245,10 @@ _DEFINITIONS: dict[tuple[str, str], Definition] = {}
 
 
 def _stored_definition(results: str, name: str) -> Definition:
-    return Definition.from_json(json.dumps(metadata(results, name)["definition"]))
+    try:
+        return typed(metadata(results, name)["definition"], Definition)
+    except (ValueError, KeyError) as error:
+        raise DamagedPart(f"{results}/{name} names no definition ({error}); delete it") from error
 
 
 @functools.lru_cache(maxsize=65536)

@@ -62,6 +62,7 @@ def test_a_row_that_cannot_be_is_a_reason(tmp_path: Path) -> None:
         ("unit: $", "units: $", "has no key 'units'; did you mean 'unit'?"),
         (", why: four", "", "needs `why:`"),
         ("of: far", "of: near", "there is no space 'near' beside"),
+        ("left: x = 1 AND n = 1", "left: 5", "`scenario:` `cases"),
         ("id: B1.2", "name: B1.2", "a scenario has no key 'name'"),
     ],
 )

@@ -33,6 +33,29 @@ def test_a_measured_framework_states_intervals() -> None:
     assert several.ttft_mean_s_lo is not None
 
 
+def test_what_a_token_costs_is_as_uncertain_as_what_is_answered() -> None:
+    """Of a load that is carried both are known; clients who wait for answers ask the less often."""
+    carried, waited_for, thinking = (
+        simulate(replace(POINT, **more))
+        for more in (
+            {"qps": 1.0},
+            {"arrivals": "closed", "clients": 8},
+            {"arrivals": "closed", "clients": 8, "think_s": 100.0},
+        )
+    )
+    assert carried.tokens_per_s_lo == carried.tokens_per_s == carried.tokens_per_s_hi
+    assert carried.cost_usd_per_mtok_lo == carried.cost_usd_per_mtok_hi
+    tokens, cost = waited_for.tokens_per_s, waited_for.cost_usd_per_mtok
+    low, high = waited_for.tokens_per_s_lo, waited_for.tokens_per_s_hi
+    assert low < tokens < high
+    later = waited_for.tpot_mean_s_hi / waited_for.tpot_mean_s
+    first = waited_for.ttft_mean_s_hi / waited_for.ttft_mean_s
+    assert min(later, first) < tokens / low < max(later, first)
+    ends = [waited_for.cost_usd_per_mtok_lo, waited_for.cost_usd_per_mtok_hi]
+    assert ends == pytest.approx([cost * tokens / high, cost * tokens / low])
+    assert thinking.tokens_per_s_hi / thinking.tokens_per_s_lo < 1.05
+
+
 def width(point: ServingPoint) -> float:
     """Return how far the interval of the mean TPOT reaches, as a ratio of its ends."""
     metrics = simulate(point)

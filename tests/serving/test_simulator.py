@@ -156,6 +156,10 @@ def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_ru
     assert runs[3200].requests_per_s == pytest.approx(6.0, rel=0.01)
     assert whole.requests_per_s < 0.97 * 6.0
     assert runs[400].inside_mean == pytest.approx(runs[3200].inside_mean, rel=0.05)
+    energy_j = [runs[n].energy_j_per_token for n in (400, 3200)]
+    assert energy_j[0] == pytest.approx(energy_j[1], rel=0.05)
+    assert runs[400].mean_batch == pytest.approx(runs[3200].mean_batch, rel=0.05)
+    assert whole.mean_batch < 0.97 * runs[400].mean_batch
     assert runs[400].judged_requests == 400
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ const rows = [...document.querySelectorAll("#table tbody tr")];
 const values = rows.map((row) => Number(row.cells[column].dataset.value));
 const sorted = values.every((value, i) => !i || values[i - 1] <= value);
 return [button.closest("th").getAttribute("aria-sort"), sorted];
+"""
+
+CHOSEN = """
+const box = document.querySelector("#scenario select");
+box.value = arguments[0];
+box.dispatchEvent(new Event("change"));
+const all = (words) => [...document.querySelectorAll(words)].filter((one) => one.checkVisibility());
+const seen = (words) => all(words).map((one) => one.textContent);
+return [seen("#answer .says"), seen("#table tbody code").join() === meta.keys.join()];
 """
 
 
@@ -155,17 +165,13 @@ def test_coverage_and_parity_are_not_counted_among_errors() -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_report_works_in_a_real_browser(swept: Path) -> None:
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """A real one, without a window."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
         pytest.skip("needs Debian's chromium and chromium-driver")
     webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    assert main(["report", "toy", "--file", "page.html"]) == 0
-    assert Path("page.html").stat().st_size < 3_000_000
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     quiet = ("background-networking", "component-update", "sync", "quic", "gpu")
@@ -173,34 +179,62 @@ def test_a_report_works_in_a_real_browser(swept: Path) -> None:
     for flag in [*flags, *(f"--disable-{name}" for name in quiet)]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    try:
-        browser.get(f"file://{(swept / 'page.html').resolve()}")
-        WebDriverWait(browser, 20).until(
-            lambda b: b.execute_script("return document.documentElement.dataset.ready") == "yes"
-        )
-        answer = browser.find_element("id", "answer")
-        assert answer.rect["y"] + answer.rect["height"] < 768
+    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield found
+    found.quit()
+
+
+def opened(browser: Any, file: Path) -> None:
+    """Open a page and wait for its pictures."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(file.resolve().as_uri())
+    WebDriverWait(browser, 20).until(
+        lambda b: b.execute_script("return document.documentElement.dataset.ready") == "yes"
+    )
+
+
+@pytest.mark.slow
+def test_a_report_works_in_a_real_browser(swept: Path, browser: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    assert main(["report", "toy", "--file", "page.html"]) == 0
+    assert Path("page.html").stat().st_size < 3_000_000
+    opened(browser, swept / "page.html")
+    answer = browser.find_element("id", "answer")
+    assert answer.rect["y"] + answer.rect["height"] < 768
+    assert browser.execute_script(BLANK) == []
+    canvas = browser.find_element("id", "front-canvas")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    x, y = browser.execute_script("return [dots.px[meta.chosen], dots.py[meta.chosen]]")
+    size = canvas.size
+    here = (int(x - size["width"] / 2), int(y - size["height"] / 2))
+    ActionChains(browser).move_to_element_with_offset(canvas, *here).perform()
+    assert "on the front" in browser.find_element("id", "tip").text
+    before = browser.execute_script("return selected.reduce((a, b) => a + b)")
+    corner = (here[0] - 30, here[1] + 30)
+    drag = ActionChains(browser).move_to_element_with_offset(canvas, *corner)
+    drag.click_and_hold().move_by_offset(80, -80).release().perform()
+    after = browser.execute_script("return selected.reduce((a, b) => a + b)")
+    assert 0 < after < before
+    assert min(browser.execute_script(TICKS)) >= 2, "a selected range has its ticks"
+    browser.find_element("id", "clear").click()
+    assert browser.execute_script("return selected.reduce((a, b) => a + b)") == before
+    assert browser.execute_script(SORTED) == ["ascending", True]
+    assert not browser.execute_script("return byId('front-all').checked")
+    browser.find_element("id", "theme").click()
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.slow
+def test_a_reader_chooses_among_scenarios(swept: Path, browser: Any) -> None:
+    (swept / "spaces" / "toy.yaml").write_text(f"{SPACE}given: [n]\n")
+    assert main(["+space=toy", "plot=false", "engine=inline"]) == 0
+    assert main(["report", "toy", "--file", "page.html"]) == 0
+    opened(browser, swept / "page.html")
+    for value in ("2", "1"):
+        said, table_is_theirs = browser.execute_script(CHOSEN, value)
+        assert [words.split(":")[0] for words in said] == [f"For n {value}"]
+        assert table_is_theirs
         assert browser.execute_script(BLANK) == []
-        canvas = browser.find_element("id", "front-canvas")
-        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
-        x, y = browser.execute_script("return [dots.px[meta.chosen], dots.py[meta.chosen]]")
-        size = canvas.size
-        here = (int(x - size["width"] / 2), int(y - size["height"] / 2))
-        ActionChains(browser).move_to_element_with_offset(canvas, *here).perform()
-        assert "on the front" in browser.find_element("id", "tip").text
-        before = browser.execute_script("return selected.reduce((a, b) => a + b)")
-        corner = (here[0] - 30, here[1] + 30)
-        drag = ActionChains(browser).move_to_element_with_offset(canvas, *corner)
-        drag.click_and_hold().move_by_offset(80, -80).release().perform()
-        after = browser.execute_script("return selected.reduce((a, b) => a + b)")
-        assert 0 < after < before
-        assert min(browser.execute_script(TICKS)) >= 2, "a selected range has its ticks"
-        browser.find_element("id", "clear").click()
-        assert browser.execute_script("return selected.reduce((a, b) => a + b)") == before
-        assert browser.execute_script(SORTED) == ["ascending", True]
-        assert not browser.execute_script("return byId('front-all').checked")
-        browser.find_element("id", "theme").click()
-        assert browser.get_log("browser") == []
-    finally:
-        browser.quit()
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

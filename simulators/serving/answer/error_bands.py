@@ -11,7 +11,7 @@ with the kernels of their GPU or of its architecture hidden as well (`lab.fits d
 
 An engine that nobody measured has the band of these deployments under no engine's constants. A
 99th percentile lies further off than a mean: by what published runs show, and that adds by
-squares too.
+squares too. Rates and costs have the intervals that follow from those of latencies.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def shipped_width(metric: str, engine: str = MEASURED) -> Width:
     return width_from(_fitted()[engine][metric])
 
 
-def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics:
+def banded(
+    metrics: ServingMetrics, bands: Mapping[str, Ends], *, think_s: float = 0.0
+) -> ServingMetrics:
     """Return the metrics with the 90 % intervals that the bands of `ttft` and `tpot` make."""
     found: dict[str, Any] = {}
     for name in WITH_BAND if bands else ():
@@ -97,7 +99,32 @@ def banded(metrics: ServingMetrics, bands: Mapping[str, Ends]) -> ServingMetrics
             band = both(band, tails[metric]["ends"])
         if value is not None:
             found |= {f"{name}_lo": value * band[0], f"{name}_hi": value * band[1]}
+    low, high = rate_band(metrics, bands, think_s) if bands else (None, None)
+    if low and high:
+        rate, cost = metrics.tokens_per_s, metrics.cost_usd_per_mtok
+        found |= {"tokens_per_s_lo": rate * low, "tokens_per_s_hi": rate * high}
+        if cost is not None:
+            found |= {"cost_usd_per_mtok_lo": cost / high, "cost_usd_per_mtok_hi": cost / low}
     return replace(metrics, **found)
+
+
+def rate_band(metrics: ServingMetrics, bands: Mapping[str, Ends], think_s: float) -> Ends:
+    """Return the 90 % interval of tokens per second over their mean, by those of latencies.
+
+    What comes is answered, however long it takes, unless the backlog grows: then as fast as later
+    tokens follow each other. Clients who wait for their answers ask the less often the longer these
+    take; that both their times err the same way makes their interval a wide one.
+    """
+    is_closed = metrics.backlog_growth is None
+    if not is_closed and not metrics.saturated:
+        return 1.0, 1.0
+    slow = np.array(bands["tpot"])
+    if is_closed and metrics.ttft_mean_s is not None and metrics.e2e_mean_s is not None:
+        first_s = metrics.ttft_mean_s
+        times_s = np.array([first_s, metrics.e2e_mean_s - first_s, think_s])
+        slow = times_s @ np.array([bands["ttft"], bands["tpot"], (1.0, 1.0)]) / times_s.sum()
+    fast = (1.0 / slow).tolist()
+    return fast[1], fast[0]
 
 
 def both(one: Ends, other: Ends) -> Ends:

@@ -14,7 +14,10 @@ from functools import partial
 from simulators.core.contract import metric
 
 WITH_BAND = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
-"""Metrics with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
+"""Latencies with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
+
+RATES_WITH_BAND = ("tokens_per_s", "cost_usd_per_mtok")
+"""What has one that follows from those of latencies."""
 
 
 _latency = partial(metric, unit="s", page="serving.md#latencies")
@@ -26,6 +29,12 @@ _low, _high = (
     for end in ("lower end", "upper end")
 )
 _rate = partial(metric, unit="1/s", page="serving.md#rates")
+_rate_low, _rate_high, _cost_low, _cost_high = (
+    partial(metric, f"{end} of its 90 % interval, by that of {of}; null without", unit=unit,
+            page="serving.md#intervals-of-rates-and-costs")
+    for unit, of in (("1/s", "latencies"), ("$", "tokens_per_s"))
+    for end in ("lower end", "upper end")
+)  # fmt: skip
 _use = partial(metric, page="serving.md#use-of-the-gpus")
 _count = partial(metric, page="serving.md#counts-of-requests")
 _share = partial(metric, page="serving.md#evidence")
@@ -88,6 +97,8 @@ class ServingMetrics:
     queue_max_s: float | None = _latency("arrival to first scheduled, longest")
     requests_per_s: float = _rate("completed requests", better="max")
     tokens_per_s: float = _rate("output tokens", better="max")
+    tokens_per_s_lo: float | None = _rate_low()
+    tokens_per_s_hi: float | None = _rate_high()
     tokens_per_s_per_gpu: float = _rate("output tokens per GPU", better="max")
     tokens_per_s_per_user: float | None = _rate(
         "output tokens that a user sees each second, of the mean later token"
@@ -99,6 +110,8 @@ class ServingMetrics:
         better="min",
         page="serving.md#cost-and-energy",
     )
+    cost_usd_per_mtok_lo: float | None = _cost_low()
+    cost_usd_per_mtok_hi: float | None = _cost_high()
     cost_usd_per_hour: float | None = metric(
         "of all GPUs, busy or not",
         unit="$",
@@ -111,9 +124,9 @@ class ServingMetrics:
         page="serving.md#cost-and-energy",
     )
     kv_use_mean: float = _use("KV blocks in use, mean over time")
-    kv_use_max: float | None = _use("KV blocks in use, most on any replica")
+    kv_use_max: float | None = _use("KV blocks in use, most on any replica in the whole run")
     kv_filled_mean: float | None = _use(
-        "slots of KV blocks in use that hold a token, mean over time"
+        "slots of KV blocks in use that hold a token, mean over the whole run"
     )
     inside_mean: float | None = _use("requests that wait or run, mean over time")
     mean_batch: float = _use("requests per iteration")
@@ -140,7 +153,7 @@ class ServingMetrics:
     kv_blocks: int = _use("KV blocks of one replica")
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")
-    window_s: float | None = _use("time that rates and costs are of", unit="s")
+    window_s: float | None = _use("time that rates, costs, energy and use are of", unit="s")
     measured_share: float | None = _share("share of the time by measured figures")
     fitted_share: float | None = _share("by figures fitted on the GPU")
     extrapolated_share: float | None = _share("by figures beyond their fit")

@@ -11,10 +11,10 @@ from simulators.catalog.price import usd_per_mtok
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
-from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
+from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import Window, steady_part
+from simulators.serving.answer.window import Window, steady_part, sums_within
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -37,10 +37,10 @@ class Run:
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard.
 
-        Latencies are those of answered requests between `warmup` and `cooldown`. Rates and costs
-        count what was answered within a window: from the arrival of the first of them to that of
-        the last, if such requests are left out; else the steady part of the run, if that was asked
-        for and there is one; else the run. All else is of the whole run.
+        Latencies are those of answered requests between `warmup` and `cooldown`. Rates, costs,
+        energy and use are of a window: from the arrival of the first of them to that of the last,
+        if such requests are left out; else the steady part of the run, if that was asked for and
+        there is one; else the run. What is counted is of the whole run.
 
         Raises:
             Infeasible: no request of the window was answered.
@@ -71,7 +71,7 @@ class Run:
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_rates(self, everyone, seen, window),
-            **_use(self, int(everyone.output_tokens.sum()), whole.span_s),
+            **_use(self, everyone, window, whole),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -157,6 +157,7 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
+        **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_BAND for end in ("lo", "hi")),
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(met)) * per_s,
         "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
@@ -167,34 +168,33 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     }
 
 
-def _use(run: Run, tokens: int, makespan_s: float) -> dict[str, Any]:
+def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
     queues, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
-    summed: list[float] = np.ascontiguousarray(state.gauge.T).sum(axis=1).tolist()
-    iterations, stages = counted[at.ITERATIONS], built.gpus // built.hardware.replica.cut.width
-    busy_s, per_s = summed[at.BUSY_S], 1.0 / makespan_s
+    did, stages = sums_within(state, window, whole), built.gpus // built.hardware.replica.cut.width
+    tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     joules = None
-    if table.waiting_w is not None:
-        idle_j = table.waiting_w * (stages * makespan_s - busy_s)
-        joules = (summed[at.JOULES] + idle_j) / tokens
+    if table.waiting_w is not None and tokens:
+        idle_j = table.waiting_w * (stages * window.span_s - did.busy_s)
+        joules = (did.joules + idle_j) / tokens
     return {
         "energy_j_per_token": joules,
-        "kv_use_mean": summed[at.BLOCK_SECONDS] * per_s / (blocks * queues),
-        "kv_filled_mean": _filled(run, summed[at.BLOCK_SECONDS]),
+        "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
+        "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
-        "mean_batch": counted[at.BATCHED] / iterations,
+        "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
-        "busy": busy_s * per_s / stages,
+        "busy": did.busy_s / (window.span_s * stages),
         "restarts": counted[at.RESTARTED],
         "swaps": counted[at.SWAPS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
         "kv_blocks": blocks * int(state.limits[at.RANKS]),
-        "iterations": iterations,
+        "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
 

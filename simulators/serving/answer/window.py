@@ -6,13 +6,15 @@ and runs empty looks slower, and a token dearer, than in operation.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.state import State
 
 RAMP = 0.95
 """A service has filled up once as much time has passed as all but a few requests take: as long as
@@ -42,6 +44,54 @@ class Window(NamedTuple):
         """Return how many requests were in the system, in the mean over it."""
         within_s = np.minimum(end, self.end_s) - np.maximum(arrival, self.begin_s)
         return float(np.maximum(within_s, 0.0).sum()) / self.span_s
+
+
+class Sums(NamedTuple):
+    """What replicas did in some time, of all of them together."""
+
+    block_seconds: float
+    busy_s: float  # of all stages
+    joules: float
+    iterations: float
+    batched: float  # requests, summed over iterations
+
+
+def sums_within(state: State, window: Window, whole: Window) -> Sums:
+    """Return what was done within a window of the whole run.
+
+    Sums of a replica are known at each of its answers and at both ends of the run; from one of
+    these moments to the next they grow evenly.
+    """
+    gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
+    last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED]]))
+    if window == whole:
+        return Sums(*last.sum(axis=0).tolist())
+    times, replica = state.times, state.request[:, at.REPLICA]
+    answered = np.flatnonzero(times[:, at.COMPLETED] >= 0.0)
+    ordered = answered[np.lexsort((times[answered, at.COMPLETED], replica[answered]))]
+    grown = np.zeros(len(Sums._fields))
+    for own, at_end in zip(_of_each(replica[ordered], len(last)), last, strict=True):
+        mine = times[ordered[own]]
+        moments = np.hstack((whole.begin_s, mine[:, at.COMPLETED], whole.end_s))
+        sums = np.vstack((np.zeros_like(at_end), mine[:, at.SUMS :], at_end))
+        begin, end = (_between_rows(moments, sums, moment) for moment in window)
+        grown += end - begin
+    return Sums(*grown.tolist())
+
+
+def _of_each(replica: Ints, count: int) -> list[slice]:
+    """Return where the requests of each replica lie among those ordered by replica."""
+    bounds = np.searchsorted(replica, np.arange(count + 1)).tolist()
+    return [slice(*two) for two in pairwise(bounds)]
+
+
+def _between_rows(moments: Floats, sums: Floats, moment: float) -> Floats:
+    """Return the row of sums at a moment, between those of the moments before and after it."""
+    after = min(max(int(np.searchsorted(moments, moment)), 1), moments.size - 1)
+    passed_s = moments[after] - moments[after - 1]
+    share = (moment - moments[after - 1]) / passed_s if passed_s else 1.0
+    found: Floats = sums[after - 1] + share * (sums[after] - sums[after - 1])
+    return found
 
 
 def steady_part(times: Floats) -> Window | None:

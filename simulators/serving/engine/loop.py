@@ -41,6 +41,7 @@ from simulators.serving.engine.state import (
     State,
     count,
     gap_bin,
+    keep_sums,
     log_batch,
     pop_release,
     tick,
@@ -355,11 +356,8 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
     first_end, longest, stall = now, 0.0, 0.0
     if rounds > 0:
         timing = state.timing[slot]
-        first_end, longest, stall = (
-            timing[at.FIRST_END],
-            timing[at.LONGEST_S],
-            timing[at.STALL_S],
-        )
+        first_end, longest = timing[at.FIRST_END], timing[at.LONGEST_S]
+        stall = timing[at.STALL_S]
     tick(pool, state.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
     drafts = pool[at.DRAFTS]
@@ -391,6 +389,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             times[who, at.LAST_TOKEN] = now
         if done == prompt + request[who, at.OUTPUT]:
             times[who, at.COMPLETED] = now
+            keep_sums(state, replica, who)
             release(pool, request, who)
             release_successor(state, who, now)
         else:

@@ -48,9 +48,9 @@ UNROUTED, UNBORN = -1, -2
 # think time until its predecessor ends, ASKED what it takes to the engine besides.
 (
     ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
-    LEFT, ASKED, SERVICE,
-) = range(12)  # fmt: skip
-TIME_COLUMNS = 12
+    LEFT, ASKED, SERVICE, SUMS,
+) = range(13)  # fmt: skip
+TIME_COLUMNS = SUMS + 5
 """ASKED is when the client sent the request, SERVICE how long the server before the engine works on
 it, and ARRIVAL when the engine has it. LEAVES is when the client gives up, until its arrival how
 long it has patience for; LEFT is when the engine let the request go."""

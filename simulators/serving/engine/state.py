@@ -115,6 +115,16 @@ def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]
 
 
+@kernel(f8(STATE, i8, i8))
+def keep_sums(state: State, replica: int, who: int) -> float:
+    """Keep with a request that is answered what its replica's sums are; return the first."""
+    pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
+    times[who, at.SUMS] = gauge[at.BLOCK_SECONDS]
+    times[who, at.SUMS + 1], times[who, at.SUMS + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
+    times[who, at.SUMS + 3], times[who, at.SUMS + 4] = pool[at.ITERATIONS], pool[at.BATCHED]
+    return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
+
+
 @kernel(i8(STATE, i8, i8, f8, f8))
 def log_batch(state: State, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""

@@ -45,6 +45,22 @@ def answer(content: Content) -> str:
     )
 
 
+def selector(content: Content) -> str:
+    """Return a box for each given axis, by whose values the reader chooses a scenario."""
+    views, whole = content.views, content.whole
+    if whole is None or len(views) < 2:
+        return ""
+    boxes = []
+    for name in whole.given:
+        values = dict.fromkeys(content.human(name, v.answers.scenario[name]) for v in views)
+        own = content.human(name, content.answers.scenario[name])
+        options = "".join(
+            f"<option{' selected' if value == own else ''}>{value}</option>" for value in values
+        )
+        boxes.append(f"<label>{escaped(content.word(name))} <select>{options}</select></label>")
+    return f'<div class="controls" id="scenario">{"".join(boxes)}</div>'
+
+
 def scenarios(content: Content) -> str:
     """Return which design each scenario takes, where there are several."""
     whole = content.whole
@@ -54,18 +70,30 @@ def scenarios(content: Content) -> str:
     names = list(dict.fromkeys([*whole.given, *chosen, *whole.objectives]))
     head = "".join(f"<th>{escaped(content.word(n))}</th>" for n in names)
     shown = whole.knees.gather_every(max(1, -(-len(whole.knees) // _SCENARIOS)))
-    lines = [
-        "<tr>" + "".join(f"<td>{content.human(n, row[n])}</td>" for n in names) + "</tr>"
-        for row in shown.iter_rows(named=True)
-    ]
+    places = {
+        tuple(view.answers.scenario[n] for n in whole.given): place
+        for place, view in enumerate(content.views)
+    }
+    lines = []
+    for row in shown.iter_rows(named=True):
+        place = places.get(tuple(row[n] for n in whole.given))
+        opens = "" if place is None else f' data-opens="{place}" tabindex="0"'
+        cells = "".join(f"<td>{content.human(n, row[n])}</td>" for n in names)
+        lines.append(f"<tr{opens}>{cells}</tr>")
     some = f" {len(shown):,} of them stand here." if len(shown) < len(whole.knees) else ""
+    empty = len(whole.scenarios) - len(whole.knees)
+    none = f" In {empty:,} no design meets the conditions." if empty else ""
+    others = (
+        "A click on a row shows it in full"
+        if len(content.views) == len(whole.knees)
+        else f"A click shows {len(content.views)} of them in full, <code>--at</code> any"
+    )
     return (
-        '<section id="scenarios"><h2>Every scenario</h2>'
+        "<details><summary>Every scenario beside the others</summary>"
         f'<p class="note">Each of {len(whole.scenarios):,} scenarios '
         f"({listed([content.word(n) for n in whole.given])}) has a front of its own; this is the "
-        f"knee of each.{some} All else on this page is of one of them: <code>--at</code> chooses "
-        "another, <code>--across</code> one design for all.</p>"
-        f"{scrolled(head, lines)}</section>"
+        f"knee of each.{some}{none} {others}; <code>--across</code> seeks one design for all.</p>"
+        f"{scrolled(head, lines)}</details>"
     )
 
 
@@ -88,7 +116,9 @@ def _tile(content: Content, name: str) -> str:
     row = content.answers.best
     low, high = row.get(f"{name}_lo"), row.get(f"{name}_hi")
     said = "no interval is stated"
-    if low is not None and high is not None and low < high:
+    if low is not None and low == high and content.answers.load:
+        said = "follows from the load"
+    elif low is not None and high is not None and low < high:
         said = f"{content.human(name, low)} to {content.human(name, high)}, 9 times in 10"
     doc = content.columns.get(name, ("", "", ""))[2]
     return (

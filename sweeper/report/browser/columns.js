@@ -4,7 +4,7 @@
 const meta = JSON.parse(document.getElementById("meta").textContent);
 const NOTHING = 65535, STEPS = 65534;
 const byId = (id) => document.getElementById(id);
-const state = { ranges: new Map(), hover: -1, chosen: meta.chosen, colors: {} };
+const state = { ranges: new Map(), hover: -1, chosen: 0, colors: {} };
 const columns = new Map();
 let selected = new Uint8Array(0); // 1 for rows inside every selected range
 
@@ -18,9 +18,22 @@ async function unpack() {
     const start = 2 * i * meta.rows;
     const codes = new Uint16Array(meta.rows);
     for (let r = 0; r < meta.rows; r++) codes[r] = bytes[start + r] | (bytes[start + meta.rows + r] << 8);
-    columns.set(column.name, { ...column, codes, ...scaleOf(column) });
+    columns.set(column.name, { ...column, every: codes, codes, ...scaleOf(column) });
   });
+}
+
+// Rows of one scenario lie behind each other, its front first: all else sees no others.
+function view(place) {
+  const start = meta.views.slice(0, place).reduce((sum, one) => sum + one.rows, 0);
+  Object.assign(meta, meta.views[place]);
+  for (const column of columns.values()) {
+    column.codes = column.every.subarray(start, start + meta.rows);
+    if (column.numeric) Object.assign(column, spanOf(column));
+  }
   selected = new Uint8Array(meta.rows).fill(1);
+  state.chosen = meta.chosen;
+  state.hover = -1;
+  state.ranges.clear();
 }
 
 // How a column is laid out between 0 and 1: names and few numbers by position or value.
@@ -64,15 +77,21 @@ function levelOf(column, value) {
 const placeAt = (column, row) => (levelAt(column, row) - column.lo) / (column.hi - column.lo);
 const placeOf = (column, value) => (levelOf(column, value) - column.lo) / (column.hi - column.lo);
 
-// The same column with a scale that just holds the rows for which `holds` is true.
-function zoomed(column, holds) {
+// Where a column's scale begins and ends that just holds the rows for which `holds` is true.
+function spanOf(column, holds = () => true) {
   let lo = Infinity, hi = -Infinity;
   for (let r = 0; r < meta.rows; r++) {
     const level = holds(r) ? levelAt(column, r) : NaN;
     if (level < lo) lo = level;
     if (level > hi) hi = level;
   }
-  if (!(lo <= hi)) return column;
+  if (!(lo <= hi)) return { lo: column.lo, hi: column.hi };
+  return lo < hi ? { lo, hi } : { lo: lo - 0.5, hi: hi + 0.5 };
+}
+
+// The same column with such a scale, and room at both ends.
+function zoomed(column, holds) {
+  const { lo, hi } = spanOf(column, holds);
   const room = (hi - lo) * 0.04 || 0.5;
   return { ...column, lo: lo - room, hi: hi + room };
 }

@@ -21,6 +21,8 @@ from sweeper.report.evidence import Evidence
 from sweeper.report.headlines import HEAD, headlines_of
 from sweeper.store.keys import SHOWN
 
+_VIEWS = 16
+"""Scenarios a reader may choose among, evenly spread; the usual one is one of them."""
 _TABLE = 2_000
 """Designs of the front that stand in the table; all of them are in the picture."""
 
@@ -46,6 +48,24 @@ class Content:
         named += [(n, "derived") for n in found.space.derived]
         named += [(f.name, "metric") for f in metrics]
         return {n: (role, found.units.get(n, ""), doc.get(n, "")) for n, role in named}
+
+    @functools.cached_property
+    def views(self) -> list[Content]:
+        """The same of each scenario that a reader may choose and that has a front."""
+        whole = self.whole
+        if whole is None or not whole.given:
+            return [self]
+        every, own = whole.scenarios, dict(self.answers.scenario)
+        spread = every[:: max(1, -(-len(every) // _VIEWS))]
+        shown = [s for s in every if s in spread or s == own]
+        found = [dataclasses.replace(self, answers=whole.within(s)) for s in shown if s != own]
+        found.insert(shown.index(own), self)
+        return [view for view in found if len(view.answers.front)]
+
+    @functools.cached_property
+    def place(self) -> int:
+        """Which of these is shown first."""
+        return next(place for place, view in enumerate(self.views) if view is self)
 
     def word(self, name: str) -> str:
         """Return what a column is called in a sentence."""

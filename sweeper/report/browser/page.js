@@ -140,6 +140,30 @@ function listen() {
   addEventListener("beforeprint", () => theme("light"));
 }
 
+// Another scenario: of the values chosen the last one counts, then as many others as there are.
+function show(place) {
+  view(place);
+  for (const part of document.querySelectorAll("[data-view]")) part.hidden = Number(part.dataset.view) !== place;
+  const boxes = document.querySelectorAll("#scenario select");
+  boxes.forEach((box, axis) => { box.value = meta.at[axis]; });
+  for (const line of document.querySelectorAll("tr[data-opens]")) line.classList.toggle("chosen", Number(line.dataset.opens) === place);
+  select();
+  showDesign();
+}
+
+function listenToScenarios() {
+  const boxes = [...document.querySelectorAll("#scenario select")];
+  boxes.forEach((box, axis) => box.addEventListener("change", () => {
+    const alike = (one) => boxes.filter((other, i) => one.at[i] === other.value).length + (one.at[axis] === box.value ? boxes.length : 0);
+    const best = Math.max(...meta.views.map(alike));
+    show(meta.views.findIndex((one) => alike(one) === best));
+  }));
+  for (const line of document.querySelectorAll("tr[data-opens]")) {
+    line.addEventListener("click", () => show(Number(line.dataset.opens)));
+    line.addEventListener("keydown", (e) => e.key === "Enter" && show(Number(line.dataset.opens)));
+  }
+}
+
 function choose(row) {
   state.chosen = row;
   drawAll();
@@ -196,9 +220,10 @@ function theme(name) {
 
 theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 unpack().then(() => {
+  view(meta.view);
   fill();
   listen();
-  drawAll();
-  showDesign();
+  listenToScenarios();
+  show(meta.view);
   document.documentElement.dataset.ready = "yes";
 });

@@ -13,6 +13,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from sweeper.query.pareto import FEASIBLE
-from sweeper.report.browser.answer import answer, named_facts, scenarios
+from sweeper.report.browser.answer import answer, named_facts, scenarios, selector
 from sweeper.report.browser.columns import Coded, coded, packed
 from sweeper.report.browser.content import Content
 from sweeper.report.words import in_words
@@ -37,42 +38,62 @@ _PACKED = 2_400_000
 
 def page(content: Content, *, rows: int = MOST) -> str:
     """Return the page as HTML text, with so many rows at most; the front always travels whole."""
-    answers = content.answers
+    answers, views = content.answers, content.views
+    least = sum(len(view.answers.front) for view in views)
     while True:
-        table, total = _rows(content, rows)
+        found = [_rows(view, rows // len(views)) for view in views]
+        table = pl.concat([one for one, _ in found])
         columns = _columns(content, table)
         data = packed(columns)
         if len(data) <= _PACKED:
             break
-        if len(table) <= len(answers.front):
-            raise UserError(f"a front of {len(answers.front):,} designs is too large for a page")
-        rows = max(len(answers.front), int(len(table) * 0.95 * _PACKED / len(data)))
-    drawn = f"{len(table):,} feasible designs."
-    if len(table) < total:
-        drawn = f"The front and an even sample: {len(table):,} of {total:,} feasible designs."
+        if len(table) <= least:
+            raise UserError(f"a front of {least:,} designs is too large for a page")
+        rows = max(least, int(len(table) * 0.95 * _PACKED / len(data)))
+    sizes = [len(one) for one, _ in found]
+    total = found[content.place][1]
     parts = {
         "title": html.escape(f"{answers.name}: the front of {total:,} designs"),
         "name": html.escape(answers.name),
         "date": f"{dt.date.today():%Y-%m-%d}",
         "question": html.escape(content.question),
-        "answer": answer(content),
+        "selector": selector(content),
+        "answer": _of_each(content, map(answer, views)),
         "scenarios": scenarios(content),
-        "drawn": drawn,
-        "sensitivity": content.sensitivity(),
-        "waterfall": content.waterfall(),
-        "table": content.table(),
+        "drawn": _of_each(content, (_drawn(*one) for one in found)),
+        "sensitivity": _of_each(content, map(Content.sensitivity, views)),
+        "waterfall": _of_each(content, map(Content.waterfall, views)),
+        "table": _of_each(content, map(Content.table, views)),
         "accuracy": content.accuracy(named_facts(content)),
         "provenance": content.provenance(),
         "glossary": content.glossary(),
         "css": _read("page.css"),
         "js": "\n".join(map(_read, _SCRIPTS)),
-        "meta": _json(_meta(content, columns, table)),
+        "meta": _json(_meta(content, columns, sizes)),
         "data": data,
     }
     parts["policy"] = _policy(parts["js"])
     text = _read("page.html")
     # In one pass: what is put in is not looked at again, whatever stands in it.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
+
+
+def _of_each(content: Content, said: Iterable[str]) -> str:
+    """Return what is said of each scenario, of which the chosen one's is to be seen."""
+    texts = list(said)
+    if len(texts) == 1:
+        return texts[0]
+    return "".join(
+        f'<div data-view="{place}"{"" if place == content.place else " hidden"}>{text}</div>'
+        for place, text in enumerate(texts)
+    )
+
+
+def _drawn(table: pl.DataFrame, total: int) -> str:
+    """Return how many designs of a scenario are drawn."""
+    if len(table) == total:
+        return f"{total:,} feasible designs."
+    return f"The front and an even sample: {len(table):,} of {total:,} feasible designs."
 
 
 def _read(name: str) -> str:
@@ -92,14 +113,24 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=str, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _meta(content: Content, columns: list[Coded], table: pl.DataFrame) -> dict[str, Any]:
-    answers = content.answers
+def _meta(content: Content, columns: list[Coded], sizes: list[int]) -> dict[str, Any]:
+    answers, given = content.answers, content.whole.given if content.whole else ()
+    views = [
+        {
+            "at": [view.answers.human(n, view.answers.scenario[n]) for n in given],
+            "rows": size,
+            "front": len(view.answers.front),
+            "chosen": view.answers.knee,
+            "keys": [key[:SHOWN] for key in view.answers.front["key"].to_list()],
+        }
+        for view, size in zip(content.views, sizes, strict=True)
+    ]
     return {
+        **views[content.place],
         "name": answers.name,
-        "rows": len(table),
-        "front": len(answers.front),
-        "chosen": answers.knee,
-        "keys": [key[:SHOWN] for key in answers.front["key"].to_list()],
+        "rows": sum(sizes),
+        "views": views,
+        "view": content.place,
         "objectives": dict(answers.objectives),
         "axes": list(answers.space.varied),
         "quantiles": content.quantiles(),
