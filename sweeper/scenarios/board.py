@@ -8,8 +8,9 @@ from typing import Any
 
 from sweeper.report.layout import blocks
 from sweeper.report.shares import by_measurements, shares_of_row
-from sweeper.report.tables import print_words, printable, width
+from sweeper.report.tables import print_words, width
 from sweeper.scenarios.scenario import Figure, Outcome
+from sweeper.terminal import printable
 
 HEADER = ["", "figure", "value", "90 %", "plausible"]
 
