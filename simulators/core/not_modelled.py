@@ -14,7 +14,8 @@ SENTENCES = {
         "draft_tokens says"
     ),
     r"prefix_cach|cache_hit|kv_reuse": (
-        "prefix caching is not modelled: every prompt is computed whole, as long as it is"
+        "prompts that begin alike share blocks where prefix_cache is true: of a "
+        "system_prompt_tokens, of turns, or of a trace with hash_ids"
     ),
     r"disagg|prefill_(gpus|workers|replicas)|decode_(workers|replicas)": (
         "prefill and decode on separate GPUs are not modelled; replicas do both"

@@ -85,7 +85,7 @@ def tight(scheduler: str, **changes: object) -> Limits:
 hosts = st.sampled_from([0, 5, 1000])
 stages_or_ranks = st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)])
 preemptions = st.one_of(
-    hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "keeps": True})
+    hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "caches": True})
 )
 
 
