@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper.commands import scenarios as command
+from sweeper.commands.checks import scenarios as command
 from sweeper.scenarios.scenario import Outcome, read_scenario
 
 BOWL = """# How far the corner is
