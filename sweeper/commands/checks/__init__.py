@@ -1,1 +1,1 @@
-"""Commands that check: results by computing them again, simulators by measurements, and by bands."""
+"""Commands that check: results by computing them again, simulators by measurements and bands."""
