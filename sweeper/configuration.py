@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
@@ -22,11 +22,54 @@ from sweeper.samplers._capacity import capacity_search
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import objectives, where
 from sweeper.space.shipped_files import check_name
+from sweeper.space.sql import shown
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 from sweeper.sweep import Sweep
+from sweeper.typed import MistypedError, from_json, typed
 
 _LIMITS = ("timeout_s", "memory_gb")
+
+
+class Failures(TypedDict, total=False):
+    """What becomes of points that fail, and what a point may take."""
+
+    retry: bool
+    max: int | None
+    timeout_s: float
+    memory_gb: float | None
+
+
+class _Chosen(TypedDict):
+    name: str
+
+
+class _Written(TypedDict, total=False):
+    name: Required[str]
+    space: Required[dict[str, Any]]
+    sampler: _Chosen
+    engine: _Chosen
+    failures: Failures
+    outputs: str
+    output: str
+    plot: bool
+    points: int | None
+
+
+TOP, FAILURES = tuple(_Written.__annotations__), tuple(Failures.__annotations__)
+"""The keys of a configuration, and of what it says of failures."""
+
+
+def check_types(written: Mapping[str, Any]) -> None:
+    """Raise `UserError` for the first value of a configuration that is of another type."""
+    try:
+        typed(written, _Written)
+    except MistypedError as error:
+        value: Any = written
+        for key in filter(None, error.path.split(".")):
+            value = value[key]
+        said = f"{error.path}={value}: write {error.wanted}" if error.path else error.wanted
+        raise UserError(shown(said)) from error
 
 
 @dataclass(frozen=True)
@@ -53,12 +96,10 @@ class Configuration:
         Raises:
             UserError: a key is unknown, or one that is needed is not there.
         """
-        known = [f.name for f in dataclasses.fields(cls)]
         for key in written:
-            if key not in known:
-                raise unknown(f"a configuration has no key '{key}'", key, known)
-        if lacking := [key for key in ("name", "space") if key not in written]:
-            raise UserError(f"a configuration needs {' and '.join(lacking)}")
+            if key not in TOP:
+                raise unknown(f"a configuration has no key '{key}'", key, TOP)
+        check_types(written)
         return cls(**written)
 
     @classmethod
@@ -66,7 +107,7 @@ class Configuration:
         """Return what the run in a folder was asked."""
         file = Path(folder) / "config.json"
         try:
-            return cls.from_dict(json.loads(file.read_text(encoding="utf-8")))
+            return cls.from_dict(from_json(file.read_bytes(), dict[str, Any]))
         except (OSError, ValueError) as error:
             raise UserError(f"{file} cannot be read: {error}") from error
 

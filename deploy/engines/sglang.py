@@ -5,7 +5,7 @@ from __future__ import annotations
 from deploy.launch import drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.speculation.drafter import shape_of
 
 ALGORITHMS = {
@@ -34,7 +34,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--enable-dp-attention")
     if point.scheduler == "sarathi":
         words.append("--enable-mixed-chunk")
-    if point.turns == 1:
+    if not (point.prefix_cache or point.preemption == CACHED):
         words.append("--disable-radix-cache")
     if launches(point):
         words.append("--disable-cuda-graph")

@@ -8,7 +8,7 @@ from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
 
@@ -36,6 +36,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         ),
     ]  # fmt: skip
     lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
+    caches = point.prefix_cache or point.preemption == CACHED
+    lines.append(f"  enable_block_reuse: {'true' if caches else 'false'}")
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")

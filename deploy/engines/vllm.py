@@ -42,7 +42,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         ),
         "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill",
         "--enable-prefix-caching"
-        if point.turns > 1 or point.preemption == CACHED
+        if point.prefix_cache or point.preemption == CACHED
         else "--no-enable-prefix-caching",
     ]
     if point.ep > 1:

@@ -10,6 +10,7 @@ be told (`untold`) are counted by the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.measured_deployments import FRAMEWORKS
-from simulators.serving.point import AS_WORKLOAD, CLOSED, POISSON, WHOLE, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, CLOSED, MTP, POISSON, WHOLE, ServingPoint
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -44,6 +45,12 @@ LARGE = 70 * 2**30
 
 HUGE = 160 * 2**30
 """The same of SGLang."""
+
+DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
+"""What vLLM is told where a model drafts by a head of its own."""
+
+SEATS_WITH_DRAFTS = 48
+"""SGLang's requests at a time where tokens are drafted, unless it is told (`server_args.py`)."""
 
 AT_ONCE = 1000.0
 """Requests a second that are all requests at once."""
@@ -85,6 +92,7 @@ OPTIONS = {
     "quantisation": ("model", "kv_dtype"),
     "batches": ("chunk_tokens", "max_running", "mem_fraction"),
     "prefix cache": ("prefix_cache_off_flag",),
+    "speculation": ("spec_algorithm", "spec_steps", "spec_config"),
 }
 """Columns that a launch command fills, by kind."""
 
@@ -109,7 +117,7 @@ def untold(row: Mapping[str, Any]) -> str:
         "unknown model": not is_model(row["model"]),
         "unknown GPU": not is_gpu(row["gpu"] or ""),
         "images": any(word in row["model"] for word in IMAGES),
-        "speculation": bool(row["speculative"]),
+        "speculation": bool(row["speculative"]) and not _drafts(row),
         "prompts apart from answers": bool(row["disagg"]),
         "no launch command": not row["launch_command"],
         "numbers are missing": not all(row[name] for name in needed),
@@ -117,6 +125,20 @@ def untold(row: Mapping[str, Any]) -> str:
     }
     reason = next((why for why, holds in rules.items() if holds), "")
     return reason or ("" if _load(row) else "the load is not told")
+
+
+def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what drafts tokens; empty where nothing does, or it is not told.
+
+    SGLang calls a model's own head EAGLE, as it does heads trained apart: models that have one of
+    their own name no other.
+    """
+    told = re.search(DRAFTED, row["spec_config"] or "")
+    count = int(told[1]) if told else row["spec_steps"]
+    own = told or row["spec_algorithm"] == "EAGLE"
+    if not (count and own and row["spec_topk"] in (None, 1)):
+        return {}
+    return {"speculation": MTP, "draft_tokens": int(count)}
 
 
 def _load(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,18 +161,20 @@ def _block(row: Mapping[str, Any]) -> Block:
     framework = row["framework"]
     engine = load_engine(framework)
     chunk, seats = _batch(framework, gpu)
+    few = SEATS_WITH_DRAFTS if framework == "sglang" and row["speculative"] else 0
     point = ServingPoint(
         model=model,
         gpu=gpu.name,
         scheduler=engine.schedulers[0],
         runtime=framework,
         chunk_size=int(row["chunk_tokens"] or chunk),
-        max_batch=int(row["max_running"] or seats or engine.max_sequences),
+        max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
         memory_fraction=float(row["mem_fraction"] or 0.9),
         watermark=0.0,
         dtype=_dtype(row, model, gpu),
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
         window=WHOLE,
+        **_drafts(row),
         **_lengths(row),
         **_cut(row, model),
         **_load(row),

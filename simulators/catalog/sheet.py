@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,9 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in sheet:
         if key not in known:
-            raise UserError(f"{path}: '{key}' is not a field of a {what}{suggestion(key, known)}")
+            raise UserError(
+                f"{_place(path, key)}: '{key}' is not a field of a {what}{suggestion(key, known)}"
+            )
     needed = [n for n, f in known.items() if _has_no_default(f) and n != "name"]
     if missing := [name for name in needed if name not in sheet]:
         raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
@@ -43,7 +46,7 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
 def positive(value: float, path: Path, key: str) -> None:
     """Raise a `UserError` unless a number of a sheet is above zero and finite."""
     if not 0 < value < float("inf"):
-        raise UserError(f"{path}: {key} is {value:g}; it must be positive")
+        raise UserError(f"{_place(path, key)}: {key} is {value:g}; it must be positive")
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
@@ -73,4 +76,16 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
     if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
         return value
     shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:77]}..."
-    raise UserError(f"{path}: {key} is {shown}; it must be of type {origin.__name__}")
+    raise UserError(f"{_place(path, key)}: {key} is {shown}; it must be of type {origin.__name__}")
+
+
+def _place(path: Path, key: str) -> str:
+    """Return a file, and the line on which a key is stated where that is one."""
+    name = re.escape(re.split(r"[.\[]", re.sub(r"(\[\d+\])+$", "", key))[-1])
+    stated = re.compile(rf"""\s*(["']?){name}\1\s*=|\s*\[.*\b{name}\b.*\]""")
+    try:
+        lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        found = [number for number, line in lines if stated.match(line)]
+    except (OSError, ValueError):
+        found = []
+    return f"{path}, line {found[0]}" if len(found) == 1 else str(path)

@@ -113,6 +113,10 @@ class ServingPoint:
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
     )  # fmt: skip
+    system_prompt_tokens: int = asked(
+        "that all prompts begin with, before what the workload or a session says",
+        at_least=0, default=0,
+    )  # fmt: skip
     burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
     burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
     calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
@@ -142,9 +146,14 @@ class ServingPoint:
     watermark: float = choice(
         "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
     )
+    prefix_cache: bool = choice(
+        "whether prompts find blocks of others that begin alike; else all are computed whole",
+        default=False,
+    )
     preemption: str = choice(
         "what becomes of a running request without memory: recompute, swap to the host, or cached: "
-        "recompute what others took of its blocks", known=PREEMPTIONS, default=RECOMPUTE,
+        "recompute what others took of its blocks, as with a prefix_cache",
+        known=PREEMPTIONS, default=RECOMPUTE,
     )  # fmt: skip
     swap_bytes: float = choice(
         "host memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9

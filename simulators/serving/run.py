@@ -134,7 +134,7 @@ def run_of(
     state = serve(
         Engine(scheduler, shelf.router(point.router), price),
         limits,
-        behind(let_in, frontend, point.replicas),
+        behind(_shared(let_in, point), frontend, point.replicas),
         replicas=point.replicas,
         shape=table.shape,
         table=table.table,
@@ -158,6 +158,11 @@ def logged_run(point: ServingPoint) -> Run:
     state = run_of(point).state
     batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
     return run_of(point, log_rows=batches)
+
+
+def _shared(asked: Requests, point: ServingPoint) -> Requests:
+    """Return requests that have nothing in common where no prefix cache would find it."""
+    return asked if point.prefix_cache else replace(asked, prefixes=None)
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

@@ -21,15 +21,12 @@ from omegaconf.errors import OmegaConfBaseException
 from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
-from sweeper.space.design_space import KEYS
+from sweeper.configuration import FAILURES, TOP, check_types
 from sweeper.space.shipped_files import conf, find_space, spaces
 from sweeper.space.space_file import read_space
 from sweeper.space.sql import shown
+from sweeper.space.written import KEYS
 
-_TOP = ("space", "sampler", "engine", "outputs", "output", "plot", "failures")
-_FAILURES = ("retry", "max", "timeout_s", "memory_gb")
-_NONE: dict[str, tuple[type, ...]] = {"timeout_s": (), "memory_gb": (type(None),)}
-"""Where no limit can be asked for, and where it can."""
 _USUAL = {"sampler": "grid", "engine": "auto"}
 
 
@@ -54,9 +51,7 @@ def compose(words: list[str]) -> dict[str, Any]:
     node = read_space(file, complete=True)
     inputs = dict.fromkeys(n for grid in node.get("union") or [] for n in grid)
     with _hydra_errors(overrides, [*(node.get("axes") or {}), *inputs]):
-        config = _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
-    config["name"] = file.stem
-    return config
+        return _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
 
 
 def map_replacements(overrides: list[str]) -> list[str]:
@@ -88,11 +83,13 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
         _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))
+    store.repo.pop("space", None)  # Hydra copies all it was offered, each time
     store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
         config = hydra_compose(config_name="config", overrides=overrides)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     chosen = _chosen(overrides)
+    plain["name"] = name
     for group, choice in chosen.items():
         plain[group] = {"name": choice, **plain[group]}
     _check_choices(plain, chosen)
@@ -122,29 +119,17 @@ def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
     if room in chosen:
         options = samplers.options_of if room == "sampler" else engines.options_of
         return tuple(f.name for f in dataclasses.fields(options(chosen[room])))
-    return {"failures": _FAILURES, "space": KEYS}.get(room.split(".")[0], _TOP)
+    return {"failures": FAILURES, "space": KEYS}.get(room.split(".")[0], TOP)
 
 
 def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
     """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
-    failures = plain["failures"]
-    if not isinstance(failures, dict):
-        raise UserError(f"failures={failures}: write failures.retry=true or failures.max=10")
+    check_types(plain)
     for room in ("", "failures", *chosen):
         known = (*(["name"] if room in chosen else []), *_known(room, chosen))
         for key in plain[room] if room else plain:
             if key not in known:
                 raise unknown(f"there is no key '{room}{'.' if room else ''}{key}'", key, known)
-    for path, value in (("plot", plain["plot"]), ("failures.retry", failures["retry"])):
-        if not isinstance(value, bool):
-            raise UserError(f"{path}={value}: write {path}=true or {path}=false")
-    most = failures["max"]
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
-        raise UserError(f"failures.max={most}: write a whole number, or null for no limit")
-    for key in ("timeout_s", "memory_gb"):
-        value = failures.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float, *_NONE[key])):
-            raise UserError(f"failures.{key}={value}: write a number above 0")
 
 
 @contextlib.contextmanager

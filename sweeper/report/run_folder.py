@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import polars as pl
 import pyarrow as pa
@@ -23,10 +23,11 @@ import pyarrow as pa
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.space_file import check_shape
 from sweeper.space.spans import Span
+from sweeper.space.written import check_shape
 from sweeper.store.keys import Definition
 from sweeper.store.store import Store
+from sweeper.typed import from_json
 
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
@@ -38,6 +39,12 @@ _BROKEN = (
     RecursionError,
     pa.ArrowException,
 )
+
+
+class _Asked(TypedDict):
+    """What is read of `config.json`."""
+
+    space: dict[str, Any]
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -57,8 +64,8 @@ def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
         DamagedRun: they cannot be read, or are not what was written.
     """
     try:
-        written = dict(json.loads((folder / "config.json").read_text())["space"])
-        check_shape(written, str(folder / "config.json"))
+        written = from_json((folder / "config.json").read_bytes(), _Asked)["space"]
+        check_shape(written, str(folder / "config.json"), {})
         stored = Definition.from_json((folder / "definition.json").read_text())
         space = completed(stored.space())
         space.batch(Span(0, min(1, len(space))))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from simulators.core.contract import default_of, load_simulator
 from simulators.core.errors import UserError
+from sweeper.space.written import check_shape
 
 _DEEPEST, _LARGEST = 12, 1_000_000
 """Levels of a space file, and values in it."""
@@ -27,7 +27,8 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        _check_size(yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader), file)
+        root = yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader)
+        _check_size(root, file)
         # OmegaConf's loader reads 1e9 as a number; plain YAML 1.1 reads it as a string.
         written = OmegaConf.to_container(OmegaConf.load(file))
     except yaml.YAMLError as error:
@@ -38,7 +39,9 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     if not isinstance(written, dict):
         raise UserError(f"{file} is not a space: it holds no `simulator:` and `axes:`")
     space = {str(k): v for k, v in written.items()}
-    check_shape(space, str(file))
+    keys = [key for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+    lines = {str(key.value): key.start_mark.line + 1 for key in keys}
+    check_shape(space, str(file), lines)
     if complete and isinstance(space.get("simulator"), str):
         axes = dict(space.get("axes") or {})
         elsewhere = {n for grid in space.get("union") or [] for n in grid}
@@ -56,44 +59,6 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         }
         space |= {"axes": axes} | {k: v for k, v in rest.items() if k not in space}
     return space
-
-
-def check_shape(space: Mapping[str, Any], where: str) -> None:
-    """Raise `UserError` for the first key that holds another kind of thing than it must."""
-    for key, (wanted, is_one) in _SHAPES.items():
-        if space.get(key) is not None and not is_one(space[key]):
-            shown = repr(space[key])
-            shown = shown if len(shown) < 80 else f"{shown[:77]}..."
-            raise UserError(f"{where}: `{key}` is {wanted}, not {shown}")
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-_SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "simulator": ("the name of a simulator", lambda v: isinstance(v, str)),
-    "axes": ("a mapping from names to values", _is_named),
-    "zip": (
-        "a list of lists of axes that move together, as in [[tp, pp]]",
-        lambda v: _is_words(v) or (isinstance(v, list) and all(map(_is_words, v))),
-    ),
-    "union": (
-        "a list of small grids, as in [{x: 1, y: [4, 8]}]",
-        lambda v: isinstance(v, list) and all(map(_is_named, v)),
-    ),
-    "derived": ("a mapping from names to SQL", _is_named),
-    "constraints": ("a list of SQL conditions", lambda v: isinstance(v, str) or _is_words(v)),
-    "slo": ("one SQL condition over the results", lambda v: isinstance(v, str)),
-    "where": ("one SQL condition over the results", lambda v: isinstance(v, str)),
-    "objectives": ("a mapping from metrics to min or max", _is_named),
-    "given": ("a list of axes that are not chosen, as in [model, qps]", _is_words),
-}
-"""What each key holds, in words and as a rule."""
 
 
 def _check_size(root: Any, file: Path) -> None:

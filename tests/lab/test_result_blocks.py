@@ -24,7 +24,8 @@ ROW: dict[str, Any] = {
     "request_rate_arg": None, "request_rate_printed": None, "successful_requests": 100,
     "duration_s": 10.0, "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0,
     "tpot_mean_s": 0.05, "tpot_p99_s": None, "ttft_mean_s": 5.0, "ttft_p99_s": None,
-    "output_tokens_per_s": 1010.0,
+    "output_tokens_per_s": 1010.0, "spec_algorithm": None, "spec_steps": None, "spec_topk": None,
+    "spec_config": None,
 }  # fmt: skip
 
 
@@ -34,6 +35,15 @@ def block_of(folder: Path, **changes: Any) -> Block:
     told, untold_ = blocks(folder)
     assert not untold_
     return told[0]
+
+
+def test_drafts_are_those_of_a_models_own_head(tmp_path: Path) -> None:
+    told = '{"method":"mtp","num_speculative_tokens":2}'
+    point = block_of(tmp_path, speculative=True, spec_config=told).point
+    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 2, 1024)
+    steps = {"spec_algorithm": "EAGLE", "spec_steps": 3, "spec_topk": 1, "framework": "sglang"}
+    point = block_of(tmp_path, speculative=True, **steps).point
+    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 3, 48)
 
 
 def test_without_clients_or_rate_all_is_asked_at_once(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_what_a_mean_cannot_know_is_null() -> None:
         "goodput_per_s", "kv_use_max", "stalled_mean_s", "stalled_requests", "completed_requests",
         "rejected_requests", "cancelled_requests", "iterations", "makespan_s", "prefill_mean_s",
         "tokens_per_s_per_user", "inside_mean", "swaps", "window_s", "judged_requests",
-        "backlog_growth",
+        "backlog_growth", "prefix_hit_ratio", "cached_tokens",
     }  # fmt: skip
     assert spread
     assert not spread & known
@@ -290,3 +290,15 @@ def test_a_steady_state_has_the_server_before_its_engine() -> None:
     assert behind.ttft_mean_s - plain.ttft_mean_s == pytest.approx(added_s)
     assert behind.e2e_mean_s - plain.e2e_mean_s == pytest.approx(added_s)
     assert behind.tokens_per_s == plain.tokens_per_s
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_system_prompt_costs_what_the_events_show(cached: bool) -> None:
+    loaded = replace(
+        PLAIN, scheduler="vllm_v1", chunk_size=2048, system_prompt_tokens=2000, prefix_cache=cached,
+        qps=4.0, requests=1500,
+    )  # fmt: skip
+    means, events = simulate(loaded), simulate(replace(loaded, fidelity="event"))
+    assert means.ttft_mean_s == pytest.approx(events.ttft_mean_s, rel=0.2)
+    assert means.tpot_mean_s == pytest.approx(events.tpot_mean_s, rel=0.1)
+    assert means.busy == pytest.approx(events.busy, rel=0.05)

@@ -9,8 +9,9 @@ from simulators.serving.engine import admission, kv_cache
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
-LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST", "KEEPS")
+LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST")
 ROOM = 4  # of the queue and of a batch
+NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
 
 
 def view(*requests: dict[str, int], **numbers: int) -> View:
@@ -28,7 +29,7 @@ def view(*requests: dict[str, int], **numbers: int) -> View:
     for row, given in zip(rows, requests, strict=False):
         for name, number in given.items():
             row[getattr(at, name)] = number
-    return View(limits, pool, rows, times, waiting, idle, batch, tokens)
+    return View(limits, pool, rows, times, waiting, idle, batch, tokens, NO_TREE)
 
 
 def of(here: View, *names: str) -> list[int]:
@@ -73,16 +74,16 @@ def test_the_watermark_stays_free_when_a_request_is_let_in() -> None:
 
 
 def test_blocks_are_given_added_to_and_taken_back() -> None:
-    here = view({}, FREE=20, HOLDERS=1, TAKEN=5)
-    assert kv_cache.allocate(here.pool, here.request, 0, 6) == 14
-    assert of(here, "FREE", "TAKEN", "HOLDERS") == [14, 11, 2]
+    here = view({}, FREE=20, HOLDERS=1)
+    assert kv_cache.allocate(here.pool, here.request, 0, 6, 0) == 14
+    assert of(here, "FREE", "HOLDERS") == [14, 2]
     assert kv_cache.extend(here.pool, here.request, 0, 3) == 11
     assert kv_cache.extend(here.pool, here.request, 0, 0) == 11
     assert kv_cache.extend(here.pool, here.request, 0, -2) == 11
-    assert of(here, "FREE", "TAKEN", "HOLDERS") == [11, 14, 2]
+    assert of(here, "FREE", "HOLDERS") == [11, 2]
     assert held(here, 0, "BLOCKS") == [9]
-    assert kv_cache.release(here.pool, here.request, 0) == 20
-    assert of(here, "FREE", "TAKEN", "HOLDERS") == [20, 14, 1]
+    assert kv_cache.release(here.limits, here.pool, here.request, here.tree, 0) == 20
+    assert of(here, "FREE", "HOLDERS") == [20, 1]
     assert held(here, 0, "BLOCKS") == [0]
 
 
@@ -128,33 +129,6 @@ def test_a_preempted_request_starts_again_if_the_host_has_a_block_too_few() -> N
     ]  # fmt: skip
 
 
-def test_what_a_prefix_cache_keeps_is_whole_blocks() -> None:
-    here = view({"DONE": 47}, FREE=5, TAKEN=30, KEEPS=1)
-    assert kv_cache.leave_prefix(here.limits, here.pool, here.request, 0) == 2
-    assert held(here, 0, "LEFT_BLOCKS", "UNTIL") == [2, 35]
-    forgets = view({"DONE": 47}, FREE=5, TAKEN=30)
-    assert kv_cache.leave_prefix(forgets.limits, forgets.pool, forgets.request, 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("prompt", "left", "taken", "tokens"),
-    [
-        (100, 5, 40, 80),  # nobody came near
-        (100, 5, 50, 80),
-        (100, 5, 51, 64),
-        (100, 5, 54, 16),
-        (100, 5, 57, 0),
-        (81, 9, 40, 80),  # one token at least is computed
-        (80, 9, 40, 64),
-    ],
-)
-def test_others_take_the_prefix_from_its_end(
-    prompt: int, left: int, taken: int, tokens: int
-) -> None:
-    here = view({"PROMPT": prompt, "LEFT_BLOCKS": left, "UNTIL": 50}, TAKEN=taken)
-    assert kv_cache.prefix_left(here.limits, here.pool, here.request, 0) == tokens
-
-
 @pytest.mark.parametrize(
     ("changes", "may"),
     [
@@ -174,7 +148,7 @@ def test_who_is_on_the_host_needs_a_seat_and_the_watermark_too(
 
 
 def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
-    counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "TAKEN": 20, "HOLDERS": 1}
+    counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "HOLDERS": 1}
     here = view(
         {"BLOCKS": 3, "BELOW": 9}, {"BLOCKS": 4, "BELOW": 0}, {"BLOCKS": 5, "BELOW": 1},
         FREE=14, WATERMARK=3, SEATS=9, **counts,
@@ -182,8 +156,8 @@ def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
     # 14 - 5 = 9, 9 - 4 = 5; the third would leave 2 of the 3 that stay free.
     assert kv_cache.swap_in(idling(here, 3)) == 1
     assert here.idle[:3].tolist() == [3, 2, 1]
-    assert of(here, "SWAPPED", "TOP", "HOSTED", "MOVED", "TAKEN", "HOLDERS", "FREE", "IDLE") == [
-        1, 0, 3, 10, 29, 3, 5, 3,
+    assert of(here, "SWAPPED", "TOP", "HOSTED", "MOVED", "HOLDERS", "FREE", "IDLE") == [
+        1, 0, 3, 10, 3, 5, 3,
     ]  # fmt: skip
 
 
@@ -209,11 +183,11 @@ def decodes(done: int, blocks: int) -> dict[str, int]:
 
 def test_a_decode_takes_a_block_when_its_last_is_full() -> None:
     # 33 tokens, the newest of which is not stored yet, are more than two blocks hold; 32 are not.
-    here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE=5, TAKEN=7, SEATS=4)
+    here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE=5, SEATS=4)
     assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
     assert seated(here) == [(0, 1), (1, 1), (2, 1)]
     assert [held(here, who, "BLOCKS") for who in range(3)] == [[3], [2], [1]]
-    assert of(here, "FREE", "TAKEN", "IDLE") == [4, 8, 0]
+    assert of(here, "FREE", "IDLE") == [4, 0]
 
 
 def test_prompts_that_were_cut_lead_the_idle_and_decodes_without_a_seat_follow() -> None:
@@ -303,15 +277,6 @@ def test_prompts_are_let_in_while_the_watermark_stays(free: int, admitted: int) 
     here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE=free, WATERMARK=2), 0, 1)
     assert admission.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
     assert of(here, "FREE", "BATCH") == [free - 4 * admitted, admitted]
-
-
-def test_what_is_in_the_prefix_cache_is_not_granted_again() -> None:
-    mine = {"PROMPT": 50, "LEFT_BLOCKS": 2, "UNTIL": 5}
-    here = queued(view(mine, mine, FREE=100), 0, 1)
-    # 18 of the first are left, and 10 tokens for the second: 42, in three blocks.
-    assert admission.admit_chunks(here, 28, False) == 0
-    assert seated(here) == [(0, 18), (1, 10)]
-    assert [held(here, who, "DONE", "BLOCKS") for who in range(2)] == [[32, 4], [32, 3]]
 
 
 def test_idle_requests_go_on_with_decodes_or_with_their_prompts() -> None:

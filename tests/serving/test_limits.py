@@ -48,7 +48,7 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
     names = {
         at.BLOCK: 16, at.WATERMARK: 1, at.SEATS: 12, at.BATCH_SEATS: 2, at.BATCH_TOKENS: 4096,
         at.CHUNK: 512, at.RESERVED: 20, at.STAGES: 5, at.PARITY: 0, at.PATIENCE: 4, at.HOST: 7,
-        at.MOVE_NS: 1500, at.KEEPS: 0, at.RANKS: 3, at.DRAFTED: 2, at.SEED: 0,
+        at.MOVE_NS: 1500, at.CACHES: 0, at.RANKS: 3, at.DRAFTED: 2, at.SEED: 0,
         at.SURVIVE: at.CERTAIN // 2, at.SURVIVE + 1: at.CERTAIN // 4, at.DEPTH: 2,
         at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
     }  # fmt: skip
@@ -169,7 +169,11 @@ def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
     [
         ({"scheduler": "lightllm"}, "lightllm_needs_block_size_1"),
         ({"scheduler": "vllm", "poll_interval": 2}, "vllm_has_no_poll_interval"),
-        ({"scheduler": "sglang", "preemption": "cached"}, "sglang_has_no_prefix_cache"),
+        ({"scheduler": "orca", "preemption": "cached"}, "orca_has_no_prefix_cache"),
+        (
+            {"scheduler": "vllm_v1", "prefix_cache": True, "preemption": "swap"},
+            "swap_has_no_prefix_cache",
+        ),
     ],
 )
 def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reason: str) -> None:
@@ -184,7 +188,7 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
     plain, cached, swapped = (got(preemption=how) for how in ("recompute", "cached", "swap"))
-    assert [one.keeps for one in (plain, cached, swapped)] == [False, True, False]
+    assert [one.caches for one in (plain, cached, swapped)] == [False, True, False]
     assert [one.host_blocks for one in (plain, cached)] == [0, 0]
     assert swapped.host_blocks == int(4e9 // BLOCK)
     assert (plain.most_tokens, plain.move_s, plain.patience) == (4096, 0.0, 1)

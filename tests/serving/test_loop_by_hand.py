@@ -52,7 +52,7 @@ def one_that_waits(now: float, view: View) -> int:
     """Schedule the head of the queue alone, in one block."""
     if view.pool[at.WAITING] > 0:
         who = pop_waiting(view.pool, view.waiting)
-        allocate(view.pool, view.request, who, 1)
+        allocate(view.pool, view.request, who, 1, 0)
         seat(view, who, int(view.request[who, at.PROMPT]))
     return 1
 

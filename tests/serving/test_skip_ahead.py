@@ -163,7 +163,7 @@ def test_two_repetitions_are_counted_as_iterations_are() -> None:
     assert state.rounds[1].tolist() == [7, 2, 2, 1]
     assert state.priced[1, at.DECODE_KV] == 24.0
     pool, gauge = state.pool[1], state.gauge[1]
-    assert pool[[at.FREE, at.TAKEN, at.MOST_USED]].tolist() == [9, 3, 11]
+    assert pool[[at.FREE, at.MOST_USED]].tolist() == [9, 11]
     assert pool[[at.ITERATIONS, at.BATCHED, at.TOKENS_SEEN]].tolist() == [2, 4, 4]
     assert gauge[at.BLOCK_SECONDS] == 8 * (1.0 + 3.75)  # the three are taken at 5.75
     assert gauge[at.CLOCK_S] == 5.75

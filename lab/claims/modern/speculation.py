@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +21,18 @@ from lab.tables.modern.speculation import (
     measured_drafts,
     rates_by_position,
 )
+from lab.tables.rows import read_records
 from simulators.core.contract import Check
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import EAGLE, NGRAM, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.simulator import simulate
 from simulators.serving.speculation import acceptance
 from simulators.serving.speculation.adaptive import drafted_s
 from simulators.serving.speculation.drafter import drafter_of
 
-NEEDS = (BY_POSITION, PER_STEP)
+CITED = "serving_modern/cited_single_numbers.parquet"
+NEEDS = (BY_POSITION, PER_STEP, CITED)
 
 BENCH = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", dtype="bf16", kv_dtype="bf16", scheduler="vllm_v1",
@@ -43,6 +47,17 @@ PUBLISHED: Mapping[int, Mapping[int, float]] = {
 was given for its measured passes (2025), at 700 tokens of context."""
 
 
+PAGE = replace(
+    BENCH, scheduler="sglang", runtime="sglang", speculation="nothing", arrivals="closed",
+    clients=1, requests=20, prompt_tokens=100, output_tokens=400,
+)  # fmt: skip
+PAGE_DRAFTS: Mapping[str, Mapping[str, Any]] = {
+    "EAGLE-2": {"speculation": "eagle", "draft_tokens": 3, "draft_topk": 4, "draft_nodes": 16},
+    "EAGLE-3": {"speculation": "eagle3", "draft_tokens": 5, "draft_topk": 8, "draft_nodes": 32},
+}
+"""One sequence of short questions, with the trees of the page's commands (SGLang documentation,
+Speculative Decoding)."""
+
 CROSSING = 32
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 256)
 """Five drafts lose to three from one of them on: by the published constants from `CROSSING`."""
@@ -54,6 +69,7 @@ LONGEST_RUN = 1000
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield errors of tokens of an iteration and of speed-ups, and where five drafts lose."""
     yield from _tokens(reference)
+    yield from _cited(reference)
     ours = {
         drafts: {batch: speed_up(BENCH, drafts, batch, CONTEXT) for batch in BATCHES}
         for drafts in PUBLISHED
@@ -86,6 +102,30 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         float(alike), 2.0 * CROSSING, 1, f"published {CROSSING}, from constants of that kind",
         unit="",
     )  # fmt: skip
+
+
+def _cited(reference: Path) -> Iterator[Check]:
+    """Yield how fast one sequence is decoded under SGLang, as its page says.
+
+    The acceptance is that of other prompts and, of EAGLE-3, of other models.
+    """
+    cited = {row["setting"]: row for row in read_records(reference / CITED)}
+    plain_s = _tpot_s(PAGE)
+    for name, drafts in PAGE_DRAFTS.items():
+        row = cited[f"Llama-3.1-8B MT-bench bs1 SGLang: none vs {name}"]
+        ours_s = _tpot_s(replace(PAGE, **drafts))
+        yield at_most(
+            f"speculation, tokens per second of one sequence under SGLang, {name}",
+            _off(1.0 / ours_s, row["treated"]), 15.0, 1,
+            f"{1.0 / ours_s:.0f} of {row['treated']:.0f}; undrafted {1.0 / plain_s:.0f} of "
+            f"{row['baseline']:.0f}",
+        )  # fmt: skip
+
+
+def _tpot_s(point: ServingPoint) -> float:
+    found = simulate(point).tpot_mean_s
+    assert found is not None
+    return found
 
 
 def _loses_alike(batch: int) -> bool:

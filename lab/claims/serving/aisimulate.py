@@ -98,12 +98,12 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the comparisons with the peer's runs."""
     yield _fixed_check(reference / REQUESTS)
     for pair in PAIRS:
-        yield from _pair_checks(pair, _asked(reference / REQUESTS, pair.run)[0])
+        yield from _pair_checks(pair, asked_of(reference / REQUESTS, pair.run)[0])
 
 
 def _fixed_check(file: Path) -> Check:
     """Replay the run whose iterations take fixed times."""
-    asked, theirs_s = _asked(file, FIXED_RUN)
+    asked, theirs_s = asked_of(file, FIXED_RUN)
     limits = Limits(
         blocks=FIXED_BLOCKS,
         block_size=64,
@@ -147,7 +147,7 @@ def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _asked(file: Path, run: str) -> tuple[Requests, Floats]:
+def asked_of(file: Path, run: str) -> tuple[Requests, Floats]:
     """Return the requests of a run, and the peer's times of each in seconds."""
     rows = read_table(file, ("request_id",), run=run).sort_by("request_id")
     if not rows.num_rows:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_least, at_most, within
+from lab.claims.pairs import kind_pairs, pair_lines
 from lab.claims.predicted_deployments import METRICS, TPOT, TTFT, Predicted, predict, predicted
 from lab.fits.left_out import width_without
 from lab.fits.steady_state import by_replica, deployed_replica
@@ -53,8 +54,23 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         if which.any():
             yield from _errors(found, which, kind)
     yield from _errors(found, np.ones(found.kept.size, bool), "with excluded rows")
+    yield from _precisions(found)
     yield from _coverage(found)
     yield from _without_model(found)
+
+
+def _precisions(found: Predicted) -> Iterator[Check]:
+    """Yield what becomes of tokens a second where one deployment was measured in two precisions."""
+    rows = [row for row, kept in zip(found.rows, found.kept, strict=True) if kept]
+    alike = [
+        (row.model, row.gpu, row.framework, row.cut, row.clients, row.prompt, row.output)
+        for row in rows
+    ]
+    ours, theirs = kind_pairs(
+        alike, [row.family[3] for row in rows],
+        1.0 / found.ours[TPOT][found.kept], 1.0 / found.measured[TPOT][found.kept],
+    )  # fmt: skip
+    yield from pair_lines("deployments in two precisions", ours, theirs, "by time per token")
 
 
 def _coverage(found: Predicted) -> Iterator[Check]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from lab.claims.lines import answered, ratio_line
+from lab.claims.pairs import kind_pairs, pair_lines
 from lab.fits.left_out import shelf_without
 from lab.tables.published_runs import (
     OFFLINE,
@@ -62,6 +64,11 @@ def _offline(reference: Path) -> Iterator[Check]:
     for kind, which in (("dense", dense), ("experts", ~dense)):
         refused = f", {np.isnan(ratio[which]).sum()} not runnable by our account"
         yield ratio_line(f"offline throughput, {kind}", ratio[which], LIMITS[kind], refused)
+    points = [run.point for run in found.rows]
+    alike = [replace(point, dtype="", kv_dtype="") for point in points]
+    theirs = np.array([run.tokens_per_s for run in found.rows])
+    pairs = kind_pairs(alike, [p.dtype for p in points], np.array(found.answers, float), theirs)
+    yield from pair_lines("offline throughput in two precisions", *pairs)
 
 
 def _online(reference: Path) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import answered, at_most, skipped_lines
+from lab.claims.pairs import PLAIN, is_wrong, pair_lines
 from lab.fits.left_out import shelf_without
 from lab.tables.result_blocks import BLOCKS, Block, blocks
 from simulators.core.contract import Check
@@ -26,12 +27,6 @@ NEEDS = (BLOCKS,)
 TPOT, THROUGHPUT = METRICS = "TPOT", "throughput"
 LIMITS = {TPOT: 15.0, THROUGHPUT: 12.0}
 """Of median errors in percent."""
-
-WRONG, RATIO = 10.0, 20.0
-"""Pairs whose direction is wrong, and the median error of their ratio, in percent."""
-
-PLAIN = 0.02
-"""Change of a throughput from which on it has a direction."""
 
 ALIKE = 0.06
 """By which mean lengths of one load may differ: answers end where they end."""
@@ -76,22 +71,19 @@ def _pairs(rows: list[Block], ratio: Floats) -> Iterator[Check]:
         rows: results.
         ratio: our throughput over theirs, of each.
     """
-    wrong, errors, kinds = [], [], Counter[str]()
+    ours, theirs, kinds = [], [], []
     for a, b in itertools.combinations(range(len(rows)), 2):
         kind = changed(rows[a], rows[b])
         if not kind:
             continue
-        theirs = rows[b].tokens_per_s / rows[a].tokens_per_s
-        off = float(ratio[b] / ratio[a])
-        errors.append(100.0 * abs(off - 1.0))
-        if abs(theirs - 1.0) > PLAIN:
-            kinds[kind] += 1
-            wrong.append((theirs * off - 1.0) * (theirs - 1.0) <= 0.0)
-    note = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
-    share = 100.0 * float(np.mean(wrong)) if wrong else float("nan")
-    yield at_most("result blocks, pairs: direction wrong", share, WRONG, len(wrong), note)
-    middle = float(np.median(errors)) if errors else float("nan")
-    yield at_most("result blocks, pairs: throughput ratio", middle, RATIO, len(errors), "median")
+        theirs.append(rows[b].tokens_per_s / rows[a].tokens_per_s)
+        ours.append(theirs[-1] * float(ratio[b] / ratio[a]))
+        kinds.append(kind)
+    measured, told = np.array(theirs), np.array(ours)
+    wrong, plain = is_wrong(told, measured), np.abs(measured - 1.0) > PLAIN
+    counts, missed = (Counter(itertools.compress(kinds, which)) for which in (plain, wrong))
+    note = ", ".join(f"{missed[kind]} of {n} of {kind}" for kind, n in counts.most_common())
+    yield from pair_lines("result blocks", told, measured, note)
 
 
 def changed(one: Block, other: Block) -> str:

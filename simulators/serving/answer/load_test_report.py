@@ -68,6 +68,8 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
     yield _line(
         "KV blocks in use, mean and most", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}"
     )
+    if m.cached_tokens:
+        yield _line("prompt tokens found in the cache", f"{m.prefix_hit_ratio:.1%}")
     if m.saturated:
         yield "The backlog grew while requests came: latencies depend on the length of the run."
 

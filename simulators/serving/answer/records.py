@@ -19,7 +19,7 @@ TIMES = {
     "stalled_s": at.STALLED,
     "longest_gap_s": at.LONGEST_GAP,
 }
-COUNTS = {"replica": at.REPLICA, "restarts": at.RESTARTS}
+COUNTS = {"replica": at.REPLICA, "restarts": at.RESTARTS, "cached_tokens": at.CACHED}
 
 
 def request_table(state: State) -> pa.Table:

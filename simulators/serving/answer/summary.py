@@ -65,7 +65,8 @@ class Run:
             window = steady_part(everyone.times) or whole
         if judged.output_tokens.size == 0:
             raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
-        seen = self.state.request[answered][:, [at.PROMPT, at.OUTPUT]].sum(axis=1)
+        request = self.state.request[answered]
+        seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
         columns: dict[str, Any] = {
             **_latencies(judged),
@@ -145,7 +146,7 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     Args:
         run: whose deployment answers.
         everyone: all that were answered.
-        seen: tokens of each of them, of prompt and answer.
+        seen: tokens of each of them, of prompt and answer, but for those found in a cache.
         window: that rates are of.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
@@ -172,6 +173,7 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
+    cached = int(state.request[:, at.CACHED].sum())
     queues, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
     did, stages = sums_within(state, window, whole), built.gpus // built.hardware.replica.cut.width
@@ -182,6 +184,8 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         joules = (did.joules + idle_j) / tokens
     return {
         "energy_j_per_token": joules,
+        "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
+        "cached_tokens": cached,
         "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
         "mean_batch": did.batched / did.iterations,

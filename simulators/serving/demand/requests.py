@@ -1,9 +1,10 @@
 """The requests that a design point describes: when they come, their lengths, who waits for whom.
 
 Lengths are those of a workload, of a trace, fixed by the point, or a workload's stretched until
-their means are those of the point. Closed clients ask again when
-they are answered. In a session each prompt repeats all that was said before, computed anew since no
-prefix is cached, and comes a think time after the answer: a slow service is asked less.
+their means are those of the point. Closed clients ask again when they are answered. In a session
+each prompt repeats all that was said before, and comes a think time after the answer: a slow
+service is asked less. A system prompt stands before all of it. What need not be computed anew is
+for a prefix cache to say, which is told what requests have in common.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import arrival_times, stream
+from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.traces import Trace, is_trace, load_trace
 from simulators.serving.demand.workloads import load_workload
 from simulators.serving.point import AS_WORKLOAD, CLOSED, ServingPoint
@@ -36,6 +38,7 @@ class Requests:
     service_s: Floats | float = 0.0  # that a server before the engine works on each, one by one
     delay_s: float = 0.0  # that each takes to the engine besides
     session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
+    prefixes: Prefixes | None = None  # what they have in common; None: nothing
 
     def take(self, which: Ints) -> Requests:
         """Return some of the requests."""
@@ -44,7 +47,8 @@ class Requests:
             for name, column in vars(self).items()
             if isinstance(column, np.ndarray)
         }
-        return replace(self, **columns)
+        prefixes = self.prefixes and self.prefixes.take(which)
+        return replace(self, **columns, prefixes=prefixes)
 
 
 def requests_of(point: ServingPoint) -> Requests:
@@ -69,8 +73,20 @@ def requests_of(point: ServingPoint) -> Requests:
         draws=_draws(point.seed, count),
         clients=point.clients if closed else 0,
         patience_s=inf if point.patience_s is None else float(point.patience_s),
+        prefixes=None if trace is None or point.prompt_tokens else _hashed(trace, prompt, output),
     )
-    return asked if point.turns == 1 else in_sessions(asked, point.turns, point.think_s)
+    if point.turns > 1:
+        asked = in_sessions(asked, point.turns, point.think_s)
+    return behind_system_prompt(asked, point.system_prompt_tokens)
+
+
+def _hashed(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
+    """Return what a trace's first requests have in common, by its hashes of blocks."""
+    if trace.hashes is None:
+        return None
+    stops = trace.hashes.stops[: prompt.size]
+    hashes = trace.hashes.hashes[: stops[-1]]
+    return of_hashes(hashes, stops, trace.hashes.tokens, prompt, output)
 
 
 def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
@@ -162,4 +178,14 @@ def in_sessions(asked: Requests, turns: int, think_s: float) -> Requests:
         arrival_s=np.where(turn == 0, asked.arrival_s[session], think_s),
         prompt_tokens=asked.prompt_tokens + history,
         session=session,
+        prefixes=of_sessions(turn, asked.prompt_tokens + history + asked.output_tokens),
     )
+
+
+def behind_system_prompt(asked: Requests, tokens: int) -> Requests:
+    """Return the same requests, whose prompts all begin with the same tokens."""
+    if tokens == 0:
+        return asked
+    alone = asked.prefixes or own(asked.prompt_tokens + asked.output_tokens)
+    longer = asked.prompt_tokens + tokens
+    return replace(asked, prompt_tokens=longer, prefixes=alone.behind(tokens))

@@ -3,7 +3,8 @@
 Parquet with `arrival_s`, `prompt_tokens`, `output_tokens` (lengths alone will do); CSV with these
 columns or those of the Azure LLM inference traces (`TIMESTAMP`, `ContextTokens`,
 `GeneratedTokens`); JSONL as published with Mooncake (`timestamp` in ms, `input_length`,
-`output_length`, `hash_ids`).
+`output_length`). Parquet and JSONL may have `hash_ids`: of each prompt a list of its blocks'
+hashes, each of the block and all before it, so that equal ones say where prompts begin alike.
 """
 
 from __future__ import annotations
@@ -23,13 +24,24 @@ import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.prefixes import hashed_tokens
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+HASHES = "hash_ids"
 MOONCAKE = ("timestamp", "input_length", "output_length")
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """What the blocks of prompts are known by."""
+
+    hashes: Ints  # of all prompts, one behind the other
+    stops: Ints  # where those of each prompt stop
+    tokens: int  # that one stands for
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class Trace:
     arrival_s: Floats | None
     prompt_tokens: Ints
     output_tokens: Ints
+    hashes: Hashes | None = None
 
 
 def is_trace(workload: str) -> bool:
@@ -70,7 +83,7 @@ def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
         columns = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[file.suffix](file)
     except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"trace '{file}' cannot be read: {error}") from error
-    arrival, prompt, output, rows = columns
+    arrival, prompt, output, rows, lists = columns
     if prompt.size == 0:
         raise UserError(f"trace '{file}' has no rows")
     for name, tokens in (("prompt tokens", prompt), ("output tokens", output)):
@@ -91,11 +104,22 @@ def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
                 f"row {rows[falls[0]]}. Sort it by arrival"
             )
         arrival = arrival - arrival[0]
-    return Trace(arrival, prompt, output)
+    return Trace(arrival, prompt, output, None if lists is None else _hashes(file, lists, prompt))
 
 
-Columns = tuple[Floats | None, Ints, Ints, Ints]
-"""Arrivals, prompt and output tokens, and the row of the file where each stands, from 1 on."""
+def _hashes(file: Path, lists: pa.Array, prompt: Ints) -> Hashes:
+    """Return the hashes of a trace's prompts, which must be cut alike."""
+    counts = np.asarray(lists.value_lengths().fill_null(0), np.int64)
+    try:
+        hashes = np.asarray(lists.flatten().cast(pa.int64()), np.int64)
+        return Hashes(hashes, np.cumsum(counts), hashed_tokens(prompt, counts))
+    except (UserError, pa.ArrowException) as error:
+        raise UserError(f"trace '{file}': {error}") from error
+
+
+Columns = tuple[Floats | None, Ints, Ints, Ints, pa.Array | None]
+"""Arrivals, prompt and output tokens, the row of the file where each stands, from 1 on, and lists
+of hashes, where there are any."""
 
 
 def _parquet(file: Path) -> Columns:
@@ -115,7 +139,8 @@ def _parquet(file: Path) -> Columns:
     if COLUMNS[0] in table.column_names:
         arrival = np.asarray(table[COLUMNS[0]].to_numpy(), np.float64)
     prompt, output = (np.asarray(table[name].to_numpy(), np.int64) for name in COLUMNS[1:])
-    return arrival, prompt, output, np.arange(1, prompt.size + 1)
+    lists = table[HASHES].combine_chunks() if HASHES in table.column_names else None
+    return arrival, prompt, output, np.arange(1, prompt.size + 1), lists
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -154,6 +179,7 @@ def _columns(
 ) -> Columns:
     """Return the columns of a layout whose times count so many to a second."""
     cells: list[list[Any]] = [[], [], []]
+    hashes: list[Any] = []
     numbers: list[int] = []
     for number, row in rows:
         numbers.append(number)
@@ -161,8 +187,10 @@ def _columns(
             if not isinstance(row, dict) or name not in row:
                 raise UserError(f"trace '{file}', row {number}: '{name}' is missing")
             cell.append(_cell(file, number, name, row[name]))
+        hashes.append(row.get(HASHES))
     prompt, output, rows_of = map(np.array, (cells[1], cells[2], numbers))
-    return np.array(cells[0], np.float64) / per_s, prompt, output, rows_of
+    lists = pa.array(hashes, pa.list_(pa.int64())) if layout == MOONCAKE and any(hashes) else None
+    return np.array(cells[0], np.float64) / per_s, prompt, output, rows_of, lists
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:

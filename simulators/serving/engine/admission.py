@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.kv_cache import allocate, blocks_for, fits, prefix_left
+from simulators.serving.engine.kv_cache import allocate, blocks_for, fits
+from simulators.serving.engine.prefix_cache import blocks_held, cached_tokens, join, publish
 from simulators.serving.engine.replica import VIEW, View, kernel, pop_waiting, seat
 
 
@@ -24,32 +25,49 @@ def may_admit(limits: Ints, pool: Ints) -> bool:
     return finds_seat(limits, pool) and pool[at.SWAPPED] == 0
 
 
-@kernel(i8(VIEW, i8, i8))
-def admit(view: View, blocks: int, granted: int) -> int:
-    """Let the head of the queue in, with blocks and tokens of the batch; return who that is."""
-    who = pop_waiting(view.pool, view.waiting)
-    allocate(view.pool, view.request, who, blocks)
+@kernel(i8(VIEW, i8, i8, i8))
+def admit(view: View, blocks: int, granted: int, cached: int) -> int:
+    """Let the head of the queue in, with blocks and tokens of the batch; return who that is.
+
+    Of its prompt so many tokens are `cached` and count as done.
+    """
+    limits, pool, request = view.limits, view.pool, view.request
+    who = pop_waiting(pool, view.waiting)
+    shared = join(pool, request, view.tree, who, cached)
+    allocate(pool, request, who, blocks, shared)
+    publish(limits, pool, request, view.tree, who, cached + granted)
     seat(view, who, granted)
     return who
+
+
+@kernel(i8(VIEW, i8))
+def found_of(view: View, who: int) -> int:
+    """Return how many tokens of a waiting request's prompt a prefix cache has."""
+    return cached_tokens(view.limits, view.pool, view.request, view.tree, who)
+
+
+@kernel(i8(VIEW, i8, i8))
+def shared_by(view: View, who: int, cached: int) -> int:
+    """Return the blocks of what is `cached` of a waiting request that others hold."""
+    return blocks_held(view.pool, view.request, view.tree, who) if cached > 0 else 0
 
 
 @kernel(i8(VIEW, i8, boolean))
 def admit_chunks(view: View, budget: int, whole: bool) -> int:
     """Share tokens among prompts from the head of the queue; return what is left of them.
 
-    A prompt takes blocks for the tokens it is given now or, if `whole`, for all it has. What a
-    preempted one left in a prefix cache, and nobody has overwritten, counts as done.
+    A prompt takes blocks for the tokens it is given now or, if `whole`, for all it has. What is
+    found of it in a prefix cache is not computed.
     """
     limits, pool, request = view.limits, view.pool, view.request
     while budget > 0 and may_admit(limits, pool):
         first = view.waiting[pool[at.HEAD]]
-        prompt, cached = request[first, at.PROMPT], prefix_left(limits, pool, request, first)
+        prompt, cached = request[first, at.PROMPT], found_of(view, first)
         granted = min(prompt - cached, budget)
         blocks = blocks_for(prompt if whole else cached + granted, limits[at.BLOCK])
-        if not fits(limits, pool, blocks):
+        if not fits(limits, pool, blocks - shared_by(view, first, cached)):
             break
-        request[first, at.DONE] = cached
-        admit(view, blocks, granted)
+        admit(view, blocks, granted, cached)
         budget -= granted
     return budget
 
@@ -81,5 +99,5 @@ def admit_reserving(view: View) -> int:
     """Admit whole prompts, each with memory for the longest life; return the batch's size."""
     limits, pool = view.limits, view.pool
     while may_admit(limits, pool) and pool[at.FREE] >= limits[at.RESERVED]:
-        admit(view, limits[at.RESERVED], view.request[view.waiting[pool[at.HEAD]], at.PROMPT])
+        admit(view, limits[at.RESERVED], view.request[view.waiting[pool[at.HEAD]], at.PROMPT], 0)
     return pool[at.BATCH]  # type: ignore[no-any-return]

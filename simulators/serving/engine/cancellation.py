@@ -36,7 +36,7 @@ def dismiss(state: State, replica: int, now: float) -> int:
             kept += 1
             next_leave = min(next_leave, times[who, at.LEAVES])
         else:
-            release(pool, request, who)
+            release(limits, pool, request, state.tree, who)
             gone += let_go(state, who, now)
     pool[at.IDLE] = kept
     who, above = pool[at.TOP], at.NOBODY

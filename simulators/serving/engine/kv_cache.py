@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.prefix_cache import ACCOUNT, leave
 from simulators.serving.engine.replica import VIEW, View, keep_idle, kernel, return_waiting, seat
 
 
@@ -33,12 +34,11 @@ def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
     return pool[at.FREE] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
-def allocate(pool: Ints, request: Ints, who: int, blocks: int) -> int:
-    """Give a request its first blocks and return how many are free."""
+@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8, i8))
+def allocate(pool: Ints, request: Ints, who: int, blocks: int, shared: int) -> int:
+    """Give a request its first blocks, of which others hold some, and return how many are free."""
     request[who, at.BLOCKS] = blocks
-    pool[at.FREE] -= blocks
-    pool[at.TAKEN] += blocks
+    pool[at.FREE] -= blocks - shared
     pool[at.HOLDERS] += 1
     return pool[at.FREE]  # type: ignore[no-any-return]
 
@@ -48,14 +48,14 @@ def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
     """Give a request more blocks, if any, and return how many are free."""
     request[who, at.BLOCKS] += max(blocks, 0)
     pool[at.FREE] -= max(blocks, 0)
-    pool[at.TAKEN] += max(blocks, 0)
     return pool[at.FREE]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1), matrix(i8), i8))
-def release(pool: Ints, request: Ints, who: int) -> int:
-    """Take all blocks of a request back and return how many are free."""
-    pool[at.FREE] += request[who, at.BLOCKS]
+@kernel(i8(*ACCOUNT, i8))
+def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
+    """Take the blocks of a request back that nobody else holds and return how many are free."""
+    freed = leave(limits, pool, request, tree, who)  # which may free a copy besides
+    pool[at.FREE] += freed
     pool[at.HOLDERS] -= 1
     request[who, at.BLOCKS] = 0
     return pool[at.FREE]  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ def restart(view: View, who: int) -> int:
     VIDUR also shortens the prompt of a request restarted in the middle of its prefill.
     """
     pool, request = view.pool, view.request
-    release(pool, request, who)
+    release(view.limits, pool, request, view.tree, who)
     done = request[who, at.DONE]
     if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:
         request[who, at.OUTPUT] += request[who, at.PROMPT] - done
@@ -101,26 +101,6 @@ def preempt(view: View, who: int) -> int:
     return preemptions(pool)
 
 
-@kernel(i8(*arrays(i8, 2), matrix(i8), i8))
-def leave_prefix(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
-    """Remember what a request that is about to be preempted leaves in a prefix cache; return it.
-
-    Free blocks are taken in the order in which they became free, and of one request its last first.
-    """
-    request[who, at.LEFT_BLOCKS] = limits[at.KEEPS] * (request[who, at.DONE] // limits[at.BLOCK])
-    request[who, at.UNTIL] = pool[at.TAKEN] + pool[at.FREE]
-    return request[who, at.LEFT_BLOCKS]  # type: ignore[no-any-return]
-
-
-@kernel(i8(*arrays(i8, 2), matrix(i8), i8))
-def prefix_left(limits: Ints, pool: Ints, request: Ints, who: int) -> int:
-    """Return the tokens of a waiting request that are still cached; one must be computed."""
-    overwritten = max(0, pool[at.TAKEN] - request[who, at.UNTIL])
-    most = (request[who, at.PROMPT] - 1) // limits[at.BLOCK]
-    blocks = min(request[who, at.LEFT_BLOCKS] - overwritten, most)
-    return max(0, blocks) * limits[at.BLOCK]  # type: ignore[no-any-return]
-
-
 @kernel(i8(*arrays(i8, 1)))
 def preemptions(pool: Ints) -> int:
     """Return how often requests of a replica have been preempted, one way or the other."""
@@ -148,7 +128,7 @@ def swap_in(view: View) -> int:
         pool[at.SWAPPED] -= 1
         pool[at.HOSTED] -= blocks
         pool[at.MOVED] += blocks
-        allocate(pool, request, who, blocks)
+        allocate(pool, request, who, blocks, 0)
         view.idle[pool[at.IDLE]] = who
         pool[at.IDLE] += 1
     return pool[at.SWAPPED]  # type: ignore[no-any-return]

@@ -36,7 +36,7 @@ class Limits:
     parity: bool = False
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
-    keeps: bool = False  # what a preempted request had computed stays until its blocks are taken
+    caches: bool = False  # blocks that nobody holds are found again until others take them
     ranks: int = 1  # with queues of their own that step together; the limits are those of one
     drafted: int = 0  # tokens of each decode that its pass checks beside its own
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
@@ -60,7 +60,7 @@ class Limits:
         limits[at.BATCH_TOKENS], limits[at.CHUNK] = self.batch_tokens, self.chunk
         limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
-        limits[at.PARITY], limits[at.KEEPS] = self.parity, self.keeps
+        limits[at.PARITY], limits[at.CACHES] = self.parity, self.caches
         limits[at.RANKS] = self.ranks
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         shares = np.rint(at.CERTAIN * np.array(self.survival))
@@ -101,8 +101,10 @@ def limits_of(
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
     if point.poll_interval and not scheduler.poll_interval:
         raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
-    if point.preemption == CACHED and not scheduler.keeps:
+    if (caches := point.prefix_cache or point.preemption == CACHED) and not scheduler.caches:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
+    if point.prefix_cache and point.preemption == SWAP:
+        raise Infeasible("swap_has_no_prefix_cache", "blocks on the host are one request's own")
     context = point.max_context or hardware.replica.model.max_context
     tokens = point.chunk_size
     if not scheduler.chunked:
@@ -131,7 +133,7 @@ def limits_of(
         stages=point.pp,
         ranks=ranks,
         reserves=scheduler.reserves,
-        keeps=point.preemption == CACHED,
+        caches=caches,
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),

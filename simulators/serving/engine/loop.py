@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer
+from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss, release_successor
 from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
+from simulators.serving.engine.prefix_cache import publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
     ROUTE,
@@ -195,32 +197,6 @@ def form_together(schedule: Any, price: Any, state: State, replica: int, now: fl
     return formed
 
 
-@kernel(i8(STATE, i8))
-def join(state: State, first: int) -> int:
-    """Write the sums that batches of ranks which step together are priced by; return their growth.
-
-    Attention of all ranks takes as long as if each had what the busiest has, which is the one with
-    the most tokens, of equal ones with the most keys. What is returned are the keys by which the
-    decodes' grow in one iteration.
-    """
-    ranks, busiest, together = state.limits[at.RANKS], first, 0.0
-    for rank in range(first, first + ranks):
-        if state.sizes[rank] > 0:
-            step, most = state.step[rank], state.step[busiest]
-            together += step[at.TOKENS]
-            if state.sizes[busiest] == 0 or (step[at.TOKENS], step[at.DECODE_KV]) > (
-                most[at.TOKENS],
-                most[at.DECODE_KV],
-            ):
-                busiest = rank
-    for rank in range(first, first + ranks):
-        if state.sizes[rank] > 0:
-            for column in range(at.STEP_COLUMNS):
-                state.priced[rank, column] = state.step[busiest, column] * ranks
-            state.priced[rank, at.EVERYWHERE] = together
-    return int(state.priced[busiest, at.DECODES])
-
-
 @kernel(i8(STATE, i8, f8))
 def look_up(state: State, replica: int, now: float) -> int:
     """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
@@ -245,7 +221,7 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool[at.BATCH] = 0
     view = View(
         state.limits, pool, state.request, state.times, state.waiting[replica],
-        state.idle[replica], state.batch[slot], state.tokens[slot],
+        state.idle[replica], state.batch[slot], state.tokens[slot], state.tree,
     )  # fmt: skip
     if pool[at.SWAPPED] > 0:
         swap_in(view)
@@ -261,10 +237,10 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     state.rounds[slot, at.MADE] = 0
     checked = 1 + pool[at.DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
+    if state.limits[at.CACHES] == 1:
+        publish_batch(view)
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if (
-        state.limits[at.DRAFTED] > 0
-    ):  # how many tokens an iteration brings is drawn anew for each sequence
+    if state.limits[at.DRAFTED] > 0:  # what an iteration brings is drawn anew for each sequence
         return 1
     if may_return(state.limits, pool, state.request):  # at the next batch, from the host
         return 1
@@ -296,33 +272,6 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
     if state.clock[at.LOGGED] < state.log.shape[0]:
         log_batch(state, replica, slot, now, end)
     return end
-
-
-@kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))
-def measure(
-    request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
-) -> float:
-    """Write the sums of a batch and return its tokens; of a decode so many are checked."""
-    step[:] = 0.0
-    for i in range(size):
-        who, granted = batch[i], tokens[i]
-        done, prompt = request[who, at.DONE], request[who, at.PROMPT]
-        if done > prompt:
-            step[at.DECODES] += 1.0
-            step[at.DECODE_KV] += done
-            step[at.LOGITS_ROWS] += checked
-            continue
-        step[at.PREFILLS] += 1.0
-        step[at.PREFILL_TOKENS] += granted
-        step[at.PREFILL_PAIRS] += granted * done + granted * (granted + 1) // 2
-        step[at.PREFILL_KV] += done + granted
-        step[at.PREFILL_SQUARES] += granted * granted
-        step[at.PREFILL_PAST] += (done + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
-        if done + granted == prompt:
-            step[at.LOGITS_ROWS] += 1.0
-    step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
-    step[at.EVERYWHERE] = step[at.TOKENS]
-    return step[at.TOKENS]  # type: ignore[no-any-return]
 
 
 @kernel(f8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8, boolean))
@@ -390,7 +339,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         if done == prompt + request[who, at.OUTPUT]:
             times[who, at.COMPLETED] = now
             keep_sums(state, replica, who)
-            release(pool, request, who)
+            release(state.limits, pool, request, state.tree, who)
             release_successor(state, who, now)
         else:
             idle[pool[at.IDLE]] = who

@@ -6,7 +6,8 @@ is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts pro
 a request's longest possible life (`RESERVES`), that its memory fraction is one of what weights
 leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
 otherwise (`POLL_INTERVAL`), and that it deals requests out to the ranks of data-parallel attention
-in every iteration (`DEALS_OUT`), where those of others have queues of their own.
+in every iteration (`DEALS_OUT`), where those of others have queues of their own, and that it looks
+for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Scheduler:
     whole_first: bool = False  # prompts are processed whole, before any decode
     reserves: bool = False
     of_rest: bool = False
-    keeps: bool = False  # it may find again what a preempted request had computed
+    caches: bool = False  # it looks for what a prompt begins with in a prefix cache
     deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
@@ -64,7 +65,7 @@ def _scheduler(module: ModuleType) -> Scheduler:
         whole_first=bool(getattr(module, "WHOLE_FIRST", False)),
         reserves=bool(getattr(module, "RESERVES", False)),
         of_rest=bool(getattr(module, "OF_REST", False)),
-        keeps=bool(getattr(module, "KEEPS_PREFIX", False)),
+        caches=bool(getattr(module, "CACHES_PREFIXES", False)),
         deals_out=bool(getattr(module, "DEALS_OUT", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),

@@ -30,13 +30,24 @@ R = TypeVar("R")
 
 # One row of `request`: what a request still asks for and what it holds.
 (
-    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, LEFT_BLOCKS, UNTIL,
-) = range(11)  # fmt: skip
-REQUEST_COLUMNS = 11
+    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
+    CACHED,
+) = range(13)  # fmt: skip
+REQUEST_COLUMNS = 13
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
-the request under this one on the stack of those moved to the host. LEFT_BLOCKS are what a
-preempted request left in a prefix cache, untouched until the replica has TAKEN up to UNTIL."""
+the request under this one on the stack of those moved to the host.
+Its path through the tree of prefixes are the rows of `tree` from PATH up to PATH_END, of which it
+holds the nodes of the first JOINED; CACHED are the tokens of its prompt that were found when it was
+first let in."""
+
+NODE, END = range(2)
+"""One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""
+
+HELD, HOLD, NEWER, OLDER = range(4)
+"""One row of `tree` that is a node of a replica: blocks that are found, requests that hold them,
+and of a node that nobody holds the rows of its neighbours in the ring; 0: it is in none."""
+TREE_COLUMNS = 4
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
@@ -69,7 +80,7 @@ long it has patience for; LEFT is when the engine let the request go."""
     PATIENCE,  # decode iterations between looks at the queue, for policies that wait
     HOST,  # blocks the host holds for preempted requests; 0: these are restarted
     MOVE_NS,  # nanoseconds to move a block to or from the host
-    KEEPS,  # 1: a preempted request finds again what others have not taken of its blocks
+    CACHES,  # 1: blocks that nobody holds are found again until others take them
     RANKS,  # queues whose batches begin and end together, of one replica
     DRAFTED,  # tokens drafted for each decode at most, which its pass checks; 0: none
     SEED,  # of what is accepted of them
@@ -106,10 +117,11 @@ ALL_DECODES = 1 << 40
     HOSTED,  # their blocks
     MOVED,  # blocks moved since the last batch was formed
     SWAPS,  # times a request was moved to the host
-    TAKEN,  # blocks ever taken
+    KEPT,  # free blocks whose content is found
+    ROOT,  # row of `tree` before those of its nodes
     DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
-) = range(23)
-POOL_COLUMNS = 23
+) = range(24)
+POOL_COLUMNS = 24
 
 # One `step`: the sums of a batch.
 (
@@ -190,9 +202,12 @@ class View(NamedTuple):
     idle: Ints
     batch: Ints  # requests, and
     tokens: Ints  # what each is granted
+    tree: Ints  # of prefixes
 
 
-VIEW: Any = named_tuple((array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4)), View)
+VIEW: Any = named_tuple(
+    (array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4), matrix(i8)), View
+)
 
 SCHEDULE = i8(f8, VIEW)
 """now, view -> iterations the decision holds.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
+from simulators.serving.demand.prefixes import own
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
@@ -112,9 +113,28 @@ def _before(
         clock=clock,
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
+        tree=_tree(allowed, asked, request, pool),
         shape=shape,
         table=table,
     )
+
+
+def _tree(allowed: Limits, asked: Requests, request: Ints, pool: Ints) -> Ints:
+    """Return the paths of requests, and each replica's tree, of which it has nothing yet.
+
+    Requests and replicas learn where theirs are. Without a prefix cache there is nothing.
+    """
+    if not allowed.caches:
+        return np.zeros((0, at.TREE_COLUMNS), np.int64)
+    shared = asked.prefixes or own(asked.prompt_tokens + asked.output_tokens)
+    request[:, at.PATH_END] = shared.stops
+    request[1:, at.PATH] = shared.stops[:-1]
+    steps, rows = shared.nodes.size, int(shared.nodes.max()) + 2
+    pool[:, at.ROOT] = roots = steps + rows * np.arange(pool.shape[0])
+    tree = np.zeros((steps + rows * roots.size, at.TREE_COLUMNS), np.int64)
+    tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
+    tree[roots, at.NEWER] = tree[roots, at.OLDER] = roots
+    return tree
 
 
 def in_line(arrival_s: Floats, service_s: Floats) -> Floats:

@@ -77,7 +77,6 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         rounds[at.MADE] += 1
         tick(pool, gauge, now)
         pool[at.FREE] -= new_blocks
-        pool[at.TAKEN] += new_blocks
         pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
         step[at.DECODE_KV] += rounds[at.GROWTH]

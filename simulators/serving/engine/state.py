@@ -56,6 +56,7 @@ class State(NamedTuple):
     clock: Ints
     gaps: Ints  # histogram of the gaps between tokens
     log: Floats  # one row per batch while there is room
+    tree: Ints  # of prefixes: the steps of all requests' paths, then of each replica its nodes
     shape: Ints  # of the price table
     table: Floats
 
@@ -65,7 +66,7 @@ _II, _FF = matrix(i8), matrix(f8)
 STATE: Any = named_tuple(
     (
         _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF, _II, _II,
-        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _I, _F,
+        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _II, _I, _F,
     ),
     State,
 )  # fmt: skip

@@ -55,7 +55,7 @@ def admit_safe(view: View) -> int:
         view.batch[pool[at.BATCH]] = who
         if most_used(view) >= pool[at.TOTAL]:
             break
-        admit(view, prompt, prompt)
+        admit(view, prompt, prompt, 0)
     return pool[at.BATCH]  # type: ignore[no-any-return]
 
 

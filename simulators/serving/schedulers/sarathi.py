@@ -18,7 +18,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
 )
 
-CHUNKED = True
+CHUNKED = CACHES_PREFIXES = True
 
 
 @kernel(SCHEDULE)

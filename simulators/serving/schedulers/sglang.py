@@ -16,11 +16,17 @@ from __future__ import annotations
 
 from simulators.core.jit import f8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, continue_idle, finds_seat
+from simulators.serving.engine.admission import (
+    admit,
+    continue_idle,
+    finds_seat,
+    found_of,
+    shared_by,
+)
 from simulators.serving.engine.kv_cache import blocks_for, seat_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
-CHUNKED = True
+CHUNKED = CACHES_PREFIXES = True
 POLL_INTERVAL = 1
 
 AT_ONCE = -1
@@ -43,12 +49,14 @@ def schedule(_now: float, view: View) -> int:
     left = continue_idle(view, limits[at.CHUNK], True)
     expected = expected_blocks(view)
     while looks and left > 0 and finds_seat(limits, pool):
-        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
+        who = view.waiting[pool[at.HEAD]]
+        prompt, cached = view.request[who, at.PROMPT], found_of(view, who)
         blocks = blocks_for(prompt, limits[at.BLOCK])
-        if pool[at.FREE] - blocks < expected and pool[at.HOLDERS] > 0:
+        taken = blocks - shared_by(view, who, cached)
+        if pool[at.FREE] - taken < expected and pool[at.HOLDERS] > 0:
             break
-        granted = min(prompt, left)
-        admit(view, blocks, granted)
+        granted = min(prompt - cached, left)
+        admit(view, blocks, granted, cached)
         left -= granted
     if pool[at.BATCH] > 0:
         pool[at.MEMO] = AT_ONCE

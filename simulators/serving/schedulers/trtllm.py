@@ -15,11 +15,17 @@ from __future__ import annotations
 
 from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, continue_idle, finds_seat
+from simulators.serving.engine.admission import (
+    admit,
+    continue_idle,
+    finds_seat,
+    found_of,
+    shared_by,
+)
 from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
-CHUNKED = OF_REST = DEALS_OUT = True
+CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = True
 POLL_INTERVAL = 1
 
 FILLED = 0.9
@@ -46,15 +52,15 @@ def schedule(_now: float, view: View) -> int:
             return limits[at.PATIENCE] - waited if running == decodes else 1
     while left > 0 and finds_seat(limits, pool):
         who = view.waiting[pool[at.HEAD]]
-        prompt = request[who, at.PROMPT]
-        alone = pool[at.BATCH] == running
-        if prompt > left and not (alone and prompt + running > limits[at.CHUNK]):
+        prompt, cached = request[who, at.PROMPT], found_of(view, who)
+        alone, missing = pool[at.BATCH] == running, prompt - cached
+        if missing > left and not (alone and missing + running > limits[at.CHUNK]):
             break
         blocks = blocks_for(prompt + request[who, at.OUTPUT], limits[at.BLOCK])
-        if pool[at.FREE] < blocks:
+        if pool[at.FREE] < blocks - shared_by(view, who, cached):
             break
-        granted = min(prompt, left)
-        admit(view, blocks, granted)
+        granted = min(missing, left)
+        admit(view, blocks, granted, cached)
         left -= granted
     return at.FOREVER if pool[at.BATCH] == running and left == limits[at.CHUNK] - running else 1
 

@@ -33,7 +33,7 @@ def schedule(_now: float, view: View) -> int:
         blocks = blocks_for(prompt, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
-        admit(view, blocks, prompt)
+        admit(view, blocks, prompt, 0)
     if pool[at.BATCH] > 0:
         return 1
     sort_by_arrival(view.request, view.idle, pool[at.IDLE])

@@ -3,9 +3,8 @@
 vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
 `max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
 Without a free block the request admitted last is preempted, and then nobody is admitted in this
-iteration; while batches in flight hold the memory, the request waits for them. With its prefix
-cache on (`preemption: cached`) the blocks stay readable until others take them, and what is left
-when the request is admitted again is not computed again.
+iteration; while batches in flight hold the memory, the request waits for them. What is found of a
+prompt in the prefix cache is not computed, be it another's beginning or its own before preemption.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from simulators.serving.engine.kv_cache import (
     blocks_for,
     blocks_missing,
     extend,
-    leave_prefix,
     preempt,
     preemptions,
 )
@@ -29,7 +27,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
 )
 
-CHUNKED, KEEPS_PREFIX = True, True
+CHUNKED = CACHES_PREFIXES = True
 
 
 @kernel(SCHEDULE)
@@ -52,13 +50,11 @@ def schedule(_now: float, view: View) -> int:
             needed = blocks_for(done + granted, limits[at.BLOCK]) - request[who, at.BLOCKS]
         while pool[at.FREE] < needed and head < count:
             count -= 1
-            leave_prefix(limits, pool, request, idle[count])
             preempt(view, idle[count])
         if pool[at.FREE] < needed and pool[at.FLIGHT] > 0:
             head, waits = head - 1, True  # those in flight come back, the last to be preempted
             break
         if pool[at.FREE] < needed:
-            leave_prefix(limits, pool, request, who)
             preempt(view, who)
             continue
         extend(pool, request, who, needed)

@@ -104,7 +104,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
             prompts=prompts,
             prompt_tokens=tokens,
             prompt_pairs=share * prompts * lengths.pairs,
-            prompt_keys=prompts * lengths.prompt * (1.0 + share) / 2.0,
+            prompt_keys=prompts * (lengths.found + lengths.prompt * (1.0 + share) / 2.0),
             kind=kind,
         ),
     )

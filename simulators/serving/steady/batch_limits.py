@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulators.composition.replica import Replica
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
+from simulators.serving.demand.traces import is_trace, load_trace
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
@@ -81,6 +82,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     blocks = np.floor(free / (column["block_size"] * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
     usable = blocks - np.floor(column["watermark"] * blocks)
+    usable -= np.floor(lengths.found / column["block_size"])  # held once
     held = np.ceil((lengths.prompt + lengths.output) / column["block_size"])
     fit = np.floor(usable / held / column["pp"])
     closed, gap_scv = _arrivals(batch, column["burstiness"])
@@ -128,6 +130,12 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
     for name in MODULATED:
         wrong = np.array([found == name for found in names], bool)[codes]
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
+    traces, workloads = categories(batch, "workload")
+    hashed = [
+        is_trace(str(name)) and load_trace(str(name)).hashes is not None for name in workloads
+    ]
+    cached = numbers(batch, "prefix_cache").astype(bool)
+    verdicts.add(cached & np.array(hashed)[traces], "hashed_trace_needs_fidelity_event")
     for name, only in EVENT_ONLY.items():
         codes, values = categories(batch, name)
         wrong = np.array([value != only for value in values], bool)[codes]
@@ -143,6 +151,9 @@ def _schedulers(
     for code, name in enumerate(names):
         policy = load_scheduler(str(name))
         chunked[code] = policy.chunked
+        if not policy.caches:
+            wrong = (codes == code) & numbers(batch, "prefix_cache").astype(bool)
+            verdicts.add(wrong, f"{name}_has_no_prefix_cache")
         if not policy.chunked and not policy.whole_first:
             verdicts.add(codes == code, f"{name}_needs_fidelity_event")
         for field, needed in policy.requires.items():

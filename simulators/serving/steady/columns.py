@@ -14,8 +14,9 @@ from simulators.core.jit import Floats, Ints
 class Lengths:
     """Of each row: what its requests are like; NaN where none fits into the context."""
 
-    prompt: Floats  # tokens
+    prompt: Floats  # tokens that are computed
     output: Floats
+    found: Floats  # tokens before a prompt that a prefix cache has
     pairs: Floats  # query-key pairs a prompt scores
     keys: Floats  # tokens a decode reads
     prompt_scv: Floats  # squared coefficient of variation: variance over squared mean

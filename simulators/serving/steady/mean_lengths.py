@@ -2,7 +2,8 @@
 
 Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
 requests that an event simulation of the same point would serve, those too long for the context
-left out.
+left out. A system prompt before all of them is computed each time, or found each time in a prefix
+cache: in an endless run its first time does not count.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
         batch: points.
         context: longest prompt and output together that each row allows.
     """
+    system = numbers(batch, "system_prompt_tokens").astype(np.float64)
+    context = context - system
     prompts, prompt_values = categories(batch, "prompt_tokens")
     outputs, output_values = categories(batch, "output_tokens")
     prompt = np.array(prompt_values, np.float64)[prompts]
@@ -39,6 +42,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
     columns = {
         "prompt": prompt,
         "output": output,
+        "found": 0.0 * total,
         "pairs": prompt * (prompt + 1.0) / 2.0,
         "keys": prompt + output / 2.0,
         "prompt_scv": 0.0 * total,
@@ -51,7 +55,24 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
         code = code + len(prompt_values) * len(output_values) * _fill(
             columns, batch, drawn, context
         )
+    if system.any():
+        cached = numbers(batch, "prefix_cache").astype(bool)
+        _precede(columns, computed=np.where(cached, 0.0, system), found=system * cached)
+        kinds = np.unique(np.stack((system, cached)), axis=1, return_inverse=True)[1].reshape(-1)
+        code = code * batch.num_rows + kinds
     return Lengths(**columns), code
+
+
+def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> None:
+    """Put tokens before every prompt: such as are computed with it, and such as are found."""
+    prompt = columns["prompt"]
+    longer = prompt + computed
+    columns["pairs"] += computed * prompt + computed * (computed + 1.0) / 2.0 + found * longer
+    columns["prompt_scv"] *= (prompt / longer) ** 2
+    columns["keys"] += computed + found
+    columns["longest"] += computed
+    columns["found"] += found
+    columns["prompt"] = longer
 
 
 def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, context: Floats) -> Ints:
@@ -92,5 +113,5 @@ def _means(
     keys = float((later * (p + d / 2.0)).sum() / later.sum()) if later.any() else float(p.mean())
     spread = [float(x.var() / x.mean() ** 2) for x in (p, d)]
     return np.array(
-        [p.mean(), d.mean(), (p * (p + 1.0) / 2.0).mean(), keys, *spread, p.max(), fits.mean()]
+        [p.mean(), d.mean(), 0.0, (p * (p + 1.0) / 2.0).mean(), keys, *spread, p.max(), fits.mean()]
     )

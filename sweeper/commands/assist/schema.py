@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from simulators.core.columns import schema_of
@@ -16,7 +17,7 @@ from simulators.core.folder import FOLDERS, SIMULATORS
 from simulators.core.modules import runnable
 from sweeper.commands.flags import flags
 from sweeper.report.tables import write_text
-from sweeper.space.design_space import KEYS
+from sweeper.space.written import KEYS, Space
 
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
 _SQL = "polars SQL over axes, derived columns and facts"
@@ -51,19 +52,8 @@ def main(words: list[str]) -> int:
 
 def space_schema() -> dict[str, Any]:
     """Return the schema, one case per simulator, generated from their point and metrics types."""
-    texts = {"type": "array", "items": {"type": "string"}}
-    kinds: dict[str, Any] = {
-        "simulator": {"type": "string", "examples": list(SIMULATORS.names())},
-        "axes": {"type": "object"},
-        "zip": {"type": "array", "items": texts},
-        "union": {"type": "array", "items": {"type": "object"}},
-        "derived": {"type": "object", "additionalProperties": {"type": "string"}},
-        "constraints": texts,
-        "slo": {"type": ["string", "null"]},
-        "where": {"type": ["string", "null"]},
-        "objectives": {"type": "object", "additionalProperties": {"enum": ["min", "max"]}},
-        "given": {"type": ["array", "null"], "items": {"type": "string"}},
-    }
+    (kinds,) = (d["properties"] for d in msgspec.json.schema(Space)["$defs"].values())
+    kinds["simulator"]["examples"] = list(runnable(SIMULATORS))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A design space of sweeper",

@@ -1,0 +1,149 @@
+"""What prompts have in common: each request is a path through a tree, from its first token on.
+
+A node stands for tokens that are always sent together: a stretch of the system prompt that all
+share, what a session has said by one of its turns, a block of a trace whose hash stands for its
+content and all before it. The last node of every path is the request's own: the rest of its prompt
+and its answer, but for the last token, whose keys are never computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.errors import UserError
+from simulators.core.jit import Ints
+
+STRETCH = 512
+"""Tokens of a system prompt that are found as soon as they are computed, in prompts cut in chunks:
+a choice, no longer than what engines compute at a time."""
+
+LONGEST_HASHED = 1 << 16
+"""Tokens that one hash of a trace may stand for, at most."""
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Paths of requests; what two of them have in common are nodes of the same number."""
+
+    nodes: Ints  # of all requests, one path behind the other
+    ends: Ints  # tokens of the request up to the end of each node
+    stops: Ints  # where each request's path stops
+
+    def take(self, which: Ints) -> Prefixes:
+        """Return the paths of some requests.
+
+        >>> two = own([3, 5])
+        >>> two.take(np.array([1])).ends.tolist()
+        [4]
+        """
+        starts, counts = self._starts()[which], np.diff(self.stops, prepend=0)[which]
+        rows = _ranges(starts, counts)
+        return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
+
+    def alone(self) -> Prefixes:
+        """Return the same requests, as if they had nothing in common."""
+        count = self.stops.size
+        return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
+
+    def behind(self, system_tokens: int) -> Prefixes:
+        """Return paths that all begin with the nodes of one system prompt.
+
+        >>> own([3, 5]).behind(1000).ends.tolist()
+        [512, 1000, 1002, 512, 1000, 1004]
+        """
+        if system_tokens == 0:
+            return self
+        ends = np.append(np.arange(STRETCH, system_tokens, STRETCH), system_tokens)
+        first = int(self.nodes.max()) + 1
+        places = np.repeat(self._starts(), ends.size)
+        return Prefixes(
+            np.insert(self.nodes, places, np.tile(first + np.arange(ends.size), self.stops.size)),
+            np.insert(self.ends + system_tokens, places, np.tile(ends, self.stops.size)),
+            self.stops + ends.size * np.arange(1, self.stops.size + 1),
+        )
+
+    def _starts(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
+
+
+def own(tokens: Ints) -> Prefixes:
+    """Return requests of so many tokens, prompt and answer, that have nothing in common.
+
+    >>> own([3, 5]).nodes.tolist()
+    [0, 1]
+    """
+    ends = np.asarray(tokens, np.int64) - 1
+    return Prefixes(np.arange(ends.size), ends, np.arange(1, ends.size + 1))
+
+
+def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
+    """Return requests that begin with the turns of their session before them.
+
+    Args:
+        turn: of each request in its session, whose turns stand one behind the other.
+        tokens: of each prompt and answer, what was said before included.
+
+    >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).nodes.tolist()
+    [0, 0, 1, 2]
+    """
+    counts = turn + 1
+    nodes = _ranges(np.arange(turn.size) - turn, counts)
+    return Prefixes(nodes, np.asarray(tokens, np.int64)[nodes] - 1, np.cumsum(counts))
+
+
+def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints) -> Prefixes:
+    """Return requests whose prompts begin with blocks that are known by their hashes.
+
+    Args:
+        hashes: of all requests' blocks, one request behind the other.
+        stops: where each request's blocks stop.
+        hashed: tokens of a block; the last of a prompt may have fewer.
+        prompt: tokens of each prompt.
+        output: tokens of each answer.
+
+    >>> of_hashes(np.array([7, 8, 7]), np.array([2, 3]), 4, np.array([6, 3]), np.array([9, 9])).ends
+    array([ 4,  6, 14,  3, 11])
+    """
+    known, numbered = np.unique(hashes, return_inverse=True)
+    counts = np.diff(stops, prepend=0)
+    place = _ranges(np.zeros(stops.size, np.int64), counts)
+    ends = np.minimum(hashed * (place + 1), np.repeat(prompt, counts))
+    return Prefixes(
+        np.insert(numbered.reshape(-1), stops, known.size + np.arange(stops.size)),
+        np.insert(ends, stops, prompt + output - 1),
+        stops + np.arange(1, stops.size + 1),
+    )
+
+
+def hashed_tokens(prompt: Ints, counts: Ints) -> int:
+    """Return how many tokens a hash stands for: the power of two by which all prompts were cut.
+
+    Raises:
+        UserError: there is none.
+
+    >>> hashed_tokens(np.array([1000, 513]), np.array([2, 2]))
+    512
+    """
+    tokens = 1
+    while tokens <= LONGEST_HASHED:
+        if (-(-prompt // tokens) == counts).all():
+            return tokens
+        tokens *= 2
+    row = int(np.argmax(counts != -(-prompt // 512)))
+    raise UserError(
+        f"hash_ids must be one for each block of a prompt, of 16, 512 or another power of two "
+        f"tokens; row {row + 1} has {counts[row]} for {prompt[row]:,} tokens"
+    )
+
+
+def _ranges(starts: Ints, counts: Ints) -> Ints:
+    """Return so many whole numbers from each start on, one range behind the other.
+
+    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    first = np.cumsum(counts) - counts
+    rows: Ints = np.arange(int(counts.sum())) - np.repeat(first - starts, counts)
+    return rows

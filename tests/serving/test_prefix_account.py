@@ -1,0 +1,212 @@
+"""Blocks that prompts share are counted once, and found until others take them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Ints
+from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
+from simulators.serving.demand.requests import Requests, behind_system_prompt
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.state import State
+from simulators.serving.point import ServingPoint
+from simulators.serving.run import run_of
+from tests.serving.cases import asked, limits, pure_python, run
+
+CACHING = ("sarathi", "sglang", "trtllm", "vllm_v1")
+SURE = (0.8, 0.5)
+"""Shares of iterations that accept at least one, and two, of two drafts."""
+
+
+def hashed(paths: list[list[int]], gap_s: float, block: int = 16, output: int = 1) -> Requests:
+    """Return requests whose prompts are so many blocks and a token, so far apart."""
+    counts = np.array([len(path) for path in paths])
+    prompt, answer = block * counts + 1, np.full(counts.size, output)
+    found = of_hashes(
+        np.concatenate([np.array(path, np.int64) for path in paths]), np.cumsum(counts), block,
+        prompt, answer,
+    )  # fmt: skip
+    requests = asked(gap_s * np.arange(counts.size), prompt, answer)
+    return dataclasses.replace(requests, prefixes=found)
+
+
+def in_a_dictionary(paths: list[list[int]], capacity: int) -> list[int]:
+    """Return how many blocks each prompt finds if the end of a prompt is forgotten first."""
+    held: OrderedDict[int, None] = OrderedDict()
+    hits = []
+    for path in paths:
+        hits.append(next((k for k, block in enumerate(path) if block not in held), len(path)))
+        for block in reversed(path):
+            held.pop(block, None)
+            held[block] = None
+        while len(held) > capacity:
+            held.popitem(last=False)
+    return hits
+
+
+@pytest.mark.parametrize("capacity", [12, 17, 40, 1000])
+def test_one_after_another_finds_what_a_dictionary_would_hold(capacity: int) -> None:
+    rng = np.random.default_rng(7)
+    paths = [
+        [100 * tree + k for k in range(1 + int(rng.integers(11)))]
+        for tree in rng.integers(6, size=300)
+    ]
+    allowed = limits("vllm_v1", blocks=capacity + 1, watermark=0.0, chunk=4096, caches=True)
+    state = run(hashed(paths, 100.0), "vllm_v1", allowed=allowed)
+    assert (state.request[:, at.CACHED] // 16).tolist() == in_a_dictionary(paths, capacity)
+
+
+def test_who_comes_while_another_computes_finds_what_is_done() -> None:
+    # Chunks of 64 tokens: 128 in two batches of a second each; the second request comes between.
+    requests = hashed([list(range(8))] * 3, 0.0)
+    requests = dataclasses.replace(requests, arrival_s=np.array([0.0, 1.5, 9.0]))
+    allowed = limits("vllm_v1", caches=True)
+    state = run(requests, "vllm_v1", prices=(1.0, 0.0, 0.0), allowed=allowed)
+    assert state.request[:, at.CACHED].tolist() == [0, 128, 128]
+    assert state.pool[0, at.MOST_USED] == 10  # the eight they share, and one each
+
+
+def test_a_copy_is_given_back_when_another_was_first() -> None:
+    # While the first's chunk is in one stage, the second begins the same 64 tokens in the other.
+    requests = dataclasses.replace(
+        asked([0.0, 0.0], [100, 100], [9, 9]),
+        prefixes=Prefixes(np.array([5, 0, 5, 1]), np.array([64, 108, 64, 108]), np.array([2, 4])),
+    )
+    allowed = limits("vllm_v1", caches=True, chunk=48, stages=2)
+    state = run(requests, "vllm_v1", allowed=allowed)
+    assert state.request[:, at.CACHED].tolist() == [0, 0]
+    assert_settled(state)
+
+
+def test_what_was_computed_before_preemption_is_found_again() -> None:
+    requests = asked(np.zeros(3), np.full(3, 120), np.full(3, 120))
+    plain = limits("vllm_v1", blocks=30, watermark=0.0, most_tokens=400)
+    without = run(requests, "vllm_v1", allowed=plain)
+    found = run(requests, "vllm_v1", allowed=dataclasses.replace(plain, caches=True))
+    restarts = [state.pool[0, at.RESTARTED] for state in (without, found)]
+    assert min(restarts) > 0
+    assert found.pool[0, at.TOKENS_SEEN] < without.pool[0, at.TOKENS_SEEN]
+
+
+def test_prompts_of_one_system_prompt_hold_it_once() -> None:
+    requests = behind_system_prompt(asked(np.zeros(8), np.full(8, 20), np.full(8, 30)), 1600)
+    roomy = limits("vllm_v1", chunk=4096, caches=True)
+    state = run(requests, "vllm_v1", allowed=roomy)
+    # 100 blocks together, and at the end four of each one's own: 49 tokens behind them.
+    assert state.request[:, at.CACHED].tolist() == [0] + [1600] * 7
+    assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
+
+
+def assert_settled(state: State) -> None:
+    """Nobody holds anything, and what is kept is what stands in the rings."""
+    pool, tree = state.pool, state.tree
+    assert (pool[:, at.FREE] == pool[:, at.TOTAL]).all()
+    assert (pool[:, at.MOST_USED] <= pool[:, at.TOTAL]).all()
+    assert (state.request[:, [at.BLOCKS, at.JOINED]] == 0).all()
+    assert (pool[:, at.KEPT] <= pool[:, at.TOTAL]).all()
+    rows = np.append(pool[:, at.ROOT], len(tree))
+    for replica in range(len(pool)):
+        nodes = tree[rows[replica] + 1 : rows[replica + 1]]
+        assert (nodes[:, at.HOLD] == 0).all()
+        assert ((nodes[:, at.NEWER] > 0) == (nodes[:, at.HELD] > 0)).all()
+        assert nodes[:, at.HELD].sum() == pool[replica, at.KEPT]
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> Requests:
+    """Return a few requests that begin alike in one of three ways."""
+    count = draw(st.integers(1, 24))
+    lengths = st.lists(st.integers(1, 150), min_size=count, max_size=count)
+    prompt, output = np.array(draw(lengths)), np.array(draw(lengths))
+    gaps = draw(st.lists(st.sampled_from([0.0, 1e-3, 0.1]), min_size=count, max_size=count))
+    how = draw(st.sampled_from(["sessions", "hashes", "own"]))
+    prefixes = own(prompt + output)
+    if how == "hashes":
+        hashed = draw(st.sampled_from([8, 16, 40]))
+        counts = -(-prompt // hashed)
+        trees = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+        ids = [1000 * tree + k for tree, n in zip(trees, counts, strict=True) for k in range(n)]
+        ends = np.cumsum(counts)
+        full = hashed * counts  # equal hashes stand for equally many tokens
+        prompt, prefixes = full, of_hashes(np.array(ids), ends, hashed, full, output)
+    elif how == "sessions":
+        turn = np.arange(count) % 3
+        said = np.array([(prompt + output)[i - turn[i] : i].sum() for i in range(count)])
+        prompt, output = prompt // 3 + said // 3 + 1, output // 3 + 1
+        total: Ints = np.zeros(count, np.int64)
+        for i in range(count):
+            prompt[i] = prompt[i] % 40 + 1 + (total[i - 1] if turn[i] else 0)
+            output[i] = output[i] % 20 + 1
+            total[i] = prompt[i] + output[i]
+        prefixes = of_sessions(turn, total)
+    requests = asked(np.cumsum(gaps), prompt, output)
+    behind = draw(st.sampled_from([0, 0, 50]))
+    return behind_system_prompt(dataclasses.replace(requests, prefixes=prefixes), behind)
+
+
+def caching(scheduler: str, **changes: Any) -> Limits:
+    """Return limits under which the longest request just fits."""
+    settled = {"blocks": 26, "watermark": 0.01, "most_tokens": 400, "caches": True} | changes
+    return limits(scheduler, **settled)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    alike(), st.sampled_from(CACHING), st.sampled_from([1, 2]), st.sampled_from([0, 2]),
+    st.sampled_from([(1, 1), (2, 1), (1, 2)]),
+)  # fmt: skip
+def test_tokens_and_blocks_are_conserved_with_prefixes_drafts_and_preemption(
+    requests: Requests, scheduler: str, replicas: int, drafted: int, cut: tuple[int, int]
+) -> None:
+    stages, ranks = cut
+    allowed = caching(
+        scheduler, drafted=drafted, survival=SURE[:drafted], stages=stages, ranks=ranks
+    )
+    state = run(requests, scheduler, allowed=allowed, replicas=replicas)
+    assert (state.times[:, at.COMPLETED] >= 0.0).all()
+    assert_settled(state)
+    total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
+    assert (total == requests.prompt_tokens + requests.output_tokens).all()
+    cached = state.request[:, at.CACHED]
+    assert ((cached >= 0) & (cached < requests.prompt_tokens)).all()
+    if drafted == 0 and state.pool[:, at.RESTARTED].sum() == 0:
+        computed = requests.prompt_tokens - cached + requests.output_tokens - 1
+        assert state.pool[:, at.TOKENS_SEEN].sum() == computed.sum()
+
+
+@settings(max_examples=40, deadline=None)
+@given(alike(), st.sampled_from(CACHING), st.sampled_from([0, 2]))
+def test_without_anything_in_common_a_cache_changes_no_time(
+    requests: Requests, scheduler: str, drafted: int
+) -> None:
+    alone = dataclasses.replace(requests, prefixes=None)
+    roomy = caching(scheduler, blocks=1000, drafted=drafted, survival=SURE[:drafted])
+    with_cache = run(alone, scheduler, allowed=roomy)
+    without = run(requests, scheduler, allowed=dataclasses.replace(roomy, caches=False))
+    assert (with_cache.times == without.times).all()
+    assert (with_cache.gauge == without.gauge).all()
+
+
+@settings(max_examples=3, deadline=None)
+@given(alike(), st.sampled_from(CACHING))
+def test_compiled_and_plain_keep_the_same_account(requests: Requests, scheduler: str) -> None:
+    compiled = run(requests, scheduler, allowed=caching(scheduler), replicas=2)
+    with pure_python():
+        plain = run(requests, scheduler, allowed=caching(scheduler), replicas=2)
+    for name in ("request", "times", "pool", "gauge", "tree"):
+        assert np.array_equal(getattr(compiled, name), getattr(plain, name)), name
+
+
+def test_a_scheduler_without_a_prefix_cache_says_so() -> None:
+    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", prefix_cache=True, requests=2)
+    with pytest.raises(Infeasible, match="vllm_has_no_prefix_cache"):
+        run_of(point)
