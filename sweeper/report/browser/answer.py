@@ -50,10 +50,11 @@ def selector(content: Content) -> str:
         return ""
     boxes = []
     for name in whole.given:
-        values = dict.fromkeys(content.human(name, v.answers.scenario[name]) for v in views)
-        own = content.human(name, content.answers.scenario[name])
+        values = dict.fromkeys(v.answers.human(name, v.answers.scenario[name]) for v in views)
+        own = content.answers.human(name, content.answers.scenario[name])
         options = "".join(
-            f"<option{' selected' if value == own else ''}>{value}</option>" for value in values
+            f"<option{' selected' if value == own else ''}>{escaped(value)}</option>"
+            for value in values
         )
         boxes.append(f"<label>{escaped(content.word(name))} <select>{options}</select></label>")
     return f'<div class="controls" id="scenario">{"".join(boxes)}</div>'
