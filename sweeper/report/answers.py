@@ -23,8 +23,8 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs
-from sweeper.report.words import in_words
+from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
+from sweeper.report.words import in_words, reason_in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
@@ -267,8 +267,14 @@ class Answers:
         texts = self.results.filter(pl.col("reason").is_not_null())
         word = pl.col("reason").cast(pl.String)
         said = texts.group_by(word.str.split(":").list.first().alias("word")).agg(word.min())
-        example = dict(said.collect().rows())
-        return [f"{n:,} {reason_in_words(example[word])}" for word, n in self.reasons.items()]
+        sentences = {
+            word: reason_in_words(example).replace(" (", " (of one: ", 1)
+            for word, example in said.collect().rows()
+        }
+        return [
+            f"{n:,} point{'s' if n > 1 else ''}: {sentences[word]}."
+            for word, n in self.reasons.items()
+        ]
 
     @functools.cached_property
     def units(self) -> dict[str, str]:
@@ -325,16 +331,6 @@ class Answers:
         return found["key"][0], rows_at(self.results, found["__row"]).drop("__row").to_dicts()[0]
 
 
-def reason_in_words(reason: str) -> str:
-    """Return why a point cannot be, as words: the short one it begins with, and its figures.
-
-    >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
-    'weights exceed hbm (needs 171 GB, has 80 GB)'
-    """
-    word, _, detail = reason.partition(": ")
-    return word.replace("_", " ") + (f" ({detail})" if detail else "")
-
-
 def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a row that the simulator asks for."""
     return {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
@@ -352,7 +348,7 @@ def latest(name: str, outputs: str) -> Answers:
     damaged runs it is the last before them, with a warning.
     """
     name, _, mark = name.partition("@")
-    folders = runs(Path(outputs, name))
+    folders = runs(outputs, name)
     if mark:
         known = [definition_in(run / "definition.json") for run in folders]
         folders = [run for run, own in zip(folders, known, strict=True) if own.startswith(mark)]
@@ -378,14 +374,15 @@ def latest(name: str, outputs: str) -> Answers:
 def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
     stored, written = asked(folder)
     space = completed(stored.space())
-    return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
+    store = Store(f"{url_of(folder) or outputs}/{name}", stored)
+    return answers_to(written, space, store, folder, name)
 
 
 def definition_in(file: Path) -> str:
     """Return the digits of the definition that a run kept; none where its file is damaged."""
     try:
         return Definition.from_json(file.read_text(encoding="utf-8")).id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return ""
 
 
