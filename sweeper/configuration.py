@@ -123,6 +123,8 @@ class Configuration:
         Raises:
             UserError: something in it means nothing.
         """
+        if not str(self.outputs or "").strip():
+            raise UserError("outputs= is empty: write a folder or a URL, as in outputs=outputs")
         priced = space_of(self.space)
         space = unpriced(priced)
         wanted, engine = objectives(self.space, space), dict(self.engine)

@@ -164,10 +164,10 @@ def _write(ended: Ended, *, plot: bool) -> None:
 @contextlib.contextmanager
 def _alone(store: Store) -> Iterator[None]:
     """Refuse to run one definition of a space twice at the same time on this machine."""
+    check_writable(store.folder)
     if "://" in store.folder:
         yield
         return
-    check_writable(store.folder)
     file = Path(store.folder) / f".{store.definition.id}.lock"
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from simulators.core.errors import UserError
 from sweeper.store.seals import BLANK, KEY, filesystem, sealed
 
 _META = b"sweeper"
+_ANSWER_S = 8.0
+"""Within which an object store says whether it is there."""
 _WRITING_S = 60.0
 """Age from which a temporary file is not being written by another machine."""
 
@@ -111,6 +114,8 @@ def metadata(folder: str, name: str) -> dict[str, Any]:
 
 def check_writable(folder: str) -> None:
     """Find out before the work starts whether results can be kept; sweep up after dead writers."""
+    if "://" in folder:
+        _check_answers(folder)
     fs, path = filesystem(folder)
     try:
         fs.create_dir(path, recursive=True)
@@ -123,6 +128,27 @@ def check_writable(folder: str) -> None:
                     leftover.unlink(missing_ok=True)
     except OSError as error:
         raise explained(error, folder) from error
+
+
+def _check_answers(folder: str) -> None:
+    """Raise `UserError` unless a URL answers in time: object stores are tried for minutes."""
+    failed: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            fs, path = filesystem(folder)
+            fs.get_file_info(path)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ANSWER_S)
+    why = f"nobody answers within {_ANSWER_S:g} s" if asking.is_alive() else ""
+    if failed:
+        why = " ".join(str(failed[0]).split())[:200]
+    if why:
+        raise UserError(f"outputs: {folder} cannot be reached: {why}")
 
 
 def explained(error: OSError, folder: str) -> UserError:
