@@ -19,6 +19,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
+from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
 from tests.serving.cases import asked, limits, pure_python, run
 
@@ -210,3 +211,43 @@ def test_a_scheduler_without_a_prefix_cache_says_so() -> None:
     point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", prefix_cache=True, requests=2)
     with pytest.raises(Infeasible, match="vllm_has_no_prefix_cache"):
         run_of(point)
+
+
+def routed_with(*, waiting: list[int], running: list[int], found: list[int]) -> int:
+    """Return where a request goes that finds so many thousandths of its prompt."""
+    load = [np.array(row, np.int64) for row in (waiting, running, found)]
+    return cache_aware.route(0, *load, np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("running", "found", "replica"),
+    [
+        ([5, 9, 2], [400, 900, 0], 1),
+        ([5, 9, 2], [900, 900, 0], 0),  # of equal ones the less busy
+        ([5, 9, 2], [300, 0, 0], 2),  # too little to follow
+        ([5, 66, 2], [0, 900, 0], 1),
+        ([5, 67, 2], [0, 900, 0], 2),  # too far apart
+        ([130, 190, 140], [0, 900, 0], 1),  # 60 apart
+        ([130, 195, 140], [0, 900, 0], 1),  # 65 apart, but not half as many again
+    ],
+)
+def test_a_router_follows_the_longest_match_until_loads_are_too_far_apart(
+    running: list[int], found: list[int], replica: int
+) -> None:
+    assert routed_with(waiting=[0, 0, 0], running=running, found=found) == replica
+
+
+def test_turns_of_a_session_find_more_where_their_router_knows_who_has_them() -> None:
+    turns = 4
+    prompt = np.arange(80) % turns * 170 + 70
+    requests = asked(np.arange(80) * 0.05, prompt, np.full(80, 100))
+    requests = dataclasses.replace(
+        requests, prefixes=of_sessions(np.arange(80) % turns, prompt + 100)
+    )
+    roomy = limits("vllm_v1", caches=True, chunk=2048)
+    states = {
+        router: run(requests, "vllm_v1", router=router, replicas=3, allowed=roomy)
+        for router in ("cache_aware", "round_robin")
+    }
+    cached = {router: state.request[:, at.CACHED].sum() for router, state in states.items()}
+    assert cached["cache_aware"] > 1.5 * cached["round_robin"]

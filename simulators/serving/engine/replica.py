@@ -184,8 +184,9 @@ LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
 CLOCK_COLUMNS = 5
 """Requests looked at in the list; arrived; the next one to release; on the heap; batches logged."""
 
-QUEUED, RUNNING, TOUCHED = range(3)
+QUEUED, RUNNING, FOUND, TOUCHED = range(4)
 """Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
+LOAD_ROWS = 4
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""
@@ -217,8 +218,9 @@ counts them in `pool[BATCH]`. Returning more than 1 says that it would decide th
 nothing but context lengths changes; the loop may then repeat the batch without asking.
 """
 
-ROUTE = i8(i8, *arrays(i8, 2), *arrays(f8, 1))
-"""arrivals so far, waiting and running requests of each replica, two uniform draws -> replica."""
+ROUTE = i8(i8, *arrays(i8, 3), *arrays(f8, 1))
+"""arrivals so far; of each replica waiting and running requests and how many thousandths of the
+prompt its prefix cache has; two uniform draws -> replica."""
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""

@@ -92,7 +92,7 @@ def _before(
         times=times,
         pool=pool,
         gauge=gauge,
-        load=np.zeros((3, replicas), np.int64),
+        load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
         waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
         idle=np.empty((replicas, seats), np.int64),
         batch=np.empty((slots, seats), np.int64),
