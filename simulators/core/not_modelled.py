@@ -13,6 +13,10 @@ SENTENCES = {
         "tokens are drafted as speculation says (ngram, draft, eagle, eagle3, mtp), so many as "
         "draft_tokens says"
     ),
+    r"early_?exit|layer_?skip|mixture_of_depths|token_?prun|kv_?(evict|prun|compress)": (
+        "every token passes all layers and is kept: layers skipped, tokens pruned and keys evicted "
+        "are not modelled"
+    ),
     r"prefix_cach|cache_hit|kv_reuse": (
         "prompts that begin alike share blocks where prefix_cache is true: of a "
         "system_prompt_tokens, of turns, or of a trace with hash_ids"

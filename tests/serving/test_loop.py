@@ -17,6 +17,7 @@ from simulators.serving.engine.replica import (
     BLOCKS,
     BUSY_S,
     COMPLETED,
+    DONE,
     FIRST_TOKEN,
     FLIGHT,
     FREE,
@@ -30,6 +31,8 @@ from simulators.serving.engine.replica import (
     LEFT,
     LONGEST_GAP,
     MOST_USED,
+    OUTPUT,
+    PROMPT,
     REPLICA,
     RESTARTED,
     RESTARTS,
@@ -88,6 +91,16 @@ preemptions = st.one_of(
     hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "caches": True})
 )
 
+drafts = st.sampled_from(
+    [
+        {},
+        {"drafted": 3, "survival": (0.7, 0.5, 0.1)},
+        {"drafted": 3, "survival": (1.0, 1.0, 1.0), "draft_up_to": (9, 3, 1)},
+        {"drafted": 12, "survival": (0.9, 0.6), "draft_up_to": (5, 5)},
+    ]
+)
+"""None, a chain, as many as the load allows, a tree."""
+
 
 @settings(max_examples=200, deadline=None)
 @given(
@@ -96,6 +109,7 @@ preemptions = st.one_of(
     stages_or_ranks,
     st.sampled_from([1, 3]),
     preemptions,
+    drafts,
 )
 def test_blocks_never_leak_and_every_request_ends_or_leaves(
     requests: Requests,
@@ -103,10 +117,11 @@ def test_blocks_never_leak_and_every_request_ends_or_leaves(
     cut: tuple[int, int],
     replicas: int,
     preempted: dict[str, int],
+    drafted: dict[str, object],
 ) -> None:
     stages, ranks = cut
-    stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, ranks=ranks, **preempted)
+    stages = 1 if scheduler == "lightllm" or drafted else stages
+    allowed = tight(scheduler, stages=stages, ranks=ranks, **preempted, **drafted)
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
     assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
     assert (state.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
@@ -116,6 +131,9 @@ def test_blocks_never_leak_and_every_request_ends_or_leaves(
     assert ((times[:, LEFT] >= 0.0) != ended).all()
     assert (times[~ended, LEFT] >= times[~ended, LEAVES]).all()
     assert ended[np.isinf(requests.patience_s)].all()
+    lengths = state.request[ended][:, [PROMPT, OUTPUT]].sum(axis=1)
+    assert (state.request[ended, DONE] == lengths).all()
+    assert (lengths == (requests.prompt_tokens + requests.output_tokens)[ended]).all()
     times = times[ended]
     assert (times[:, ARRIVAL] <= times[:, SCHEDULED]).all()
     assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
