@@ -130,7 +130,7 @@ def _mooncake() -> Iterator[Check]:
     metrics, spent = _least_cpu_s(lambda: run_of(point).metrics())
     yield Check(
         "8B, 8 H100, Mooncake's conversations, prefix cache", spent, "CPU-s", 3.0, spent <= 3.0,
-        metrics.judged_requests, f"{metrics.prefix_hit_ratio:.1%} of prompt tokens found",
+        metrics.judged_requests or 0, f"{metrics.prefix_hit_ratio:.1%} of prompt tokens found",
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def find_everywhere(state: State, who: int) -> int:
     for r in range(found.size):
         cached = cached_tokens(state.limits, state.pool[r], request, state.tree, who)
         found[r] = 1000 * cached // request[who, at.PROMPT]
-    return found.size
+    return found.size  # type: ignore[no-any-return]
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))
