@@ -62,13 +62,15 @@ def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:
     return Shelf(runtime=lambda _: runtime, server=lambda _: frontend)
 
 
-def width_without(gpu: str, metric: str) -> Width:
+def width_without(gpu: str, framework: str, metric: str) -> Width:
     """Return how far a latency of deployments lies off, as those on other GPUs show.
 
     Of a GPU on which no deployment was measured, as all of them do.
     """
     left_out = _groups(BANDS).get(gpu)
-    return shipped_width(metric) if left_out is None else width_from(left_out[metric])
+    if left_out is None:
+        return shipped_width(framework, metric)
+    return width_from(left_out[framework][metric])
 
 
 def _groups(file: Path) -> Mapping[str, Any]:

@@ -65,6 +65,12 @@ RANDOM, CONVERSATIONS = "random", "sharegpt"
 STEPS, NEAR = (128, 1000), 0.005
 """Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
 
+DEGREE = r"(?:^|\s)--?{}(?:[-_]size)?[=\s]+(\d+)"
+"""How launch commands of all engines write a degree of parallelism."""
+
+SGLANG_CLIENT = "sglang.bench_serving"
+"""The client whose random lengths differ; vLLM's, which other engines are asked by too, has one."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -160,14 +166,18 @@ def _block(row: Mapping[str, Any]) -> Block:
     model, gpu = model_name(row["model"]), load_gpu(gpu_name(row["gpu"]))
     framework = row["framework"]
     engine = load_engine(framework)
+    cut = _cut(row, model)
     chunk, seats = _batch(framework, gpu)
+    chunk = int(row["chunk_tokens"] or chunk)
+    if framework == "sglang":  # cut among the groups that attend apart (`server_args.py`)
+        chunk //= cut.get("attention_dp", 1)
     few = SEATS_WITH_DRAFTS if framework == "sglang" and row["speculative"] else 0
     point = ServingPoint(
         model=model,
         gpu=gpu.name,
         scheduler=engine.schedulers[0],
         runtime=framework,
-        chunk_size=int(row["chunk_tokens"] or chunk),
+        chunk_size=chunk,
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
         memory_fraction=float(row["mem_fraction"] or 0.9),
         watermark=0.0,
@@ -176,7 +186,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         window=WHOLE,
         **_drafts(row),
         **_lengths(row),
-        **_cut(row, model),
+        **cut,
         **_load(row),
     )
     return Block(
@@ -196,7 +206,7 @@ def _lengths(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return how long prompts and answers are."""
     prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
     is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
-    evenly = is_random and row["framework"] == "sglang"
+    evenly = is_random and SGLANG_CLIENT in (row["bench_command"] or "")
     longest = 2.0 if evenly else 1.0
     kind: dict[str, Any] = {"length_spread": EVENLY if evenly else 0.0}
     if not is_random:
@@ -241,7 +251,7 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
 
 def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
     """Return the cut of a launch command; one GPU where it names none."""
-    tp, dp, pp, ep = (int(row[name] or 1) for name in ("tp", "dp", "pp", "ep"))
+    tp, dp, pp, ep = (_degree(row, name) for name in ("tp", "dp", "pp", "ep"))
     has_experts = load_model(model).experts > 0
     if row["dp_attention_flag"]:  # of the tp GPUs, so many groups attend apart
         tp = max(1, tp // dp)
@@ -249,3 +259,9 @@ def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
         return {"tp": tp, "pp": pp, "replicas": dp}
     spread = row["expert_parallel_flag"] or ep > 1
     return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": tp * dp if spread else 1}
+
+
+def _degree(row: Mapping[str, Any], name: str) -> int:
+    """Return a degree of parallelism: of its column, else of the launch command, else 1."""
+    written = re.search(DEGREE.format(name), row["launch_command"])
+    return int(row[name] or (written[1] if written else 1))

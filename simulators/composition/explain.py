@@ -18,6 +18,7 @@ from simulators.composition.price import (
     part_iteration,
     part_rows,
     pipeline_iterations,
+    sequences_of_host,
 )
 from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
@@ -99,7 +100,7 @@ def _stage(
     host_s = _number(
         replica.runtime.launch_s(
             part.layers,
-            step.prefills + step.decodes,
+            sequences_of_host(replica, step),
             stage.busy_s,
             replica.cluster,
             effects=without_launch,

@@ -201,6 +201,10 @@ class ServingPoint:
         "share of drafted tokens that the model agrees with, given those before: one, or one for "
         "each position; empty: as measured of the method", default="",
     )  # fmt: skip
+    acceptance_spread: float = choice(
+        "standard deviation of the first position's rate between requests; 0: all are alike",
+        at_least=0.0, below=0.5, default=0.0,
+    )  # fmt: skip
     max_context: int = choice(
         "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
     )

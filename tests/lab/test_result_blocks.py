@@ -14,8 +14,9 @@ from lab.claims.serving.result_blocks import changed
 from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
 
 ROW: dict[str, Any] = {
-    "path": "page.md", "line": 7, "launch_command": "vllm serve", "framework": "vllm",
-    "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B", "gpu": "H100", "tp": 2, "dp": None,
+    "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
+    "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
+    "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
     "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
     "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
@@ -59,7 +60,10 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     drawn = block_of(tmp_path, mean_input_tokens=219.0).point
     assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt")
     assert drawn.length_shape == "as_workload"
-    even = block_of(tmp_path, mean_input_tokens=219.0, dataset="random", framework="sglang").point
+    drawn_by = {"dataset": "random", "framework": "sglang", "mean_input_tokens": 219.0}
+    asked = block_of(tmp_path, **drawn_by, bench_command="vllm bench serve").point
+    assert (asked.prompt_tokens, asked.length_spread) == (219, 0.0)
+    even = block_of(tmp_path, **drawn_by, bench_command="python -m sglang.bench_serving").point
     assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
 
 
@@ -79,6 +83,10 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
     names = {"model": "deepseek-ai/DeepSeek-V3.2", "framework": "sglang", "tp": 8, "dp": 8}
     point = block_of(tmp_path, **names, dp_attention_flag=True).point
     assert (point.tp, point.attention_dp, point.ep, point.dtype) == (1, 8, 1, "fp8_block")
+    assert point.chunk_size == 8192 // 8
+    short = "vllm serve -tp 2 -dp 4 --pp_size=2 --enable-expert-parallel"
+    read = block_of(tmp_path, model="deepseek-ai/DeepSeek-V3.2", tp=None, launch_command=short)
+    assert (read.point.tp, read.point.attention_dp, read.point.pp) == (2, 4, 2)
     copies = block_of(tmp_path, dp=4).point
     assert (copies.tp, copies.replicas) == (2, 4)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.intervals.deployment_bands import Seen, width_of
-from simulators.serving.answer.error_bands import Width, both
+from lab.fits.intervals.deployment_bands import Seen, widths_of
+from simulators.serving.answer.error_bands import Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
@@ -65,8 +65,13 @@ def width(point: ServingPoint) -> float:
 
 
 def test_an_engine_nobody_measured_is_as_uncertain_as_the_worst_known_one() -> None:
-    known = [width(replace(POINT, runtime=name)) for name in ("vllm", "sglang", "trtllm")]
-    assert width(replace(POINT, runtime="graphs")) >= 0.99 * max(known)
+    for ends in ((0.95, 1.05), (0.7, 1.5)):
+        reach = {"tpot": ends, "ttft": ends}
+        unknown = deployment_bands("graphs", reach)
+        for name in ("vllm", "sglang", "trtllm"):
+            for metric, (low, high) in deployment_bands(name, reach).items():
+                assert unknown[metric][0] <= low < high <= unknown[metric][1]
+    assert width(replace(POINT, runtime="graphs")) > width(POINT)
 
 
 def chance(point: ServingPoint, name: str, room: float) -> float:
@@ -104,12 +109,12 @@ def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_f
     reach = np.repeat([[0.9, 1.1], [0.5, 2.0]], 4000, axis=0)
     scales = np.hypot(0.2, np.log(reach[:, 1]))
     ratio = np.exp(scales * draw.laplace(0.0, 0.3, 8000))
-    row: Any = SimpleNamespace(gpu="h100_sxm")
+    row: Any = SimpleNamespace(gpu="h100_sxm", framework="vllm")
     seen = [
         Seen(row, "best", {"tpot": one}, {"tpot": (low, high)})
         for one, (low, high) in zip(ratio.tolist(), reach.tolist(), strict=True)
     ]
-    found = width_of("tpot", seen)
+    found = widths_of("tpot", seen)["vllm"]
     assert found.engine == pytest.approx(0.2, rel=0.3)
     assert found.above == pytest.approx(0.3 * math.log(10.0), rel=0.1)
     inside = [
@@ -118,6 +123,20 @@ def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_f
         for low, high in [found.band(one.reach["tpot"])]
     ]
     assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
+
+
+def test_engines_have_parts_of_their_own_on_one_scale() -> None:
+    draw = np.random.default_rng(1)
+    parts = {"vllm": 0.1, "sglang": 0.4}
+    seen = [
+        Seen(row, "best", {"tpot": math.exp(part * error)}, {"tpot": (1.0, 1.0)})
+        for name, part in parts.items()
+        for row in [SimpleNamespace(gpu="h100_sxm", framework=name)]
+        for error in draw.laplace(0.0, 0.3, 2000).tolist()
+    ]
+    found: dict[str, Width] = widths_of("tpot", seen)  # type: ignore[arg-type]
+    assert found["sglang"].engine / found["vllm"].engine == pytest.approx(4.0, rel=0.2)
+    assert found["sglang"].above == found["vllm"].above
 
 
 def test_a_percentile_is_less_certain_than_a_mean() -> None:

@@ -53,7 +53,9 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
     }  # fmt: skip
     assert {name: int(vector[name]) for name in names} == names
-    assert len(names) - 4 + 2 * at.MOST_DRAFTED + 1 == at.LIMITS == vector.size
+    assert vector[at.DRAFT_POWERS :].tolist() == [0] * at.DRAFT_CLASSES
+    drafting = 2 * at.MOST_DRAFTED + 1 + at.DRAFT_CLASSES
+    assert len(names) - 4 + drafting == at.LIMITS == vector.size
     assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
 
 

@@ -97,9 +97,10 @@ drafts = st.sampled_from(
         {"drafted": 3, "survival": (0.7, 0.5, 0.1)},
         {"drafted": 3, "survival": (1.0, 1.0, 1.0), "draft_up_to": (9, 3, 1)},
         {"drafted": 12, "survival": (0.9, 0.6), "draft_up_to": (5, 5)},
+        {"drafted": 1, "survival": (0.8,), "draft_powers": (0.2, 3.0) * 16},
     ]
 )
-"""None, a chain, as many as the load allows, a tree."""
+"""None, a chain, as many as the load allows, a tree, requests that differ."""
 
 
 @settings(max_examples=200, deadline=None)

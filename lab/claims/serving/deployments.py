@@ -83,7 +83,8 @@ def _coverage(found: Predicted) -> Iterator[Check]:
         row = found.rows[indices[0]]
         reach = everyday_reach(deployed_replica(row, load_runtime(row.framework)))
         for bands, metric in zip(ends, map(str.lower, METRICS), strict=True):
-            bands[indices] = width_without(row.gpu, metric).band(reach[metric])
+            width = width_without(row.gpu, row.framework, metric)
+            bands[indices] = width.band(reach[metric])
     for metric, bands in zip(METRICS, ends, strict=True):
         low, high = bands[found.kept].T
         ratio = (found.measured[metric] / found.ours[metric])[found.kept]

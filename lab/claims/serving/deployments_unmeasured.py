@@ -50,7 +50,8 @@ def _lines(title: str, metric: str, found: Sequence[Seen], *, judged: bool) -> I
     if not found:
         return
     ratio = np.array([one.ratio[metric] for one in found])
-    bands = [width_without(one.row.gpu, metric).band(one.reach[metric]) for one in found]
+    widths = [width_without(one.row.gpu, one.row.framework, metric) for one in found]
+    bands = [w.band(one.reach[metric]) for w, one in zip(widths, found, strict=True)]
     yield error_line(title, [100.0 * (1.0 / ratio - 1.0)])
     low, high = np.array(bands).T
     held = {"within intervals": (low <= ratio) & (ratio <= high)}

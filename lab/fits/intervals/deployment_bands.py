@@ -3,9 +3,9 @@
 Every deployment is predicted three times, its model on that GPU left out of the engine's constants:
 with the GPU's kernels as measured, with them hidden, and with those of its whole architecture
 hidden. For a metric the scale of its error is a part of the engine's and the reach of its passes'
-interval, added by squares; their ratio makes the double exponential likeliest, and quantiles of
-errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims judge
-it by the others. Of an engine that nobody measured, which has no constants, the same
+interval, added by squares; engines' parts make the double exponential likeliest, and quantiles of
+all errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims
+judge it by the others. Of an engine that nobody measured, which has no constants, the same
 deployments show how far it may be off, under the runtime of one project's host.
 
 How much further 99th percentiles of published runs lie from ours than their means do widens the
@@ -15,14 +15,14 @@ band of a percentile.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from lab.claims.lines import answered
-from lab.fits.driver import Calibration, calibration, hashes
+from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import shelf_of, shelf_without
 from lab.fits.steady_state import by_replica
@@ -32,7 +32,7 @@ from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
-from simulators.serving.answer.error_bands import CALIBRATION, Width, scale
+from simulators.serving.answer.error_bands import CALIBRATION, UNMEASURED, Width, scale
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import Deployment, Hardware
 from simulators.serving.measured_deployments import point_of
@@ -60,6 +60,9 @@ TAILS = (0.05, 0.95)
 ENGINES = np.geomspace(0.01, 1.0, 41)
 """Parts of an engine that are tried, as logarithms, beside the reach of its passes."""
 
+ROUNDS = 6
+"""In which the engines' parts are found."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -77,12 +80,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     gpus = sorted({one.row.gpu for one in seen})
     lines, left_out, misses = [], [], []
     for metric in METRICS:
-        lines += _lines(f"width.{metric}", width_of(metric, seen))
-        lines += _lines(f"unmeasured_engine.{metric}", width_of(metric, unknown))
+        lines += _lines("width", metric, widths_of(metric, seen))
+        lines += _lines("width", metric, widths_of(metric, unknown, lambda _: UNMEASURED))
         for gpu in gpus:
-            width = width_of(metric, [one for one in seen if one.row.gpu != gpu])
-            left_out += _lines(f"without.{gpu}.{metric}", width)
-            misses += [off_band(one, metric, width) for one in seen if one.row.gpu == gpu]
+            widths = widths_of(metric, [one for one in seen if one.row.gpu != gpu])
+            left_out += _lines(f"without.{gpu}", metric, widths)
+            tested = [one for one in seen if one.row.gpu == gpu]
+            misses += [off_band(one, metric, widths[framework_of(one)]) for one in tested]
     for metric, ratio in tails(reference).items():
         low, high = np.quantile(ratio, TAILS)
         lines += [f"[tail.{metric}]", f"ends = [{min(low, 1.0):.4g}, {max(high, 1.0):.4g}]"]
@@ -146,14 +150,34 @@ def _seen(shelf: Shelf, level: str, row: PublicDeployment) -> Seen:
     return Seen(row, level, ratio, dict(table.reach))
 
 
-def width_of(metric: str, seen: Sequence[Seen]) -> Width:
-    """Return the width of a metric that deployments show, whose engine's part is likeliest."""
+def framework_of(one: Seen) -> str:
+    """Return whose engine ran a deployment."""
+    return one.row.framework
+
+
+def widths_of(
+    metric: str, seen: Sequence[Seen], engine_of: Callable[[Seen], str] = framework_of
+) -> dict[str, Width]:
+    """Return the widths of a metric that deployments show, by engine.
+
+    Engines have parts of their own, the likeliest of all deployments together, each in its turn.
+    """
     off = np.log([one.ratio[metric] for one in seen])
     ends = np.array([one.reach[metric] for one in seen])
     reach = np.where(off < 0.0, ends[:, 0], ends[:, 1])
-    engine = min(ENGINES.tolist(), key=lambda part: _unlikely(off, scale(part, reach)))
-    low, high = np.quantile(off / scale(engine, reach), TAILS)
-    return Width(engine, below=-min(float(low), 0.0), above=max(float(high), 0.0))
+    own = {
+        name: np.array([engine_of(one) == name for one in seen]) for name in map(engine_of, seen)
+    }
+    scales = np.stack([scale(part, reach) for part in ENGINES.tolist()])
+    chosen = dict.fromkeys(own, 0)
+    of_all = scales[0]
+    for name, rows in list(own.items()) * ROUNDS:
+        tried = [np.where(rows, parts, of_all) for parts in scales]
+        chosen[name] = int(np.argmin([_unlikely(off, each) for each in tried]))
+        of_all = tried[chosen[name]]
+    low, high = np.quantile(off / of_all, TAILS).tolist()
+    below, above = -min(low, 0.0), max(high, 0.0)
+    return {name: Width(float(ENGINES[part]), below, above) for name, part in chosen.items()}
 
 
 def _unlikely(off: Floats, scales: Floats) -> float:
@@ -168,9 +192,12 @@ def off_band(one: Seen, metric: str, width: Width) -> float:
     return max(0.0, low / ratio - 1.0, ratio / high - 1.0)
 
 
-def _lines(title: str, width: Width) -> list[str]:
-    numbers = {"engine": width.engine, "below": width.below, "above": width.above}
-    return [f"[{title}]", *(f"{name} = {value:.4g}" for name, value in numbers.items())]
+def _lines(title: str, metric: str, widths: Mapping[str, Width]) -> list[str]:
+    lines = []
+    for engine, width in widths.items():
+        numbers = {"engine": width.engine, "below": width.below, "above": width.above}
+        lines += table_lines(f"{title}.{engine}.{metric}", numbers, ".4g")
+    return lines
 
 
 def tails(reference: Path) -> dict[str, Floats]:

@@ -2,16 +2,17 @@
 
 Kernels and messages of a deployment have intervals of their own, and a pass of them the two ends
 `r` that `composition` makes of these: wide where a GPU takes others' numbers. What an engine does
-besides adds a part of its own, alike for all, and the two add by squares. On that scale measured
-times lie from predicted ones as in deployments whose model on that GPU was left out of all fits,
-with the kernels of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
+besides adds a part of its own, and the two add by squares. On that scale measured times lie from
+predicted ones as in deployments whose model on that GPU was left out of all fits, with the kernels
+of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
 
     ends of the band = exp( -below * (engine^2 + ln(r_low)^2)^(1/2) ),
                        exp( +above * (engine^2 + ln(r_high)^2)^(1/2) )
 
-An engine that nobody measured has the band of these deployments under no engine's constants. A
-99th percentile lies further off than a mean: by what published runs show, and that adds by
-squares too. Rates and costs have the intervals that follow from those of latencies.
+An engine that nobody measured has the widest of the engines' bands and of that of these
+deployments under no engine's constants. A 99th percentile lies further off than a mean: by what
+published runs show, and that adds by squares too. Rates and costs have the intervals that follow
+from those of latencies.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from simulators.serving.prices.iteration_table import Ends
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "deployment_bands.toml"
 
-MEASURED, UNMEASURED = "width", "unmeasured_engine"
-"""Tables of engines whose deployments were measured, and of those that nobody measured."""
+UNMEASURED = "unmeasured"
+"""What stands for an engine whose deployments nobody measured."""
 
 LEAST = 1e-2
 """Intervals reach no further down than to this share."""
@@ -76,14 +77,19 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
     >>> low < 1.0 < high
     True
     """
-    is_measured = load_runtime(runtime).framework in FRAMEWORKS
-    engine = MEASURED if is_measured else UNMEASURED
-    return {metric: shipped_width(metric, engine).band(ends) for metric, ends in reach.items()}
+    framework = load_runtime(runtime).framework
+    engines = (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
+    found = {}
+    for metric, ends in reach.items():
+        bands = [shipped_width(engine, metric).band(ends) for engine in engines]
+        lows, highs = zip(*bands, strict=True)
+        found[metric] = min(lows), max(highs)
+    return found
 
 
-def shipped_width(metric: str, engine: str = MEASURED) -> Width:
-    """Return how far a metric of deployments is off: `tpot` or `ttft`."""
-    return width_from(_fitted()[engine][metric])
+def shipped_width(engine: str, metric: str) -> Width:
+    """Return how far `tpot` or `ttft` of deployments is off under an engine."""
+    return width_from(_fitted()["width"][engine][metric])
 
 
 def banded(

@@ -34,8 +34,15 @@ def drafted(limits: Ints, running: int) -> int:
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def accepted(limits: Ints, drafts: int, who: int, done: int) -> int:
-    """Return how many drafted tokens of a request that has `done` tokens are accepted."""
-    drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who) ^ done)
+    """Return how many drafted tokens of a request that has `done` tokens are accepted.
+
+    Where requests differ, each has shares of a power of its own: `u < S^g` where `u^(1/g) < S`.
+    """
+    mine = mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who)
+    drawn = mixed(mine ^ done)
+    power = limits[at.DRAFT_POWERS + mixed(mine) % at.DRAFT_CLASSES]
+    if power > 0:
+        drawn = int(at.CERTAIN * (drawn / at.CERTAIN) ** (at.POWER_ONE / power))
     count = 0
     while count < drafts and drawn < limits[at.SURVIVE + count]:
         count += 1

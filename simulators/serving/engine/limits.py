@@ -41,6 +41,7 @@ class Limits:
     drafted: int = 0  # tokens of each decode that its pass checks beside its own
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
     draft_up_to: tuple[int, ...] = ()  # running requests while at least 1, 2 ... are drafted
+    draft_powers: tuple[float, ...] = ()  # of those shares, of requests that differ
     seed: int = 0
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
@@ -67,6 +68,7 @@ class Limits:
         depth = limits[at.DEPTH] = len(self.survival)
         limits[at.SURVIVE : at.SURVIVE + depth] = shares
         limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
+        limits[at.DRAFT_POWERS :] = np.rint(at.POWER_ONE * np.array(self.draft_powers or (0.0,)))
         return limits
 
     @property
@@ -140,6 +142,7 @@ def limits_of(
         drafted=drafter.drafted if drafter else 0,
         survival=drafter.survival if drafter else (),
         draft_up_to=drafter.up_to if drafter else (),
+        draft_powers=drafter.powers if drafter else (),
         seed=point.seed,
     )  # fmt: skip
 

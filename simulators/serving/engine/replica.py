@@ -90,7 +90,12 @@ long it has patience for; LEFT is when the engine let the request go."""
 MOST_DRAFTED = 16
 DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
 """The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
-LIMITS = DRAFT_UP_TO + MOST_DRAFTED
+DRAFT_POWERS = DRAFT_UP_TO + MOST_DRAFTED
+"""The first of the powers, times POWER_ONE, to which shares of equally many requests are raised; 0:
+all requests are alike."""
+DRAFT_CLASSES = 32
+POWER_ONE = 1 << 20
+LIMITS = DRAFT_POWERS + DRAFT_CLASSES
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40
 

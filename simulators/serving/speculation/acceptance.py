@@ -16,9 +16,14 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulators.core.calibration import read_calibration
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import once
+
+CLASSES, FINE = 32, 4096
+"""Classes of requests that differ, and steps in which their distribution is integrated."""
 
 CALIBRATION = Path(__file__).parent.parent / "calibration" / "acceptance.toml"
 
@@ -46,6 +51,32 @@ def rates_of(method: str, written: str, drafted: int) -> list[float]:
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 
 
+def powers_of(rate: float, deviation: float) -> tuple[float, ...]:
+    """Return to which powers of their shares requests differ: those of equally many each.
+
+    The rate of a request is drawn of a beta distribution with that mean and standard deviation; its
+    other shares go with it.
+
+    Raises:
+        Infeasible: no rates between 0 and 1 differ so much.
+
+    >>> powers_of(0.7, 0.0)
+    ()
+    >>> [round(0.7**power, 2) for power in powers_of(0.7, 0.1)][:: CLASSES - 1]
+    [0.47, 0.89]
+    """
+    if deviation == 0.0:
+        return ()
+    room = rate * (1.0 - rate) / deviation**2 - 1.0
+    if room <= 0.0:
+        raise Infeasible("acceptance_spread_too_wide", f"{deviation:g} around {rate:g}")
+    rates = (np.arange(FINE) + 0.5) / FINE
+    logs = (rate * room - 1.0) * np.log(rates) + ((1.0 - rate) * room - 1.0) * np.log1p(-rates)
+    share = np.cumsum(np.exp(logs - logs.max()))
+    found = np.interp((np.arange(CLASSES) + 0.5) / CLASSES, share / share[-1], rates)
+    return tuple((np.log(found) / np.log(rate)).tolist())
+
+
 def tokens_per_step(survival: tuple[float, ...]) -> float:
     """Return the mean tokens of a sequence that one iteration brings.
 
@@ -62,7 +93,7 @@ def last_step_excess(survival: tuple[float, ...]) -> float:
     (renewal theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
 
     >>> last_step_excess(())
-    0
+    0.0
     >>> last_step_excess((1.0,))
     0.5
     """

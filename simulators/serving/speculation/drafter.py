@@ -19,7 +19,7 @@ from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADAPTIVE, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
-from simulators.serving.speculation.acceptance import odds_growth, rates_of
+from simulators.serving.speculation.acceptance import odds_growth, powers_of, rates_of
 from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import check_cut
@@ -37,6 +37,7 @@ class Drafter:
     kv_bytes_per_token: float = 0.0
     width: int = 1  # tokens that a pass drafts for a sequence; the first drafts one
     up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
+    powers: tuple[float, ...] = ()  # to which shares are raised of requests that differ
 
 
 NO_DRAFTER = Drafter(0, (), None)
@@ -57,9 +58,10 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
     drafted, accepted = shape_of(point)
     up_to = (point.draft_until,) * len(accepted) if point.draft_until else ()
+    powers = powers_of(accepted[0], point.acceptance_spread)
     target = hardware.replica
     if (model := _drafting_model(point, target.model)) is None:
-        return Drafter(drafted, accepted, None, up_to=up_to)
+        return Drafter(drafted, accepted, None, up_to=up_to, powers=powers)
     is_head = point.speculation != DRAFT
     check_cut(model, target.cut)
     is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
@@ -78,6 +80,7 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         kv_bytes_per_token(model, target.cut, target.kv_dtype),
         point.draft_topk,
         up_to,
+        powers,
     )
 
 
