@@ -37,7 +37,7 @@ EVENT_ONLY = {
     in (
         "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "length_shape",
         "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without", "poll_interval", "draft_until", "draft_rule",
+        "without", "poll_interval", "draft_until", "draft_rule", "prefix_host_bytes",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""
