@@ -19,8 +19,8 @@ import pyarrow as pa
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.report import print_checks
-from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR, batch_of
+from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.simulator import SIMULATOR
 
 BAR = 50_000.0
 RUNS = 3

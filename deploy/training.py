@@ -17,8 +17,8 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR, batch_of
+from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.simulator import SIMULATOR
 
 TARGET = "megatron"
 MASTER = "$MASTER_ADDR:29500"

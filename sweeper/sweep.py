@@ -79,7 +79,17 @@ class Sweep:
         say: Say = lambda _: None,
         expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
-        """Answer it, and return all answers.
+        """Answer it, and return all answers; `watch`, `say` and `expect` are as in `answer`."""
+        self.answer(watch, say, expect)
+        return repriced(self.store.scan(), self.priced or self.space)
+
+    def answer(
+        self,
+        watch: Callable[[Part], None] = lambda _: None,
+        say: Say = lambda _: None,
+        expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
+    ) -> None:
+        """Answer it; the rows stay in the store.
 
         A sweep interrupted at any line can be run again; it loses what was in flight. `watch` is
         told of every part as it arrives, `say` what is being done, a line at a time, and `expect`
@@ -99,4 +109,3 @@ class Sweep:
                 if left:
                     for part in crew.run(task, fresh, left, say):
                         watch(part)
-        return repriced(self.store.scan(), self.priced or self.space)

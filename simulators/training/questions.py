@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ import pyarrow as pa
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.core.questions import Deadline, Question, flag
 from simulators.core.words import number_in
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
-from simulators.training.point import TrainingPoint
+from simulators.training.point import TrainingPoint, batch_of
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
@@ -175,7 +174,7 @@ def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:
 def _where_full(row: Mapping[str, Any]) -> str:
     """Return on which stage a design's memory is fullest, and when."""
     design = TrainingPoint(**_design(row))
-    batch = _batch_of([design])
+    batch = batch_of([design])
     memory = rank_memory(job_of(vars(design)), plans_of(batch))
     return (
         "first stage, when its pipeline is full"
@@ -188,7 +187,7 @@ def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
     """Return what more tokens a second single changes of a design would give, the most first."""
     changes = list(_changes(_design(row)))
     points = [TrainingPoint(**{**_design(row), **change}) for _, change in changes]
-    rates = evaluate(_batch_of(points)).column("tokens_per_s").to_pylist()
+    rates = evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
     gains = [
         (rate / row["tokens_per_s"] - 1.0, words)
         for rate, (words, _) in zip(rates, changes, strict=True)
@@ -201,11 +200,6 @@ def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
 def _design(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a design."""
     return {f.name: row[f.name] for f in fields(TrainingPoint) if f.name in row}
-
-
-def _batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
-    """Return designs as a batch."""
-    return pa.RecordBatch.from_pylist([vars(p) for p in points], schema=schema_of(TrainingPoint))
 
 
 def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

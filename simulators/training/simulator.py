@@ -42,7 +42,7 @@ from simulators.training.metrics import (
     too_full,
     why_not,
 )
-from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint
+from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint, batch_of
 from simulators.training.questions import Flags, question_of
 from simulators.training.step import after_loading, steps, work_of
 
@@ -181,9 +181,3 @@ class Training:
 
 
 SIMULATOR = Training()
-
-
-def batch_of(points: Sequence[TrainingPoint]) -> pa.RecordBatch:
-    """Return points as a batch."""
-    rows = [vars(point) for point in points]
-    return pa.RecordBatch.from_pylist(rows, schema=schema_of(TrainingPoint))

@@ -92,8 +92,17 @@ def work_of(job: Job, plans: Plans) -> Work:
     )
 
 
-def steps(work: Work, constants: Constants) -> Steps:
-    """Return the step of each row."""
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What one micro-batch takes on ranks of each row."""
+
+    parts: Floats  # seconds of all parts, as `schedule.play` wants them
+    exposed: Mapping[str, Floats]  # messages that show, of all layers
+    compute: Floats  # kernels of all layers and both ends
+
+
+def passes_of(work: Work, constants: Constants) -> Passes:
+    """Return what a micro-batch takes, before any pipeline is played."""
     job, plans, which, priced = work.job, work.plans, work.which, work.pieces
     sent, done = work.messages, work.exchange
     parts = np.zeros((plans.size, COLUMNS))
@@ -118,8 +127,13 @@ def steps(work: Work, constants: Constants) -> Steps:
     blocks &= ~np.isin(plans.schedule, (ZERO_BUBBLE, *PAIRING))
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
     parts[:, BLOCKED] = np.where(blocks, work.send_s, 0.0)
-    model = job.model
-    layers_on_rank = model.layers / plans.pp
+    return Passes(parts=parts, exposed=exposed, compute=compute)
+
+
+def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Floats, Floats]:
+    """Return the seconds of gradients and weights that show after the passes, and of the update."""
+    plans, done = work.plans, work.exchange
+    layers_on_rank = work.job.model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
     data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
@@ -127,7 +141,16 @@ def steps(work: Work, constants: Constants) -> Steps:
     streams = constants.streams.get(FUSED, 1.0)
     data_s = data_s + done.compressing_s * streams
     optimizer_s = done.optimizer_s * streams
-    optimizer_s = optimizer_s + done.host_s + _left(done.to_host_s, backward_s, 0.0, plans)
+    return data_s, optimizer_s + done.host_s + _left(done.to_host_s, backward_s, 0.0, plans)
+
+
+def steps(work: Work, constants: Constants) -> Steps:
+    """Return the step of each row."""
+    job, plans, which, priced = work.job, work.plans, work.which, work.pieces
+    passes = passes_of(work, constants)
+    parts, exposed, compute = passes.parts, passes.exposed, passes.compute
+    data_s, optimizer_s = after_passes(work, parts, constants)
+    model, counts = job.model, counts_of(job)
     pipeline_s = pipelines_s(
         plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
         model.layers - model.expert_layers, parts,

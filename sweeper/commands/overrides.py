@@ -83,6 +83,7 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
         _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))
+    store.repo.pop("space", None)  # Hydra copies all it was offered, each time
     store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
         config = hydra_compose(config_name="config", overrides=overrides)

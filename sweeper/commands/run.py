@@ -25,7 +25,7 @@ from sweeper.report.run_folder import begin
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, split
+from sweeper.space.spans import Batch, split, width
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import answered_elsewhere
 from sweeper.store.store import FAILURES, Part, Store
@@ -33,7 +33,8 @@ from sweeper.sweep import Sweep
 from sweeper.units import duration, human
 
 _PATIENCE_S = 0.2
-_AT_ONCE = 1 << 20
+_AT_ONCE, _COUNTED = 1 << 20, 1 << 26
+"""Points whose constraints are looked at together, and up to which each is looked at."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
@@ -79,7 +80,7 @@ def sweep(asked: Asked) -> Ended:
     space, store = asked.sweep.space, asked.sweep.store
     removed = space.removed()
     if sum(removed.values()) == space.size:
-        listed = "\n".join(f"  {count:,} removed by {text}" for text, count in removed.items())
+        listed = "\n".join(f"  {line}" for line in space.counts.in_words)
         raise UserError(
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
@@ -123,9 +124,9 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         if failures["retry"] and (dropped := store.forget_failures()):
             say(f"{dropped:,} points that failed before are asked again")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
-        for text, count in space.removed().items():
-            say(f"  {count:,} removed by {text}")
-        sweep.run(watch, say, expect)
+        for line in space.counts.in_words:
+            say(f"  {line}")
+        sweep.answer(watch, say, expect)
     return Ended(
         answers=answers_to(asked.written["space"], space, store, folder, asked.name),
         evaluated=sum(progress.rows.values()),
@@ -197,7 +198,9 @@ def plan(words: list[str]) -> int:
     estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
-    width = sum(_BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics))
+    bytes_each = sum(
+        _BYTES[str(f.type)] for f in schema_of(load_simulator(space.simulator).metrics)
+    )
     cores = os.cpu_count() or 1
     axes = {name: len(set(space.axes[name])) for name in space.varied}
     if asked.written["output"] == "json":
@@ -205,7 +208,7 @@ def plan(words: list[str]) -> int:
             "space": asked.name,
             "points": space.size,
             "axes": axes,
-            "removed": removed,
+            "removed": dict(removed),
             "picked": picked,
             "answered": answered,
             "answered_elsewhere": elsewhere,
@@ -213,15 +216,15 @@ def plan(words: list[str]) -> int:
             "probes": estimate.probes if estimate else 0,
             "cpu_s": work_s,
             "wall_s": work_s / cores,
-            "bytes": todo * width,
+            "bytes": todo * bytes_each,
         }
         print(json.dumps(found, indent=1))
         return 0
     print(f"space {asked.name}: {space.size:,} points of the simulator '{space.simulator}'")
     for name, size in axes.items():
         print(f"  {name} × {size}")
-    for text, count in removed.items():
-        print(f"  {count:,} removed by {text}")
+    for line in space.counts.in_words:
+        print(f"  {line}")
     by_others = f", {elsewhere:,} by sweeps of other spaces" if elsewhere else ""
     print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
     if estimate:
@@ -229,7 +232,7 @@ def plan(words: list[str]) -> int:
         print(
             f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), "
             f"{duration(work_s / cores)} on {cores} cores, "
-            f"at most {human(float(todo * width), 'bytes')} of results"
+            f"at most {human(float(todo * bytes_each), 'bytes')} of results"
         )
     return 0
 
@@ -253,6 +256,14 @@ def _to_do(sweep: Sweep, picked: int) -> int:
 
 
 def _allowed(space: DesignSpace, batch: Batch) -> int:
-    """Return how many points of a batch the constraints allow, looking at a few at a time."""
+    """Return how many points of a batch the constraints allow, looking at a few at a time.
+
+    Of a very long one it is the share of the whole space that they allow.
+    """
+    if not space.constraints:
+        return len(batch)
+    if len(batch) > _COUNTED:
+        within = width(batch) * (space.size - sum(space.removed().values())) // space.size
+        return max(within - (width(batch) - len(batch)), 0)  # what it leaves out was answered
     pieces = split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else []
     return sum(space.count(piece) for piece in pieces)

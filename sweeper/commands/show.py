@@ -152,8 +152,8 @@ def _space(name: str) -> None:
         print_words(f"  fixed: {', '.join(fixed)}", "    ")
     for column, sql in space.derived.items():
         print(f"  {column} = {sql}")
-    for text, count in space.removed().items():
-        print(f"  {count:,} removed by {text}")
+    for line in space.counts.in_words:
+        print(f"  {line}")
     wanted = objectives(written, space)
     if condition := where(written, space):
         print(f"  where {condition}")

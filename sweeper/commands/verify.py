@@ -15,6 +15,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper.commands.flags import at_least, flags
 from sweeper.engines.task import evaluate
+from sweeper.query.pareto import rows_at
 from sweeper.query.repricing import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.run_folder import rows_of
@@ -43,21 +44,22 @@ def main(words: list[str]) -> int:
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
     done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
-    rows = rows_of(last.store, space).filter(done).collect()
+    stored = rows_of(last.store, space)
+    rows = stored.with_row_index("__row").filter(done).select("__row").collect()["__row"]
     if rows.is_empty():
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
     picked = np.random.default_rng(chosen.seed).permutation(len(rows))[: chosen.rows]
-    sample = rows[np.sort(picked)]
+    sample = rows_at(stored, rows[np.sort(picked)]).drop("__row")
     index = space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
     again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, space.batch(index))))
     wrong = pl.Series(np.zeros(len(sample), bool))
     for name in [*schema_of(last.simulator.metrics).names, "status", "reason"]:
-        mine, stored = (
+        mine, kept = (
             x[name].cast(pl.String) if name in ("status", "reason") else x[name]
             for x in (again, sample)
         )
-        wrong |= mine.ne_missing(stored.cast(mine.dtype))
+        wrong |= mine.ne_missing(kept.cast(mine.dtype))
     if not wrong.any():
         print(f"{len(sample):,} of {len(rows):,} rows simulated again: equal to the bit")
         return 0

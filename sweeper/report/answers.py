@@ -20,14 +20,14 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
-from sweeper.query.pareto import alike, knee, pareto_front, unstated
+from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
-from sweeper.store.keys import SHOWN, Definition, keys
+from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
 from sweeper.units import human
 
@@ -175,8 +175,8 @@ class Answers:
 
     def asking(self, wanted: Objectives, condition: str | None) -> Answers:
         """Return the answers to other objectives, under another condition."""
-        chosen = tuple(n for n in self.given if n not in wanted)
-        return dataclasses.replace(self, wanted=wanted, where=condition, given=chosen)
+        given, rows = tuple(n for n in self.given if n not in wanted), self.results
+        return dataclasses.replace(self, wanted=wanted, where=condition, given=given, scanned=rows)
 
     def across(self, how: str = WORST) -> Answers:
         """Return the answers that designs give to all scenarios at once.
@@ -315,15 +315,14 @@ class Answers:
                 raise UserError("no design qualifies, so there is no knee")
             row = {n: v for n, v in self.usual.best.items() if n != "equivalents"}
             return row.pop("key"), row
-        rows = self.results.collect()
-        named = keys(self.store.definition, rows)
-        found = named.str.starts_with(prefix.lower()).arg_true()
+        definition = self.store.definition
+        found = begin_with(definition, self.results, prefix)
         if len(found) != 1:
             what = "several keys begin" if len(found) else "no design has a key that begins"
-            alike = named.filter(named.str.starts_with(prefix[:2].lower()))
-            near = ", ".join(alike[:5].str.head(SHOWN))
+            others = begin_with(definition, self.results, prefix[:2])["key"][:5].str.head(SHOWN)
+            near = ", ".join(others)
             raise UserError(f"{what} with '{prefix}'" + (f"\nNear it: {near}" if near else ""))
-        return named[found[0]], rows.row(found[0], named=True)
+        return found["key"][0], rows_at(self.results, found["__row"]).drop("__row").to_dicts()[0]
 
 
 def reason_in_words(reason: str) -> str:

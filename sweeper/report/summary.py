@@ -40,7 +40,7 @@ class Ended:
             "simulator": found.space.simulator,
             "definition": found.store.definition.id,
             "points": found.space.size,
-            "removed": found.space.removed(),
+            "removed": dict(found.space.removed()),
             "rows": found.status,
             "reasons": found.reasons,
             "evaluated": self.evaluated,
@@ -228,6 +228,6 @@ def _print_nothing(found: Answers) -> None:
     for said in found.reasons_in_words:
         print_words(f"  {said}", "    ")
     if not found.status:
-        for text, count in found.space.removed().items():
-            print(f"  {count:,} removed by {text}")
+        for line in found.space.counts.in_words:
+            print(f"  {line}")
     print(f"Rows   {found.store.results}/*.parquet")

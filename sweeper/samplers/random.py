@@ -14,6 +14,10 @@ from sweeper.space.spans import Batch, Index
 
 BLOCK = 4096
 """Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""
+_RARE = 1 / 64
+"""A share of allowed points below which drawing from all of them would be in vain too often."""
+_PATIENCE = 1 << 24
+"""Draws that are made at most, or 256 for each point that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Random:
         random = np.random.default_rng(self.seed)
         if len(space) <= 4 * self.points:
             return allowed(space, random.permutation(len(space)))[: self.points]
+        if space.constraints and space.share < _RARE:
+            return first_distinct(space, self.points, lambda n: space.drawn(random, n), 1 << 16)
         return first_distinct(space, self.points, lambda n: random.integers(len(space), size=n))
 
 
@@ -62,16 +68,18 @@ def allowed(space: DesignSpace, index: Index) -> Index:
     return index if kept is None else index[kept]
 
 
-def first_distinct(space: DesignSpace, count: int, draw: Callable[[int], Index]) -> Index:
+def first_distinct(
+    space: DesignSpace, count: int, draw: Callable[[int], Index], step: int = 1024
+) -> Index:
     """Return the first `count` distinct allowed numbers of a sequence of draws.
 
-    Gives up after as many draws as there are points, when few are allowed.
+    Gives up after as many draws as there are points, or as may be waited for, when few are allowed.
     """
-    found = np.empty(0, np.int64)
-    drawn = 0
-    while len(found) < count and drawn < max(len(space), 16 * count):
-        more = allowed(space, np.asarray(draw(max(2 * count, 1024)), np.int64))
-        drawn += max(2 * count, 1024)
+    found, step = np.empty(0, np.int64), max(2 * count, step)
+    drawn, most = 0, max(min(len(space), _PATIENCE), 256 * count)
+    while len(found) < count and drawn < most:
+        more = allowed(space, np.asarray(draw(step), np.int64))
+        drawn += step
         together = np.concatenate([found, more])
         _, first = np.unique(together, return_index=True)
         found = together[np.sort(first)]

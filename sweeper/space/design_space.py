@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +14,11 @@ import pyarrow as pa
 from simulators.core.columns import schema_of
 from simulators.core.contract import Describes, Simulator, lend, load_simulator
 from simulators.core.errors import UserError, unknown
+from sweeper.space.counts import Counts, counts_of, drawn
 from sweeper.space.factors import defaults, factors_of, mapping
 from sweeper.space.product import Product
-from sweeper.space.rules import TABLE, Rule
-from sweeper.space.spans import Batch, Mask, Span
+from sweeper.space.rules import Rule
+from sweeper.space.spans import Batch, Index, Mask, Span
 from sweeper.space.written import KEYS
 
 _LARGEST = 2**62
@@ -86,20 +86,23 @@ class DesignSpace(Product):
         """Return the type of a derived column."""
         return self._columns[name].look_up(self, np.zeros(1, np.int64)).type
 
-    def removed(self) -> dict[str, int]:
+    def removed(self) -> Mapping[str, int]:
         """Return how many points each constraint removes that no earlier one removed."""
-        roots = sorted({r for rule in self.rules for r in rule.roots})
-        shape = math.prod(len(self.factors[r]) for r in roots)
-        if shape > 50 * TABLE:
-            raise UserError(f"the constraints couple {shape:,} combinations: too many to count")
-        weight = self.size // max(shape, 1)
-        alive = np.ones(shape, bool)
-        counts: dict[str, int] = {}
-        for text, rule in zip(self.constraints, self.rules, strict=True):
-            allowed = rule.on(self, roots)
-            counts[text] = int((alive & ~allowed).sum()) * weight
-            alive &= allowed
-        return counts
+        return self.counts.removed
+
+    @functools.cached_property
+    def counts(self) -> Counts:
+        """The same, and which of the numbers are estimates."""
+        return counts_of(self, self.rules)
+
+    @property
+    def share(self) -> float:
+        """The share of all points that the constraints allow."""
+        return (self.size - sum(self.removed().values())) / self.size
+
+    def drawn(self, random: np.random.Generator, count: int) -> Index:
+        """Return numbers of points drawn at random, nearly all of them allowed."""
+        return drawn(self, self.rules, random, count)
 
     @functools.cached_property
     def rules(self) -> tuple[Rule, ...]:

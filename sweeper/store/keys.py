@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from sweeper.typed import from_json
 
 SHOWN = 10
 """Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
+_AT_ONCE = 1_000_000
+"""Rows whose keys are taken at a time."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,24 @@ class Definition:
             return True
         if (self.simulator, self.version) != (other.simulator, other.version):
             return False
-        theirs = {n: set(v) for f in other.factors for n, v in f.items()}
-        return self.shared() == other.shared() and all(
-            any(v in theirs.get(n, ()) and self.digest(n, v) == other.digest(n, v) for v in values)
-            for f in self.factors
-            for n, values in f.items()
+        if self.shared() != other.shared():
+            return False
+        nothing: frozenset[Any] = frozenset()
+        theirs = other._readings
+        return not any(
+            values.isdisjoint(theirs.get(name, nothing)) for name, values in self._readings.items()
         )
+
+    @functools.cached_property
+    def _readings(self) -> Mapping[str, frozenset[Any]]:
+        """The values of each axis; with the digest of what they read, where they read something."""
+        return {
+            name: frozenset((v, d) if (d := self.digest(name, v)) else v for v in values)
+            if name in self.contents
+            else frozenset(values)
+            for factor in self.factors
+            for name, values in factor.items()
+        }
 
 
 def define(space: DesignSpace) -> Definition:
@@ -112,6 +127,29 @@ def define(space: DesignSpace) -> Definition:
 
 def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
     """Return the key of each point of a definition as 32 hexadecimal digits."""
+    first, last = (half.tolist() for half in _halves(definition, points))
+    digits = [f"{a:016x}{b:016x}" for a, b in zip(first, last, strict=True)]
+    return pl.Series("key", digits, dtype=pl.String)
+
+
+def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.DataFrame:
+    """Return in `__row` and `key` the rows whose keys begin so, read some at a time."""
+    axes = [name for factor in definition.factors for name in factor]
+    numbered, found = rows.with_row_index("__row").select("__row", *axes), []
+    digits = prefix.lower() if re.fullmatch(r"[0-9a-fA-F]{1,32}", prefix) else ""
+    for start in range(0, int(rows.select(pl.len()).collect().item()) or 1, _AT_ONCE):
+        some = numbered.slice(start, _AT_ONCE).collect()
+        begins = np.full(len(some), bool(digits))
+        for half, part in zip(_halves(definition, some), (digits[:16], digits[16:]), strict=True):
+            low, high = int(part.ljust(16, "0"), 16), int(part.ljust(16, "f"), 16)
+            begins &= (half >= np.uint64(low)) & (half <= np.uint64(high))
+        kept = some.filter(begins)
+        found.append(kept.select("__row").with_columns(keys(definition, kept)))
+    return pl.concat(found)
+
+
+def _halves(definition: Definition, points: pl.DataFrame) -> list[Any]:
+    """Return the two halves of each point's key."""
     start = _hash("", None, definition.shared())
     totals = [np.full(len(points), half, np.uint64) for half in start]
     for factor in definition.factors:
@@ -125,10 +163,7 @@ def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
             )["position"].to_numpy()
             for half in (0, 1):
                 totals[half] += halves[position, half]  # wraps around: addition modulo 2**64
-    digits = [
-        f"{a:016x}{b:016x}" for a, b in zip(totals[0].tolist(), totals[1].tolist(), strict=True)
-    ]
-    return pl.Series("key", digits, dtype=pl.String)
+    return totals
 
 
 def _hash(name: str, value: Any, digest: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,6 +73,26 @@ def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
 def read_frame(folder: str, name: str, columns: list[str] | None = None) -> pl.DataFrame:
     """Return the rows of a part as a data frame."""
     return pl.DataFrame(pl.from_arrow(read(folder, name, columns)))
+
+
+def read_frames(
+    folder: str, names: Sequence[str], columns: list[str] | None = None
+) -> pl.DataFrame:
+    """Return the rows of parts with the same columns, one after the other.
+
+    Their pages are not checked again: whoever asks for many has checked their seals.
+    """
+    fs, path = filesystem(folder)
+    if len(names) == 1 or not isinstance(fs, pafs.LocalFileSystem):
+        return pl.concat([read_frame(folder, name, columns) for name in names])
+    try:
+        rows = pl.scan_parquet([f"{path}/{name}" for name in names], glob=False)
+        if columns is not None:
+            known = set(rows.collect_schema().names())
+            rows = rows.select(name for name in columns if name in known)
+        return rows.collect()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UserError(f"{folder} cannot be read: {error}") from error
 
 
 def metadata(folder: str, name: str) -> dict[str, Any]:

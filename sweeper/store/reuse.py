@@ -12,11 +12,14 @@ import numpy as np
 import polars as pl
 import pyarrow.fs as pafs
 
+from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, covered
-from sweeper.store.parquet import read_frame
+from sweeper.store.keys import Definition
+from sweeper.store.parquet import read_frames
+from sweeper.store.part_names import definition_in
 from sweeper.store.seals import filesystem
-from sweeper.store.store import FAILURES, Store, shaped
+from sweeper.store.store import FAILURES, Store, repeated, shaped
 
 
 def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
@@ -24,22 +27,17 @@ def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
 
     What failed there is not copied: it is asked again here.
     """
-    for other in stores_beside(store):
-        taken = 0
-        for name, index in _found(store, space, other):
-            rows, known = read_frame(other.results, name).filter(index >= 0), index[index >= 0]
-            store.write(shaped(space, rows, known).to_arrow(), known)
-            taken += len(known)
-        if taken:
-            yield taken, other.folder
+    taken: dict[str, int] = {}
+    for other, names, index in _found(store, space):
+        rows, known = read_frames(other.results, names).filter(index >= 0), index[index >= 0]
+        store.write(shaped(space, rows, known).to_arrow(), known)
+        taken[other.folder] = taken.get(other.folder, 0) + len(known)
+    yield from ((count, folder) for folder, count in taken.items())
 
 
 def answered_elsewhere(store: Store, space: DesignSpace) -> int:
     """Return how many points `adopt` would copy."""
-    found = [np.empty(0, np.int64)]
-    for other in stores_beside(store):
-        found += [index[index >= 0] for _, index in _found(store, space, other)]
-    return len(np.unique(np.concatenate(found)))
+    return sum(int((index >= 0).sum()) for *_, index in _found(store, space))
 
 
 def stores_beside(store: Store) -> list[Store]:
@@ -48,24 +46,51 @@ def stores_beside(store: Store) -> list[Store]:
     root = path.rsplit("/", 1)[0] if "/" in path else "."
     base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
     infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    own = path.rsplit("/", 1)[-1]
     names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
+    names = [name for name in names if name != own]
+    there = fs.get_file_info([f"{root}/{name}/results/{store.definition.kind}" for name in names])
     return [
         Store(f"{base}/{name}", store.definition)
-        for name in names
-        if name != path.rsplit("/", 1)[-1]
-        and fs.get_file_info(f"{root}/{name}/results/{store.definition.kind}").type
+        for name, folder in zip(names, there, strict=True)
+        if folder.type and _may_help(store, f"{base}/{name}", folder.mtime_ns)
     ]
 
 
-def _found(store: Store, space: DesignSpace, other: Store) -> Iterator[tuple[str, Index]]:
-    """Yield the parts of another store that answer points, with each row's number here or -1."""
-    done, answered = store.finished(), store.answered(space)
+def _may_help(store: Store, folder: str, changed_ns: int | None) -> bool:
+    """Return whether some part of another store may answer a point of this one's space.
+
+    A folder that has not changed since it was last looked at holds the same definitions.
+    """
+    other = Store(folder, store.definition)
+    looked_ns, definitions = _HELD.get(other.results, (None, []))
+    if looked_ns is None or looked_ns != changed_ns:
+        held = {definition_in(name): name for name in other.parts()}
+        try:
+            definitions = [other.definition_of(name) for name in held.values()]
+        except UserError:  # a damaged part, of which `whole` will tell
+            return True
+        _HELD[other.results] = changed_ns, definitions
+    return any(store.definition.may_overlap(theirs) for theirs in definitions)
+
+
+_HELD: dict[str, tuple[int | None, list[Definition]]] = {}
+"""When folders of results were changed that were looked at, and the definitions they held."""
+
+
+def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:
+    """Yield parts of stores beside that answer points, with each row's number here or -1."""
+    done = answered = None
     columns = [*space.axes, "status"]
-    for name in other.whole(store.definition):
-        rows = read_frame(other.results, name, columns)
-        index = other.index_in(space, name, rows)
-        failed = rows["status"].cast(pl.String).is_in(FAILURES).to_numpy()
-        index[failed | covered(index, done) | np.isin(index, answered)] = -1
-        if (index >= 0).any():
-            answered = np.concatenate([answered, index])
-            yield name, index
+    for other in stores_beside(store):
+        for names in other.together(other.whole(store.definition)):
+            if done is None or answered is None:
+                done, answered = store.finished(), store.answered(space)
+            rows = read_frames(other.results, names, columns)
+            index = other.index_in(space, names[0], rows)
+            failed = rows["status"].cast(pl.String).is_in(FAILURES).to_numpy()
+            index[failed | covered(index, done) | np.isin(index, answered)] = -1
+            index[repeated(index)] = -1
+            if (index >= 0).any():
+                answered = np.concatenate([answered, index])
+                yield other, names, index

@@ -8,9 +8,12 @@ a decoder may not survive what it is given.
 from __future__ import annotations
 
 import functools
+import io
 import warnings
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -48,14 +51,16 @@ def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
     yield content[at + len(BLANK) :]
 
 
-def check(folder: str, name: str) -> None:
+def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
     """Raise `DamagedPart` unless a part is whole; it is read again only once it has changed.
 
-    A part that was written before there were seals has only to end as Parquet does.
+    A part that was written before there were seals has only to end as Parquet does. `seen` is what
+    a listing of the folder said of the part.
     """
-    fs, path = filesystem(folder)
-    info = fs.get_file_info(f"{path}/{name}")
-    if wrong := _wrong(folder, name, info.size, info.mtime_ns):
+    if seen is None:
+        fs, path = filesystem(folder)
+        seen = fs.get_file_info(f"{path}/{name}")
+    if wrong := _wrong(folder, name, seen.size, seen.mtime_ns):
         raise DamagedPart(
             f"{folder}/{name} is damaged: {wrong}. Delete it and run the sweep again; only its "
             "points will be evaluated"
@@ -72,9 +77,8 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     """Return what is wrong with a file, or nothing."""
     if not size:
         return "it is empty" if size == 0 else "it is gone"
-    fs, path = filesystem(folder)
     try:
-        with fs.open_input_file(f"{path}/{name}") as stream:
+        with _opened(folder, name, size) as stream:
             stream.seek(max(size - 8, 0))
             tail = stream.read()
             if len(tail) < 8 or tail[4:] != _MAGIC or _footer(tail) > size:
@@ -96,12 +100,20 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     return "" if stated == f"{crc32:08x}".encode() else "its bytes are not those that were written"
 
 
+def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
+    """Open a part to read its bytes; a small one is read at once, as there may be thousands."""
+    fs, path = filesystem(folder)
+    if size <= _BLOCK and isinstance(fs, pafs.LocalFileSystem):
+        return io.BytesIO(Path(path, name).read_bytes())
+    return fs.open_input_file(f"{path}/{name}")
+
+
 def _footer(tail: bytes) -> int:
     """Return the bytes of the footer with its length and the magic word, from the last eight."""
     return int.from_bytes(tail[:4], "little") + 8
 
 
-def _crc32(stream: pa.NativeFile, count: int, crc32: int) -> int:
+def _crc32(stream: BinaryIO | pa.NativeFile, count: int, crc32: int) -> int:
     """Return the checksum going on from `crc32` over so many bytes, fewer where the file ends."""
     while count > 0 and (block := stream.read(min(count, _BLOCK))):
         crc32 = zlib.crc32(block, crc32)

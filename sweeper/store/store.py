@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,15 +29,19 @@ from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import columns_of
-from sweeper.space.spans import Batch, Index, Span, covered, subtract
+from sweeper.space.spans import Batch, Index, Mask, Span, covered, subtract
 from sweeper.store.keys import Definition
-from sweeper.store.parquet import explained, metadata, put, read, read_frame
+from sweeper.store.parquet import explained, metadata, put, read, read_frame, read_frames
 from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
 from sweeper.store.seals import DamagedPart, check, filesystem, warn
 from sweeper.typed import typed
 
 FAILURES = ("error", "timeout", "crash")
 """What can be tried again; an infeasible point is an answer."""
+_MANY, _CELLS = 256, 32_000_000
+"""Parts from which on rows are read once, if their values are at most so many."""
+_TOGETHER = 2 << 20
+"""Bytes of small parts that are read at once: a million rows, where each takes two."""
 
 
 @dataclass(frozen=True)
@@ -82,50 +86,54 @@ class Store:
 
     def parts(self) -> list[str]:
         """Return the file names of all parts, of every definition, sorted."""
+        return [info.base_name for info in self._listed()]
+
+    def _listed(self) -> list[pafs.FileInfo]:
         fs, path = filesystem(self.results)
         try:
             infos = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         except OSError as error:
             raise explained(error, self.results) from error
-        return sorted(i.base_name for i in infos if i.is_file and is_part(i.base_name))
+        found = (info for info in infos if info.is_file and is_part(info.base_name))
+        return sorted(found, key=lambda info: info.base_name)
 
-    def whole(self, definition: Definition, *, only: bool = False) -> Iterator[str]:
+    def whole(
+        self, definition: Definition, *, only: bool = False, but: Container[str] = ()
+    ) -> Iterator[str]:
         """Yield the parts that may hold points of a definition, or `only` those written under it.
 
         A damaged one is left out, with a warning: it costs its own points and no others.
         """
-        for name in self.parts():
-            own = definition_in(name) == definition.id
+        holds = {definition.id: True}
+        for info in self._listed():
+            name, digits = info.base_name, definition_in(info.base_name)
             try:
-                if not own and (only or not definition.may_overlap(self.definition_of(name))):
+                if name in but or (only and digits != definition.id):
                     continue
-                check(self.results, name)
+                if digits not in holds:
+                    holds[digits] = definition.may_overlap(self.definition_of(name))
+                if holds[digits]:
+                    check(self.results, name, info)
+                    yield name
             except DamagedPart as error:
                 warn(error)
-            else:
-                yield name
 
     def finished(self) -> list[Span]:
         """Return what parts of this definition settle by range, merged and in order."""
-        spans: list[Span] = []
-        for span in self._own().values():
-            if spans and span.lo == spans[-1].hi:
-                last = spans.pop()
-                without = np.concatenate([last.without, span.without])
-                spans.append(Span(last.lo, span.hi, without))
-            else:
-                spans.append(span)
-        return spans
+        return merged(self._own().values())
 
     def answered(self, space: DesignSpace) -> Index:
         """Return the numbers of points answered by parts outside the finished ranges, sorted."""
-        found = [index for _, index in self._elsewhere(space, list(space.axes))]
+        return self._answered(space, self._own())
+
+    def _answered(self, space: DesignSpace, own: Mapping[str, Span]) -> Index:
+        found = [index for _, index in self._elsewhere(space, own, list(space.axes))]
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def missing(self, space: DesignSpace, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield what of each batch is not answered yet."""
-        done = self.finished()
-        answered = self.answered(space)
+        own = self._own()
+        done, answered = merged(own.values()), self._answered(space, own)
         holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
         if len(holes):  # what a range left to a part that is gone
             holes = holes[~np.isin(holes, answered)]
@@ -144,9 +152,14 @@ class Store:
     def scan(self) -> pl.LazyFrame:
         """Return all answers to the space as it is defined now, one row per point."""
         space = completed(self.definition.space())
-        files = [f"{self.results}/{name}" for name in self._own()]
-        frames = [pl.scan_parquet(files, glob=False)] if files else []
-        for rows, index in self._elsewhere(space):
+        own = self._own()
+        frames = []
+        cells = sum(map(len, own.values())) * len(columns_of(space))
+        if len(own) > _MANY and cells <= _CELLS:  # else each question would open all the files
+            frames.append(read_frames(self.results, list(own)).lazy())
+        elif own:
+            frames.append(pl.scan_parquet([f"{self.results}/{n}" for n in own], glob=False))
+        for rows, index in self._elsewhere(space, own):
             frames.append(shaped(space, rows, index).lazy())
         if not frames:
             return _no_rows(space).lazy()
@@ -197,20 +210,32 @@ class Store:
         return own
 
     def _elsewhere(
-        self, space: DesignSpace, columns: list[str] | None = None
+        self, space: DesignSpace, own: Mapping[str, Span], columns: list[str] | None = None
     ) -> Iterator[tuple[pl.DataFrame, Index]]:
         """Yield the rows, with their numbers, that answer points outside the finished ranges."""
-        own, done = self._own(), self.finished()
-        seen = np.empty(0, np.int64)
-        for name in self.whole(self.definition):
-            if name in own:
-                continue
-            rows = read_frame(self.results, name, columns)
-            index = self.index_in(space, name, rows)
-            index[covered(index, done) | np.isin(index, seen)] = -1
+        done, seen = merged(own.values()), np.empty(0, np.int64)
+        for names in self.together(self.whole(self.definition, but=own)):
+            rows = read_frames(self.results, names, columns)
+            index = self.index_in(space, names[0], rows)
+            index[covered(index, done) | np.isin(index, seen) | repeated(index)] = -1
             if (index >= 0).any():
                 yield rows.filter(index >= 0), index[index >= 0]
                 seen = np.concatenate([seen, index[index >= 0]])
+
+    def together(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Yield parts of one definition, in order, as many at a time as one reading is for."""
+        names = list(names)
+        bytes_of = {i.base_name: i.size or 0 for i in self._listed()} if len(names) > 1 else {}
+        held: list[str] = []
+        size = 0
+        for name in names:
+            if held and (size > _TOGETHER or definition_in(name) != definition_in(held[0])):
+                yield held
+                held, size = [], 0
+            held.append(name)
+            size += bytes_of.get(name, 0)
+        if held:
+            yield held
 
     def definition_of(self, name: str) -> Definition:
         """Return the definition a part was written under."""
@@ -238,6 +263,35 @@ class Store:
             if kept is not None:
                 index[~kept] = -1
         return index
+
+
+def merged(own: Iterable[Span]) -> list[Span]:
+    """Return spans in order with those that touch made one."""
+    spans: list[Span] = []
+    holes: list[Index] = []
+    for span in own:
+        if spans and span.lo == spans[-1].hi:
+            holes.append(span.without)
+            spans[-1] = Span(spans[-1].lo, span.hi)
+        else:
+            if spans:
+                spans[-1] = Span(spans[-1].lo, spans[-1].hi, np.concatenate(holes))
+            spans.append(span)
+            holes = [span.without]
+    if spans:
+        spans[-1] = Span(spans[-1].lo, spans[-1].hi, np.concatenate(holes))
+    return spans
+
+
+def repeated(index: Index) -> Mask:
+    """Return which numbers stand further up already.
+
+    >>> repeated(np.array([3, 1, 3])).tolist()
+    [False, False, True]
+    """
+    again = np.ones(len(index), bool)
+    again[np.unique(index, return_index=True)[1]] = False
+    return again
 
 
 _DEFINITIONS: dict[tuple[str, str], Definition] = {}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
+from sweeper.samplers.random import Random
 from sweeper.space import rules
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import objectives
@@ -180,6 +181,36 @@ def test_a_billion_points_are_counted_by_the_axes_that_matter() -> None:
     asked = space(QUADRATIC, axes, constraints=["x <= 100", "n > 10"])
     assert len(asked) == 10**9
     assert asked.removed() == {"x <= 100": 900 * 10**6, "n > 10": 10 * 10**6 // 10}
+
+
+TRILLION = {"x": "1..1000", "y": "1..1000", "n": "1..1000", "bonus": "1..1000"}
+
+
+def test_constraints_on_a_trillion_points_are_counted_apart_and_drawn_from() -> None:
+    asked = space(QUADRATIC, TRILLION, constraints=["x + y <= 20", "n = bonus", "x > 1"])
+    assert len(asked) == 10**12
+    assert asked.removed() == {
+        "x + y <= 20": (10**6 - 190) * 10**6,
+        "n = bonus": 190 * (10**6 - 10**3),
+        "x > 1": 19 * 10**3,
+    }
+    assert not asked.counts.about
+    picked = Random(points=500, seed=3).draw(asked)
+    assert len(np.unique(picked)) == 500
+    assert asked.kept(picked) is None
+
+
+def test_constraints_that_couple_too_much_are_counted_by_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sweeper.samplers.random._PATIENCE", 1 << 17)
+    asked = space(QUADRATIC, TRILLION, constraints=["x > y", "y > n", "n > bonus", "bonus > 1000"])
+    assert asked.counts.about == set(asked.constraints)
+    assert asked.removed()["x > y"] == pytest.approx(0.5e12, rel=0.01)
+    left = asked.size - sum(asked.removed().values())
+    assert 0 < left <= asked.size // 2**16 + 1  # none of a sample is not none of all
+    assert asked.counts.in_words[0].startswith("about 49")
+    assert len(Random(points=5).draw(asked)) == 0
 
 
 def test_a_point_far_out_in_a_large_space_is_decoded_exactly() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simulators.core.contract import default_of
-from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR, batch_of
+from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.simulator import SIMULATOR
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 

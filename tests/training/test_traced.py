@@ -8,7 +8,7 @@ from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives.price import collective_time
 from simulators.core.errors import UserError
-from simulators.training.traced import (
+from simulators.training.stages.traced import (
     BACKWARD,
     BUCKET_BYTES,
     FORWARD,

@@ -14,8 +14,8 @@ from lab.claims.lines import absent
 from simulators.core.contract import Check
 from simulators.dataflow.mapping.files import read_yaml
 from simulators.training.metrics import JOB_FIELDS, job_of
-from simulators.training.point import TrainingPoint
-from simulators.training.simulator import SIMULATOR, batch_of
+from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.simulator import SIMULATOR
 
 BANDS = "scenarios.yaml"
 NEEDS = (BANDS,)

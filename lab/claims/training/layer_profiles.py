@@ -13,13 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import absent, error_line
+from lab.claims.lines import absent, at_most, error_line
 from lab.tables.training.layer_profiles import ITERATIONS, LAYERS, PROFILES, Iteration, iterations
+from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.training.profiled import timed_step_s
+from simulators.training.stages.profiled import timed_step_s
 
 NEEDS = (ITERATIONS, PROFILES, LAYERS)
 GH200 = "clariden"
+GB = 1e9
 
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
@@ -51,6 +53,10 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     yield error_line("layer profiles, RTX 3090, 2080 and Titan together", mixed, 25.0)
     memory = [np.array([error for _, _, error in rows])]
     yield error_line("layer profiles, GH200, peak memory", memory, 10.0)
+    has = load_gpu("gh200").hbm_bytes
+    full = sum(plan.peak_bytes * (1.0 + error / 100.0) > has for plan, _, error in rows)
+    name = "layer profiles, GH200, measured plans said not to fit"
+    yield at_most(name, float(full), 0.0, len(rows), f"of {has / GB:.0f} GB", unit="plans")
 
 
 def sync_of(plans: Sequence[Iteration]) -> tuple[float, float]:

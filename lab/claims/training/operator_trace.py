@@ -15,7 +15,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
-from simulators.training.traced import Cut, traced_step
+from simulators.training.stages.traced import Cut, traced_step
 
 NEEDS = (TRACE,)
 NETWORK, REPLICAS = "resnet50", 8

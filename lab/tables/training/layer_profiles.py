@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.rows import read_records
-from simulators.training.profiled import TimedStage
+from simulators.training.stages.profiled import TimedStage
 
 ITERATIONS = "training_modern/sailor_iteration_time.parquet"
 PROFILES = "training_modern/sailor_layer_profile.parquet"

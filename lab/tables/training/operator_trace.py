@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.tables.rows import read_records
-from simulators.training.traced import BACKWARD, TimedOperator
+from simulators.training.stages.traced import BACKWARD, TimedOperator
 from simulators.workload.precision import BYTES
 
 TRACE = "training_modern/triosim_h100_op_trace.parquet"

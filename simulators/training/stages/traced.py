@@ -18,7 +18,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.price import collective_time
 from simulators.core.errors import UserError
-from simulators.training.profiled import TimedStage, timed_step_s
+from simulators.training.stages.profiled import TimedStage, timed_step_s
 
 PHASES = ("forward", "backward", "optimizer")
 FORWARD, BACKWARD, UPDATE = PHASES
