@@ -35,7 +35,7 @@ from simulators.serving.candidates import (
     grids_of,
     load_of,
 )
-from simulators.serving.demand.traces import is_trace
+from simulators.serving.demand.traces import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 
 TAIL = 90
@@ -209,8 +209,9 @@ def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
         drafts = "; drafts accepted as often as published ones (or say --acceptance)"
     shared = ""
     if row["system_prompt_tokens"]:
-        found = f"{row['prefix_hit_ratio']:.0%} of prompt tokens found in the prefix cache"
-        shared = f", behind a system prompt of {row['system_prompt_tokens']:,} tokens; {found}"
+        shared = f", behind a system prompt of {row['system_prompt_tokens']:,} tokens"
+    if row["prefix_cache"]:
+        shared += f"; {row['prefix_hit_ratio']:.0%} of prompt tokens found in the prefix cache"
     return f"{of}, {rate}{shared}{drafts}"
 
 
@@ -240,12 +241,13 @@ def _space(
     cut, rules = cuts_of(models, flags.gpus)
     if any(method["speculation"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
-    preceded = {"system_prompt_tokens": flags.system_prompt, "prefix_cache": True}
+    hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
+    shared = {"system_prompt_tokens": flags.system_prompt, "prefix_cache": True}
     return {
         "simulator": "serving",
         "axes": {
             "workload": flags.workload,
-            **(preceded if flags.system_prompt else {}),
+            **(shared if flags.system_prompt or hashed else {}),
             **cut,
             "chunk_size": list(CHUNKS),
             "max_batch": list(BATCHES),
