@@ -22,7 +22,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import EAGLE, EAGLE3, ServingPoint
+from simulators.serving.point import EAGLE, EAGLE3, MTP, ServingPoint
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
 OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
@@ -149,6 +149,8 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield engine.remarks[point.dtype]
     if point.speculation in (EAGLE, EAGLE3) and point.draft_tokens:
         yield f"{HEAD} stands for the repository of a head that was trained for the model"
+    if point.speculation == MTP and point.draft_tokens:
+        yield "mtp needs a checkpoint with a head of its own (num_nextn_predict_layers)"
 
 
 def _check_what_if(point: ServingPoint) -> None:

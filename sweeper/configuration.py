@@ -88,6 +88,8 @@ class Configuration:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if not self.outputs.strip() or "\0" in self.outputs:
+            raise UserError(f"outputs={self.outputs!r} is no folder; write outputs=outputs, say")
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Configuration:

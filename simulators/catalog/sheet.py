@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from simulators.core.errors import UserError, suggestion
 
 T = TypeVar("T")
+_WIDEST = 500
+"""Letters of a line in which a key is looked for, when a mistake is told."""
 
 
 def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
@@ -85,7 +87,7 @@ def _place(path: Path, key: str) -> str:
     stated = re.compile(rf"""\s*(["']?){name}\1\s*=|\s*\[.*\b{name}\b.*\]""")
     try:
         lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        found = [number for number, line in lines if stated.match(line)]
+        found = [n for n, line in lines if len(line) < _WIDEST and stated.match(line)]
     except (OSError, ValueError):
         found = []
     return f"{path}, line {found[0]}" if len(found) == 1 else str(path)

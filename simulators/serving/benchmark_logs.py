@@ -31,6 +31,11 @@ _PRINTED = {
     "output token throughput": "tokens_per_s",
     "request goodput": "goodput_per_s",
 }
+_LATENCY = re.compile(
+    r"(mean|median|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\):\s+(\d+(?:\.\d*)?)", re.I
+)
+_RATE = re.compile(r"([a-z ]+) \((?:req|tok)/s\):\s+(\d+(?:\.\d*)?)", re.I)
+_LONGEST_LINE = 500
 _SHARES = {"avg": "mean", "median": "p50"}
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
@@ -111,14 +116,17 @@ def _nested(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _printed(text: str) -> dict[str, float]:
+    """Return the figures of a printed table, a line each."""
     found = {}
-    number = r":\s+(\d+(?:\.\d*)?)\s*$"
-    latency = r"(?im)^\s*(mean|median|p\d\d) (ttft|tpot|itl|e2el|e2e latency) \(ms\)" + number
-    for share, kind, value in re.findall(latency, text):
-        found[_metric(_KINDS[kind.lower().replace(" ", "_")], share.lower())] = float(value) * 1e-3
-    for name, value in re.findall(r"(?im)^\s*([a-z ]+?) \((?:req|tok)/s\)" + number, text):
-        if name.lower() in _PRINTED:
-            found[_PRINTED[name.lower()]] = float(value)
+    for line in map(str.strip, text.splitlines()):
+        if len(line) > _LONGEST_LINE:
+            continue
+        if match := _LATENCY.fullmatch(line):
+            share, kind, value = match.groups()
+            name = _metric(_KINDS[kind.lower().replace(" ", "_")], share.lower())
+            found[name] = float(value) * 1e-3
+        elif (match := _RATE.fullmatch(line)) and match[1].lower() in _PRINTED:
+            found[_PRINTED[match[1].lower()]] = float(match[2])
     return found
 
 

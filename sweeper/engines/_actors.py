@@ -21,6 +21,7 @@ import ray
 from ray._private import state
 
 from simulators.core.errors import UserError
+from simulators.core.modules import TRUST, trusted
 from sweeper.engines._cluster import joined
 from sweeper.engines.crew import Lost, Refused, Team
 from sweeper.engines.identity import Card, card_of, check_facts, difference
@@ -51,8 +52,14 @@ class _Remote:
     def __init__(self) -> None:
         self.task: Task | None = None
 
-    def introduce(self, folder: str, simulator: str, results: str, token: str) -> tuple[str, Any]:
-        """Return who this is and its card, or why it cannot be of use; leave a token."""
+    def introduce(
+        self, folder: str, trust: str, simulator: str, results: str, token: str
+    ) -> tuple[str, Any]:
+        """Return who this is and its card, or why it cannot be of use; leave a token.
+
+        What the driver trusts is trusted here: a worker asks no file of its own.
+        """
+        os.environ[TRUST] = trust
         who = f"{platform.node()} (pid {os.getpid()})"
         try:
             os.chdir(folder)
@@ -110,8 +117,9 @@ class Actor:
         else:
             self.token = f".token-{secrets.token_hex(8)}"
             simulator, results = task.space.simulator, task.store.results
-            here = str(Path.cwd())
-            self.steps = deque([self.handle.introduce.remote(here, simulator, results, self.token)])
+            here, trust = str(Path.cwd()), os.pathsep.join(map(str, trusted()))
+            asked = self.handle.introduce.remote(here, trust, simulator, results, self.token)
+            self.steps = deque([asked])
         self.task = task
 
     def ready(self) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulators.core.errors import UserError
-from simulators.core.modules import TRUST, trusted
 
 _ANSWER_S = 4.0
 """Within which a cluster takes a connection, and answers it."""
@@ -91,7 +90,6 @@ def _start(address: str, actors: int) -> None:
     # Columns of a megabyte come and go with every chunk: let the allocator keep their pages.
     kept = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
     passed = {k: os.environ[k] for k in ("NUMBA_CACHE_DIR", "SWEEPER_HOME") if k in os.environ}
-    passed[TRUST] = os.pathsep.join(map(str, trusted()))  # actors ask no file of their own
     options: dict[str, Any] = {
         "address": address,
         "runtime_env": {"env_vars": {**one, **kept, **passed}},

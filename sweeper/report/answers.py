@@ -23,7 +23,7 @@ from simulators.core.questions import CarriesLoad
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
-from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs
+from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
 from sweeper.report.words import in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
@@ -352,7 +352,7 @@ def latest(name: str, outputs: str) -> Answers:
     damaged runs it is the last before them, with a warning.
     """
     name, _, mark = name.partition("@")
-    folders = runs(Path(outputs, name))
+    folders = runs(outputs, name)
     if mark:
         known = [definition_in(run / "definition.json") for run in folders]
         folders = [run for run, own in zip(folders, known, strict=True) if own.startswith(mark)]
@@ -378,14 +378,15 @@ def latest(name: str, outputs: str) -> Answers:
 def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
     stored, written = asked(folder)
     space = completed(stored.space())
-    return answers_to(written, space, Store(f"{outputs}/{name}", stored), folder, name)
+    store = Store(f"{url_of(folder) or outputs}/{name}", stored)
+    return answers_to(written, space, store, folder, name)
 
 
 def definition_in(file: Path) -> str:
     """Return the digits of the definition that a run kept; none where its file is damaged."""
     try:
         return Definition.from_json(file.read_text(encoding="utf-8")).id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return ""
 
 

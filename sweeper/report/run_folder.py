@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Required, TypedDict
 
 import polars as pl
 import pyarrow as pa
@@ -29,6 +29,7 @@ from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
 
+_HERE = "outputs"
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
     OSError,
@@ -41,19 +42,36 @@ _BROKEN = (
 )
 
 
-class _Asked(TypedDict):
+class _Asked(TypedDict, total=False):
     """What is read of `config.json`."""
 
-    space: dict[str, Any]
+    space: Required[dict[str, Any]]
+    outputs: str
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
     """A folder of a run that cannot be read; the results are kept elsewhere."""
 
 
-def runs(folder: Path) -> list[Path]:
+def home_of(outputs: str, name: str) -> Path:
+    """Return the folder of a space; where results are under a URL, what was asked is kept here."""
+    return Path(_HERE if "://" in outputs else outputs, name)
+
+
+def url_of(folder: Path) -> str:
+    """Return the URL under which the results of a run are; empty where they are beside it."""
+    try:
+        outputs = from_json((folder / "config.json").read_bytes(), _Asked).get("outputs", "")
+    except (OSError, ValueError):
+        return ""
+    return outputs if "://" in outputs else ""
+
+
+def runs(outputs: str, name: str) -> list[Path]:
     """Return the folders of the runs of a space, the first run first."""
-    found = [file.parent for file in (folder / "runs").glob("*/definition.json")]
+    found = [file.parent for file in (home_of(outputs, name) / "runs").glob("*/definition.json")]
+    if "://" in outputs:
+        found = [run for run in found if url_of(run) == outputs]
     return sorted(found, key=lambda run: (_number(run), run.name))
 
 
@@ -93,7 +111,8 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     Return the folder of the run.
     """
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    home = Path("." if "://" in store.folder else store.folder) / "runs"
+    outputs, _, name = store.folder.rpartition("/")
+    home = home_of(outputs, name) / "runs"
     number = max((_number(run) for run in home.glob("*")), default=0) + 1
     while (folder := home / f"{number:06d}-{now}").exists() or list(home.glob(f"{number:06d}-*")):
         number += 1

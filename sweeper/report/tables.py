@@ -18,6 +18,8 @@ from sweeper.store.parquet import new_file
 from sweeper.terminal import printable
 
 _NARROWEST = 40
+_LONGEST = 100_000_000
+"""Bytes of a text that is read."""
 _FORMULA = r"^[=+\-@\t\r]"
 """How a cell begins that a spreadsheet would compute."""
 
@@ -72,6 +74,8 @@ def _styled(text: str, code: str) -> str:
 def read_text(file: Path) -> str:
     """Return the text of a file."""
     try:
+        if (size := file.stat().st_size) > _LONGEST:
+            raise UserError(f"{file} has {size:,} bytes; texts of {_LONGEST:,} are read at most")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
 from simulators.core.contract import default_of, load_simulator
 from simulators.core.errors import UserError
+from sweeper.space.sql import shown
 from sweeper.space.written import check_shape
 
-_DEEPEST, _LARGEST = 12, 1_000_000
-"""Levels of a space file, and values in it."""
-_CALL = re.compile(r"\$\{.*:", re.DOTALL)
-"""Asks OmegaConf for a function, as `${oc.env:TOKEN}` does for a variable of whoever reads it."""
+_DEEPEST, _LARGEST, _LONGEST = 12, 1_000_000, 10_000_000
+"""Levels of a space file, values in it, and its bytes."""
+_LONGEST_NAME = 200
+"""Letters of a reference to another key."""
 
 
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
@@ -27,6 +27,8 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
+        if (size := file.stat().st_size) > _LONGEST:
+            raise UserError(f"{file} has {size:,} bytes; a space has {_LONGEST:,} at most")
         root = yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader)
         _check_size(root, file)
         # OmegaConf's loader reads 1e9 as a number; plain YAML 1.1 reads it as a string.
@@ -68,13 +70,19 @@ def _check_size(root: Any, file: Path) -> None:
     def size(node: Any, depth: int) -> int:
         if depth > _DEEPEST:
             raise UserError(f"{file} nests deeper than {_DEEPEST}, or an anchor refers to itself")
-        if isinstance(node.value, str) and _CALL.search(node.value):
+        called = node.value.partition("${")[2] if isinstance(node.value, str) else ""
+        if ":" in called or len(called) > _LONGEST_NAME:
+            # OmegaConf would call a function, as `oc.env` for a variable of whoever reads the file.
             raise UserError(
-                f"{file}, line {node.start_mark.line + 1}: '{node.value}' would be computed from "
-                "what is outside of this file; write the value itself"
+                f"{file}, line {node.start_mark.line + 1}: '{shown(node.value)}' would be computed "
+                "from what is outside of this file; write the value itself"
             )
         if id(node) not in sizes:
             inside = node.value if isinstance(node.value, list) else []
+            pairs = [item for item in inside if isinstance(item, tuple)]
+            if nameless := [key for key, _ in pairs if key.tag.endswith(":null")]:
+                line = nameless[0].start_mark.line + 1
+                raise UserError(f"{file}, line {line}: a key has no name")
             parts = (
                 part for item in inside for part in (item if isinstance(item, tuple) else [item])
             )

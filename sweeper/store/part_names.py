@@ -19,6 +19,9 @@ _NAME = re.compile(
     r"(?:(?P<lo>\d+)-(?P<hi>\d+)(?P<without>-w[0-9a-f]+)?|x[0-9a-f]+)\.parquet$"
 )
 
+_MOST = 1 << 28
+"""Bytes of numbers that are packed: a few letters may stand for any number of them."""
+
 
 def name_of(definition: str, where: Batch) -> str:
     """Return the name of the part that answers a batch under a definition."""
@@ -53,7 +56,11 @@ def packed(numbers: Index) -> str:
 
 def unpacked(text: str) -> Index:
     """Return the numbers that `packed` wrote."""
-    return np.cumsum(np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64))
+    unpacking = zlib.decompressobj()
+    steps = unpacking.decompress(base64.b64decode(text), _MOST)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"more than {_MOST:,} bytes of numbers")
+    return np.cumsum(np.frombuffer(steps, np.int64))
 
 
 def _digest(numbers: Index) -> str:

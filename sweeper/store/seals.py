@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import io
+import queue
+import threading
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ _SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
 """Any of them in a footer tells that there was a seal, whatever has become of it."""
 _MAGIC = b"PAR1"
 _BLOCK = 1 << 20
+_ANSWER_S = 8.0
+"""Within which a store of objects answers."""
 
 
 class DamagedPart(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -35,11 +39,37 @@ class DamagedPart(UserError):  # noqa: N818 - what is there, rather than what we
 
 
 def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system a folder is on and its path there; a URL names another than this."""
-    if "://" in folder:
-        fs, path = pafs.FileSystem.from_uri(folder)
-        return fs, path
-    return pafs.LocalFileSystem(), folder
+    """Return the file system a folder is on and its path there; a URL names another than this.
+
+    Raises:
+        UserError: no file system answers to the URL within seconds.
+    """
+    if "://" not in folder:
+        return pafs.LocalFileSystem(), folder
+    found = _connected(folder)
+    if isinstance(found, str):
+        raise UserError(f"{folder}: {found}")
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _connected(url: str) -> tuple[pafs.FileSystem, str] | str:
+    """Return the file system of a URL, or why there is none; its client would try for minutes."""
+    answers: queue.SimpleQueue[tuple[pafs.FileSystem, str] | str] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            fs, path = pafs.FileSystem.from_uri(url)
+            fs.get_file_info(path)
+            answers.put((fs, path))
+        except (OSError, ValueError) as error:
+            answers.put(str(error).splitlines()[0])
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        return answers.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        return f"nobody answers within {_ANSWER_S:g} s"
 
 
 def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import io
 import json
 import os
 import pty
@@ -28,7 +29,7 @@ from simulators.training.point import TrainingPoint
 from sweeper.__main__ import main
 from sweeper.report.browser.page import _json
 from sweeper.report.tables import as_csv, as_json, as_markdown
-from sweeper.terminal import printable
+from sweeper.terminal import printable, quoting
 from tests.conftest import ROOT
 
 ODD = "llama\ntouch owned\r$(touch owned) `touch owned` \u2028'\";"
@@ -36,7 +37,7 @@ LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm
 SPACE = """\
 # A <script>alert(1)</script> question
 simulator: tests.toys.quadratic
-axes: {x: 1..3, label: ["<!--<script>", "{{data}}"]}
+axes: {x: 1..3, label: ["<!--<script>", "{{data}}", '"><img src=x>']}
 derived: {"{{js}}": "x * 2"}
 """
 
@@ -138,6 +139,8 @@ def test_a_page_runs_its_own_script_alone(
     assert f"script-src 'sha256-{digest}'" in text
     assert json.loads(scripts[0][1])["name"] == "toy"
     assert "<!--<script>" not in text
+    assert "<img" not in text
+    assert "base-uri 'none'" in text
     assert text.count('id="meta"') == text.count('id="data"') == 1
 
 
@@ -147,10 +150,22 @@ def test_json_in_a_page_ends_no_element() -> None:
     assert json.loads(text) == {"a": "</script><!--<script>"}
 
 
+class Screen(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_a_terminal_is_told_nothing_to_obey() -> None:
     assert printable("\x1b]0;owned\x07 ü\n") == "?]0;owned? ü\n"
+    stream = Screen()
+    print("\x1b[1mbold\x1b[0m \x1b[2Jgone\r\u202eback", file=quoting(stream))
+    assert stream.getvalue() == "\x1b[1mbold\x1b[0m ?[2Jgone??back\n"
+    assert quoting(plain := io.StringIO()) is plain
 
 
+@pytest.mark.slow
 def test_whoever_writes_to_a_terminal_is_quoted(workplace: Path) -> None:
     """A sheet is shown as it stands; what is piped is not touched."""
     (workplace / "catalog" / "gpus").mkdir(parents=True)

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import threading
 import unicodedata
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 from sweeper.__main__ import main
+from sweeper.store import seals
 from tests.conftest import ROOT
 
 TOY = """\
@@ -387,6 +389,48 @@ def test_spaces_are_found_by_path(bench: Path, capsys: pytest.CaptureFixture[str
     Path("my-own space.v2.yaml").write_text(TOY)
     found = json.loads(answer("'+space=my-own space.v2.yaml' plot=false output=json", capsys))
     assert found["rows"] == {"infeasible": 17, "ok": 17}
+
+
+def test_results_under_a_url_are_queried_by_it_or_by_name(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{bench}/far"
+    assert run(f"{SWEEP} outputs={url}") == 0
+    assert not (bench / "runs").exists()
+    capsys.readouterr()
+    for words in ("pareto toy", f"pareto toy --outputs {url}", "show toy knee", "verify toy"):
+        assert run(words) == 0
+        assert capsys.readouterr().out
+    assert run(f"pareto toy --outputs file://{bench}/further") == 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "nothing://x"])
+def test_a_url_that_nobody_answers_is_a_sentence(
+    bench: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    assert run(f"{SWEEP} outputs={url}") == 2
+    assert url in capsys.readouterr().err
+
+
+class Silent:
+    """A library of file systems whose stores never answer."""
+
+    class FileSystem:
+        @staticmethod
+        def from_uri(url: str) -> None:
+            threading.Event().wait(1.0)
+            raise OSError(url)
+
+
+def test_a_store_that_does_not_answer_is_left(
+    bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seals, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(seals, "pafs", Silent)
+    assert run(f"{SWEEP} outputs=gs://nobody/x") == 2
+    assert "gs://nobody/x/toy" in (said := capsys.readouterr().err)
+    assert "nobody answers within 0.05 s" in said
+    assert run(f"{SWEEP} outputs=") == 2
 
 
 def test_a_sweep_that_runs_is_not_run_twice_at_once(

@@ -26,6 +26,7 @@ from sweeper.typed import MistypedError, from_json
         ("# why?\n\nunion: 3", "line 3: `union` is a list of small grids"),
         ("objectives: {x: up}", "line 1: `objectives` is a mapping from metrics to min or max"),
         ("axes: {3: 1}", "line 1: `axes` is a mapping from names"),
+        ("simulator: x\naxes: {null: 1}", "line 2: a key has no name"),
         ("where: [1]", "line 1: `where` is one SQL condition"),
     ],
 )

@@ -205,6 +205,13 @@ def test_checkpoints_take_what_their_bytes_take_and_losses_the_tokens_they_take(
     assert never["reason"].startswith("loss_out_of_reach: 1.9; a scaling law expects llama3_1_8b")
 
 
+def test_narrow_products_gather_half_the_bytes_and_narrow_their_gradients():
+    cut = {"tp": 8, "dp": 1, "zero": 1, "gpu": "b200_sxm", "batch": 16, "micro_batch": 4}
+    wide, narrow = one(**cut), one(dtype="fp8", **cut)
+    assert 0.7 < narrow["tensor_s"] / wide["tensor_s"] < 0.85  # sums keep 16 bits
+    assert 0.5 < one(dtype="fp8")["compute_s"] / one()["compute_s"] < 0.9
+
+
 def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():
     piped = replace(BASE, gpu="b200_sxm", pp=4, dp=4, zero=1, batch=64)
     names = ("zero_bubble", "dualpipe", "dualpipe_v")

@@ -61,7 +61,7 @@ START = {
 
 PROBE = 0.03
 """Logarithm by which a constant is moved to see what it does."""
-REACH, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-4
+REACH, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
 """The longest step in logarithms, the error below which all weigh alike, and when it is enough."""
 
 

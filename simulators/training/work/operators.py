@@ -27,6 +27,7 @@ from simulators.workload.operators import (
     Gemm,
     GroupedGemm,
     Norm,
+    Quantisation,
 )
 from simulators.workload.precision import BYTES
 
@@ -60,6 +61,12 @@ RINGS = ("ring", "zigzag")
 WIDE = BYTES["fp32"] / BYTES["bf16"]
 """Numbers of 16 bits that one of fp32 takes."""
 
+NARROW = ("fp8", "fp4")
+BEFORE_ACTIVATIONS = ("ffn_up", "experts_up", "shared_expert_up")
+LAST_OF_BLOCKS = ("o_proj", "ffn_down", "shared_expert_down")
+"""Precisions to which operands are narrowed, products before an activation, and those whose results
+tensor ranks sum and share out."""
+
 KEPT_NORMS = ("attention_norm", "ffn_norm", "final_norm", "latent_norms")
 
 
@@ -88,6 +95,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
         if operator.repeat:
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
+            found += _narrowed(operator, job)
     if job.base_dtype == NF4:
         found += [_widened(task) for task in found if _is_frozen(task)]
     predicted = tokens * job.predicted_share
@@ -105,6 +113,26 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
     if job.fusion == EAGER:
         found += [task for one in found if one.phase == WEIGHTS for task in _summed(one.kernel)]
     return found
+
+
+def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
+    """Return the kernel that narrows the gradient of a product's result to 8 or 4 bits.
+
+    It writes rows and columns apart, one for either backward product, as matrix units read one of
+    them alone (Transformer Engine). Norms, activations and their gradients write narrow numbers
+    themselves; weights are narrowed once a step, which is left out.
+    """
+    if not isinstance(product, Gemm | GroupedGemm) or product.dtype not in NARROW:
+        return
+    if product.name in BEFORE_ACTIVATIONS:
+        return
+    rows = product.m if isinstance(product, Gemm) else product.tokens
+    share = job.norm_ranks if product.name in LAST_OF_BLOCKS else 1
+    cast = Elementwise(
+        name="narrowing", elements=rows * product.n / share, reads=1.0,
+        writes=2.0 * BYTES[product.dtype] / BYTES["bf16"], dtype="bf16", repeat=product.repeat,
+    )  # fmt: skip
+    yield Task(cast, INPUTS)
 
 
 def _is_frozen(task: Task) -> bool:
@@ -268,6 +296,8 @@ def _with_gradients(operator: Compute) -> list[Task]:
     if isinstance(operator, Elementwise):
         back = replace(operator, reads=operator.reads + operator.writes, writes=operator.reads)
         return [forward, Task(back, INPUTS)]
+    if isinstance(operator, Quantisation):
+        return [forward]
     return [forward, Task(operator, INPUTS), Task(operator, INPUTS)]  # a scan, both ways
 
 
