@@ -198,6 +198,7 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
         "flops_per_s_per_gpu": rate,
         "mfu": rate / job.gpu.peak(job.dtype),
         "bubble_share": done.bubble_s / done.pipeline_s,
+        "trained_parameters": np.full(gpus.size, job.trained_share * job.model.parameters),
     }
 
 

@@ -200,6 +200,9 @@ class TrainingMetrics:
     mfu: float = _rate("that over the peak of the products' precision")
     bubble_share: float = _rate("waits for other stages over the pipeline's time")
     memory_bytes: float = _memory("all that the fullest rank holds", better="min")
+    trained_parameters: float = _memory(
+        "weights of the model that have gradients: all, or adapters"
+    )
     weight_bytes: float = _memory("its weights")
     gradient_bytes: float = _memory("its gradients")
     state_bytes: float = _memory("its optimiser states")

@@ -2,8 +2,14 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
+<<<<<<< HEAD
+answer questions. `verify` and `validate` check results and simulators, `scenarios`
+answers what practitioners ask; `assist` serves
+editors and shells.
+=======
 answer questions. `verify` and `validate` check results and simulators; `trust` says whose
 code may run; `assist` serves editors and shells.
+>>>>>>> main
 """
 
 COMMANDS = {
@@ -18,10 +24,11 @@ COMMANDS = {
     "explain": "explain.main",
     "compare": "compare.main",
     "export": "export.main",
-    "verify": "verify.main",
+    "verify": "checks.verify.main",
     "schema": "assist.schema.main",
-    "validate": "validate.main",
-    "doctor": "verify.doctor",
+    "validate": "checks.validate.main",
+    "scenarios": "checks.scenarios.main",
+    "doctor": "checks.verify.doctor",
     "trust": "trust.main",
     "completion": "assist.completion.main",
 }

@@ -53,7 +53,7 @@ def _designs(last: Answers, first: str, second: str) -> int:
     (key_a, a), (key_b, b) = last.design(first), last.design(second)
     choices = [n for n in (*last.space.axes, *last.space.derived) if a.get(n) != b.get(n)]
     numbers = schema_of(last.simulator.metrics).names
-    changed = [n for n in numbers if a.get(n) != b.get(n)]
+    changed = [n for n in numbers if a.get(n) != b.get(n) and not n.endswith(("_lo", "_hi"))]
     lines = [
         [
             "*" if n in last.objectives else "",

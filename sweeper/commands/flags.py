@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("verify quickstart --rows 20",),
     "schema": ("schema --write space.schema.json",),
     "validate": ("validate serving --stored",),
+    "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (

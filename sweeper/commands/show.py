@@ -6,8 +6,9 @@ import ast
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.flags import flags
 from sweeper.commands.opened import tell_progress
-from sweeper.report.answers import latest, point_of
+from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.tables import print_words
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
@@ -189,16 +190,16 @@ def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     tell_progress(last)
     _, row = last.design(prefix)
     space = last.space
-    for title, names in (
-        ("design", [*space.varied, *space.derived]),
-        ("fixed", [n for n in space.axes if n not in space.varied]),
-        ("outcome", [n for n in row if n not in space.axes and n not in space.derived]),
-    ):
-        print(title)
-        for column in names:
-            if row.get(column) is not None:
-                mark = " *" if column in last.objectives else ""
-                print(f"  {column:24} {last.human(column, row[column])}{mark}")
+    usual = {f.name: default_of(f) for f in dataclasses.fields(last.simulator.point)}
+    fixed = [n for n in space.axes if n not in space.varied]
+    own = [n for n in fixed if usual.get(n, dataclasses.MISSING) != row.get(n)]
+    known = (*space.axes, *space.derived)
+    _lines("design", [*space.varied, *space.derived], row, last)
+    _lines("fixed", own, row, last)
+    if len(own) < len(fixed):
+        left = f"{len(fixed) - len(own)} further inputs are at their defaults"
+        print_words(f"  {left}: `show {space.simulator}` names them", "    ")
+    _lines("outcome", [n for n in row if n not in known], row, last)
     simulator = last.simulator
     if isinstance(simulator, Records):
         point = point_of(simulator, row)
@@ -209,6 +210,20 @@ def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     elif folder is not None:
         raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
     return 0
+
+
+def _lines(title: str, names: Sequence[str], row: Mapping[str, Any], last: Answers) -> None:
+    """Print columns of a design, each with its 90 % interval behind it where it has one."""
+    print(title)
+    ends = {f"{name}_{end}" for name in names for end in ("lo", "hi")}
+    for column in names:
+        if row.get(column) is None or column in ends:
+            continue
+        mark = " *" if column in last.objectives else ""
+        low, high = row.get(f"{column}_lo"), row.get(f"{column}_hi")
+        if low is not None and high is not None and low < high:
+            mark += f"  ({last.human(column, low)} to {last.human(column, high)}, 9 times in 10)"
+        print(f"  {column:24} {last.human(column, row[column])}{mark}")
 
 
 def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:

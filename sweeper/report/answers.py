@@ -24,7 +24,7 @@ from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
-from sweeper.report.words import in_words
+from sweeper.report.words import in_words, reason_in_words
 from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
@@ -267,8 +267,14 @@ class Answers:
         texts = self.results.filter(pl.col("reason").is_not_null())
         word = pl.col("reason").cast(pl.String)
         said = texts.group_by(word.str.split(":").list.first().alias("word")).agg(word.min())
-        example = dict(said.collect().rows())
-        return [f"{n:,} {reason_in_words(example[word])}" for word, n in self.reasons.items()]
+        sentences = {
+            word: reason_in_words(example).replace(" (", " (of one: ", 1)
+            for word, example in said.collect().rows()
+        }
+        return [
+            f"{n:,} point{'s' if n > 1 else ''}: {sentences[word]}."
+            for word, n in self.reasons.items()
+        ]
 
     @functools.cached_property
     def units(self) -> dict[str, str]:
@@ -323,16 +329,6 @@ class Answers:
             near = ", ".join(others)
             raise UserError(f"{what} with '{prefix}'" + (f"\nNear it: {near}" if near else ""))
         return found["key"][0], rows_at(self.results, found["__row"]).drop("__row").to_dicts()[0]
-
-
-def reason_in_words(reason: str) -> str:
-    """Return why a point cannot be, as words: the short one it begins with, and its figures.
-
-    >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
-    'weights exceed hbm (needs 171 GB, has 80 GB)'
-    """
-    word, _, detail = reason.partition(": ")
-    return word.replace("_", " ") + (f" ({detail})" if detail else "")
 
 
 def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:

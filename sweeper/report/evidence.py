@@ -12,11 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from simulators.core.contract import COVERAGE, ERROR, Check, load_simulator
-from simulators.core.folder import PACKAGE
+from simulators.core.contract import COVERAGE, ERROR, Check, Simulator, load_simulator
+from simulators.core.folder import FOLDERS, PACKAGE
 
 FILE = PACKAGE / "accuracy.json"
+_NAMED = 3
+"""Errors that a sentence names."""
 _IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)
 
 
@@ -80,6 +83,30 @@ def evidence(simulator: str, known: Mapping[str, Sequence[Check]] | None = None)
     own = module.split(".")[1] if module.startswith("simulators.") else ""
     by_room = stored() if known is None else known
     return Evidence(tuple(room for room in _below(own) if room in by_room), by_room)
+
+
+def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
+    """Return the facts that a design names, such as a model and a GPU."""
+    kinds = {
+        kind: folder
+        for kind, folder in FOLDERS.items()
+        if folder.path.startswith("catalog/") and kind not in ("price", "cluster")
+    }
+    asked = [
+        (kinds.get(str(f.metadata.get("names"))), row.get(f.name))
+        for f in dataclasses.fields(simulator.point)
+    ]
+    return [name for folder, name in asked if folder and name and folder.has(name)]
+
+
+def named_errors(known: Evidence, simulator: Simulator, row: Mapping[str, Any]) -> str:
+    """Return in a sentence how far the simulator was off for what a design names."""
+    names = named_facts(simulator, row)
+    lines = known.naming(names, _NAMED) if names else []
+    if not lines:
+        return ""
+    said = (f"{c.name} {c.value:.3g} {c.unit}".strip() + f" (rows: {c.rows:,})" for c in lines)
+    return f"Errors against measurements that name {' or '.join(names)}: {'; '.join(said)}."
 
 
 def stored() -> dict[str, list[Check]]:

@@ -19,6 +19,7 @@ import numpy as np
 from simulators.core.jit import Ints
 from sweeper.query.pareto import merge_fronts
 from sweeper.query.pareto_kernel import Matrix
+from sweeper.report.words import reason_in_words
 from sweeper.space.objectives import Objectives
 from sweeper.store.store import Part
 from sweeper.terminal import printable
@@ -85,7 +86,11 @@ class Progress:
         bad = {k: n for k, n in self.rows.copy().items() if k != "ok" and n}
         parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]
         if reasons := self.reasons.copy():
-            parts.append("(" + ", ".join(f"{r} {n:,}" for r, n in reasons.most_common(3)) + ")")
+            parts.append(
+                "("
+                + ", ".join(f"{reason_in_words(r)} {n:,}" for r, n in reasons.most_common(3))
+                + ")"
+            )
         while width is not None and len(parts) > 1 and len(_SEPARATOR.join(parts)) > width:
             parts.pop()
         return _SEPARATOR.join(parts)

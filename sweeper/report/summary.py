@@ -18,7 +18,7 @@ from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration
 
-_ROWS = 20
+_ROWS, _REASONS = 20, 5
 _PAST = " " * 7  # the words that open a line of the end
 
 
@@ -75,8 +75,7 @@ def print_ended(ended: Ended) -> None:
         f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
         f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
     )
-    for said in found.reasons_in_words[:5]:
-        print_words(f"  {said}", "    ")
+    _print_reasons(found)
     if evidence := _evidence_sentence(found.usual):
         print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
@@ -217,6 +216,15 @@ def _example(found: Answers) -> str:
     return f"{first} {'<=' if direction == 'min' else '>='} {middle:.3g}"
 
 
+def _print_reasons(found: Answers) -> None:
+    """Print why points cannot be, the most frequent reasons first."""
+    said = found.reasons_in_words
+    for sentence in said[:_REASONS]:
+        print_words(f"  {sentence}", "    ")
+    if left := list(found.reasons.values())[_REASONS:]:
+        print_words(f"  {sum(left):,} points: {len(left)} further reasons.", "    ")
+
+
 def _print_nothing(found: Answers) -> None:
     if silent := unstated(found.results, found.objectives, where=found.where):
         print(f"No feasible design states {', '.join(silent)}, so there is no front.")
@@ -225,8 +233,7 @@ def _print_nothing(found: Answers) -> None:
         print(f"None of {feasible:,} feasible designs meets {found.where}, so there is no front.")
     else:
         print("No design is feasible, so there is no front.")
-    for said in found.reasons_in_words:
-        print_words(f"  {said}", "    ")
+    _print_reasons(found)
     if not found.status:
         for line in found.space.counts.in_words:
             print(f"  {line}")

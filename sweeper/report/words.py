@@ -33,6 +33,8 @@ _SPOKEN = {word.lower(): word for word in _ABBREVIATIONS.split()} | {
     "s": "second",
     "usd": "dollars",
 }
+_VERBLESS = ("below", "not", "out", "too", "unsupported")
+"""Words of a reason before which a verb is left out."""
 _SPANS = ("latency", "makespan", "time")
 """Words that say by themselves that seconds are meant."""
 
@@ -55,3 +57,22 @@ def in_words(name: str, unit: str = "") -> str:
     if unit == "s" and len(words) == 1 and words[0] not in (*_SPANS, *_SPOKEN):
         words.append("time")
     return ", ".join([" ".join(_SPOKEN.get(word, word) for word in words), *ends])
+
+
+def reason_in_words(reason: str) -> str:
+    """Return why a point cannot be, as a sentence: the word it begins with, and its figures.
+
+    >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
+    'weights exceed HBM (needs 171 GB, has 80 GB)'
+    >>> reason_in_words("no_kv_memory"), reason_in_words("micro_batches_too_few_to_pair")
+    ('there is no KV memory', 'micro batches are too few to pair')
+    """
+    code, _, detail = reason.partition(": ")
+    words = code.split("_")
+    at = next((i for i, word in enumerate(words) if word in _VERBLESS), 0)
+    if at:
+        words.insert(at, "are" if words[at - 1].endswith("s") else "is")
+    elif words[0] in ("no", "one", "too") and len(words) > 1 and "is" not in words:
+        words = ["there", "are" if words[0] == "too" else "is", *words]
+    said = " ".join("precision" if word == "dtype" else _SPOKEN.get(word, word) for word in words)
+    return said + (f" ({detail})" if detail else "")

@@ -25,6 +25,7 @@ class Space(TypedDict, total=False):
     where: str | None
     objectives: dict[str, Literal["min", "max"]]
     given: list[str] | None
+    scenario: dict[str, Any]
 
 
 KEYS = tuple(Space.__annotations__)
@@ -39,6 +40,7 @@ _MEANT = {
     "where": "one SQL condition over the results",
     "objectives": "a mapping from metrics to min or max",
     "given": "a list of axes that are not chosen, as in [model, qps]",
+    "scenario": "a mapping with `targets:`",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
-from sweeper.commands.validate import run
+from sweeper.commands.checks.validate import run
 
 Lines = dict[str, Check]
 

@@ -13,7 +13,7 @@ import pytest
 
 from lab.tables.rows import evenly
 from simulators.core.calibration import reference_folder
-from sweeper.commands import validate
+from sweeper.commands.checks import validate
 
 ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving", "catalog")
 ROWS = 24

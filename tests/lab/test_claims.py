@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper.commands.validate import claims, rooms, run
+from sweeper.commands.checks.validate import claims, rooms, run
 
 MINE = """
 from simulators.core.contract import Check

@@ -93,7 +93,9 @@ def test_it_is_answered(entry: Entry, folders: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", str(entry.get("columns", 100)))
     files = tuple((str(k), str(v)) for k, v in entry.get("files", {}).items())
     commands = entry["command"] if isinstance(entry["command"], list) else [entry["command"]]
-    with contextlib.chdir(folders(tuple(entry.get("before", ())), files)):
+    folder = folders(tuple(entry.get("before", ())), files)
+    monkeypatch.setenv("SWEEPER_TRUST", str(folder))
+    with contextlib.chdir(folder):
         for command in commands[:-1]:
             code, text = _run(command)
             assert code == 0, text

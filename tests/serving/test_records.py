@@ -39,7 +39,7 @@ def test_a_report_says_what_a_load_test_would() -> None:
     text = SIMULATOR.report(POINT)
     metrics = simulate(ServingPoint(**POINT))
     assert text.startswith("Load test of llama3_1_8b on 1 h100_sxm, vllm")
-    assert f"{1e3 * metrics.ttft_p99_s:,.2f}" in text
+    assert f"{1e3 * metrics.tpot_p99_s:,.2f}" in text
     assert "given up" not in text
     course = text.split("from s")[1].splitlines()[1:]
     arrived, answered = np.array([line.split()[1:3] for line in course], int).sum(axis=0)

@@ -97,6 +97,23 @@ def test_every_token_comes_once_and_every_block_returns(
     assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("scheduler", ["vllm_v1", "sglang", "trtllm"])
+def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
+    scheduler: str, how: dict[str, Any]
+) -> None:
+    run = run_of(
+        replace(
+            PLAIN, scheduler=scheduler, **how, acceptance="0.7", acceptance_spread=0.2, turns=3,
+            qps=30.0, prefix_cache=True, memory_fraction=0.26, max_context=4096, kv_dtype="fp8",
+        )
+    )  # fmt: skip
+    request = run.state.request
+    assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
+    assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
+    assert run.metrics().completed_requests == run.point.requests
+
+
 def test_sure_drafts_divide_the_iterations() -> None:
     alone = replace(PLAIN, requests=1, output_tokens=101)
     sure = replace(alone, speculation="ngram", draft_tokens=4, acceptance="1")

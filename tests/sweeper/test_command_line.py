@@ -62,7 +62,7 @@ def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
     text = answer(SWEEP, capsys)
     assert "Pareto front: cost_usd min, gain max" in text
     assert "34 rows (17 infeasible, 17 ok); 34 of them new" in text
-    assert "17 unlucky" in text
+    assert "17 points: unlucky (of one: 13)." in text
     assert "Knee" in text
     assert "Of the knee's time 100% fitted. `explain` says more." in text
     assert "Next   python -m sweeper show toy" in text
@@ -169,7 +169,7 @@ def test_failures_end_as_rows_and_can_be_retried(
 ) -> None:
     text = answer("+space=rough plot=false", capsys, code=3)
     assert "20 rows (1 error, 1 infeasible, 18 ok)" in text
-    assert "1 ValueError" in text
+    assert "1 point: ValueError" in text
     assert answer("+space=rough plot=false", capsys)  # nothing new failed
     Path("cure").touch()
     text = answer("+space=rough plot=false failures.retry=true", capsys)

@@ -37,7 +37,7 @@ def watched(*parts: Part, total: int = 10) -> Progress:
 def test_the_line_says_what_has_come_back() -> None:
     progress = watched(part((1.0, 1.0), ok=3), part((2.0, 5.0), (3.0, 4.0), ok=2, infeasible=1))
     assert progress.line() == (
-        "6 of 10 to do · time left not known yet · front 2 · infeasible 1 · (why_infeasible 1)"
+        "6 of 10 to do · time left not known yet · front 2 · infeasible 1 · (why infeasible 1)"
     )
 
 

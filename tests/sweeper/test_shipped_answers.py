@@ -29,6 +29,7 @@ const words = document.body.innerText.match(/NaN|undefined|\\[object|None\\b/g) 
 return {
   blank: canvases.filter((c) => !pixels(c).some((v) => v)).map((c) => c.id),
   words,
+  unchosen: [...document.querySelectorAll("#scenario select")].filter((box) => !box.value).length,
   beyond: Math.max(0, document.documentElement.scrollWidth - innerWidth),
 };
 """
@@ -100,6 +101,7 @@ def test_a_page_opens_wide_and_narrow_light_and_dark(
         for theme in ("light", "dark"):
             browser.execute_script(f"theme('{theme}')")
             found = browser.execute_script(FAULTS)
-            assert found == {"blank": [], "words": [], "beyond": 0}, (width, theme)
+            none = {"blank": [], "words": [], "unchosen": 0, "beyond": 0}
+            assert found == none, (width, theme)
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert severe == []

@@ -76,10 +76,11 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
 
 def _latencies(m: ServingMetrics) -> Iterator[str]:
     """Yield a line for each latency, in milliseconds."""
-    yield f"{'milliseconds':<24}" + "".join(f"{name:>11}" for name in COLUMNS)
+    yield f"{'milliseconds':<24}" + "".join(f"{name:>9}" for name in COLUMNS)
     for name, words in LATENCIES.items():
-        values = [getattr(m, f"{name}_{column}_s") for column in COLUMNS]
-        yield f"{words:<24}" + "".join(f"{1e3 * value:>11,.2f}" for value in values)
+        values = [1e3 * getattr(m, f"{name}_{column}_s") for column in COLUMNS]
+        digits = 2 if max(values) < 1e3 else 0
+        yield f"{words:<24}" + "".join(f"{value:>9,.{digits}f}" for value in values)
 
 
 def _course(state: State) -> Iterator[str]:

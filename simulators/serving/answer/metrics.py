@@ -125,8 +125,12 @@ class ServingMetrics:
     )
     kv_use_mean: float = _use("KV blocks in use, mean over time")
     kv_use_max: float | None = _use("KV blocks in use, most on any replica in the whole run")
+    kv_filled_mean: float | None = _use(
+        "slots of KV blocks in use that hold a token, mean over the whole run"
+    )
     inside_mean: float | None = _use("requests that wait or run, mean over time")
     mean_batch: float = _use("requests per iteration")
+    tokens_per_step: float | None = _use("output tokens of a request and decode; 1 without drafts")
     busy: float = _use("share of the time that stages work")
     mfu: float = _use("model FLOPs of computed tokens over peak FLOPs of the GPUs", better="max")
     prefix_hit_ratio: float | None = _use("prompt tokens found in a prefix cache, share of all")

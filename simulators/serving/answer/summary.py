@@ -188,8 +188,10 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "cached_tokens": cached,
         "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
         "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
+        "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
         "mean_batch": did.batched / did.iterations,
+        "tokens_per_step": _tokens_per_step(state),
         "busy": did.busy_s / (window.span_s * stages),
         "restarts": counted[at.RESTARTED],
         "swaps": counted[at.SWAPS],
@@ -200,3 +202,26 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
+
+
+def _tokens_per_step(state: State) -> float | None:
+    """Return how many tokens after its first a request gets in an iteration; None without any."""
+    steps = int(state.gaps.sum())
+    later = state.request[:, at.DONE] - state.request[:, at.PROMPT] - 1
+    return int(later[later > 0].sum()) / steps if steps else None
+
+
+def _filled(run: Run, block_seconds: float) -> float | None:
+    """Return which share of the slots of blocks in use holds a token, mean over time.
+
+    A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from
+    its first token to its last. None where requests gave their blocks up on the way.
+    """
+    times, state = run.state.times, run.state
+    if not block_seconds or state.pool[:, [at.RESTARTED, at.SWAPS]].any():
+        return None
+    ended = times[:, at.COMPLETED] >= 0.0
+    scheduled, first, end = times[ended][:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
+    prompt, output = state.request[ended][:, [at.PROMPT, at.OUTPUT]].T
+    held = (first - scheduled) * prompt + (end - first) * (prompt + (output + 1) / 2.0)
+    return float(held.sum()) / (block_seconds * int(state.limits[at.BLOCK]))

@@ -171,6 +171,7 @@ def _columns(
         "energy_j_per_token": joules / tokens,
         "kv_use_mean": state.running * (lengths.prompt + tokens / 2.0) / design.kv_tokens,
         "mean_batch": members / iterations,
+        "tokens_per_step": 1.0 / cycle.per_token,
         "busy": busy,
         "mfu": design.flops_per_token
         * (lengths.prompt + tokens)

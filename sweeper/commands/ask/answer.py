@@ -13,7 +13,7 @@ from simulators.core.errors import UserError
 from simulators.core.questions import Question
 from sweeper.commands.ask.verdicts import Row, Verdict
 from sweeper.report.answers import Answers, point_of
-from sweeper.report.evidence import evidence
+from sweeper.report.evidence import evidence, named_errors
 from sweeper.report.headlines import sentences
 from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
 from sweeper.report.summary import elsewhere
@@ -174,6 +174,8 @@ class Answer:
             f"How sure: meets {deadlines} with {row['chance']:.0%} ({self._rests_on(row)})"
             + (f"; {best.why}." if best.why else ".")
         )
+        if said := named_errors(evidence(self.last.space.simulator), self.last.simulator, row):
+            print_words(said)
         if said := in_words(shares_of_row(row)):
             print_words(f"Of its time {said}{weakest_in_words(self.last.simulator, row)}.")
         if (second := self._next_best(best)) is not None:
@@ -208,7 +210,8 @@ class Answer:
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
         """Say that nothing meets the deadlines, and which design comes nearest."""
         question = self.question
-        print_words(f"\nNo design {question.among} meets {self.last.where}.")
+        print()
+        print_words(f"No design {question.among} meets the deadlines.")
         near = [v for v in found if v.row is not None]
         if near:
             limits = {d.metric: d.limit for d in question.deadlines}

@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 from simulators.core.questions import Question
 from sweeper.query.uncertainty import Z90, chance_within
-from sweeper.report.answers import Answers, reason_in_words
+from sweeper.report.answers import Answers
+from sweeper.report.words import reason_in_words
 
 _CANDIDATES = 400
 """Designs of a device that meet the deadlines among which a sure one is looked for, the cheapest
 first."""
+
+_MANY = 5
+"""Times a deadline, from which on percent are hard to read."""
 
 Row = Mapping[str, Any]
 
@@ -196,7 +200,9 @@ def _flaws(question: Question, row: Row) -> Iterator[str]:
     """Yield what speaks against a design."""
     for d in question.deadlines:
         if row[d.metric] > d.limit:
-            yield f"misses {d.metric} by {row[d.metric] / d.limit - 1.0:.0%}"
+            times = row[d.metric] / d.limit
+            by = f"{times - 1.0:.0%}" if times < _MANY else f"a factor of {times:.0f}"
+            yield f"misses {d.metric} by {by}"
     for name, said in question.excluded.items():
         if row[name]:
             yield said

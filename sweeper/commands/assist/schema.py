@@ -32,6 +32,7 @@ _ABOUT = {
     "where": "a condition on results that designs on the front must meet",
     "objectives": "metrics to make small or large: name to min or max",
     "given": "axes that a design does not choose: each of their values has an answer of its own",
+    "scenario": "figures the space must answer, each an SQL expression with a plausible band",
 }
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import polars as pl
 
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.core.folder import FOLDERS
 from sweeper.query.pareto import alike
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.browser.content import Content
 from sweeper.report.browser.markup import escaped, listed, scrolled
+from sweeper.report.evidence import named_facts
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.store.keys import SHOWN
 
@@ -52,10 +50,11 @@ def selector(content: Content) -> str:
         return ""
     boxes = []
     for name in whole.given:
-        values = dict.fromkeys(content.human(name, v.answers.scenario[name]) for v in views)
-        own = content.human(name, content.answers.scenario[name])
+        values = dict.fromkeys(v.answers.human(name, v.answers.scenario[name]) for v in views)
+        own = content.answers.human(name, content.answers.scenario[name])
         options = "".join(
-            f"<option{' selected' if value == own else ''}>{value}</option>" for value in values
+            f"<option{' selected' if value == own else ''}>{escaped(value)}</option>"
+            for value in values
         )
         boxes.append(f"<label>{escaped(content.word(name))} <select>{options}</select></label>")
     return f'<div class="controls" id="scenario">{"".join(boxes)}</div>'
@@ -97,20 +96,6 @@ def scenarios(content: Content) -> str:
     )
 
 
-def named_facts(content: Content) -> list[str]:
-    """Return the facts that the design names, such as a model and a GPU."""
-    kinds = {
-        kind: folder
-        for kind, folder in FOLDERS.items()
-        if folder.path.startswith("catalog/") and kind not in ("price", "cluster")
-    }
-    fields = dataclasses.fields(content.answers.simulator.point)
-    asked = [
-        (kinds.get(str(f.metadata.get("names"))), content.answers.best.get(f.name)) for f in fields
-    ]
-    return [name for folder, name in asked if folder and name and folder.has(name)]
-
-
 def _tile(content: Content, name: str) -> str:
     """Return one objective of the design with its 90 % interval."""
     row = content.answers.best
@@ -129,7 +114,7 @@ def _tile(content: Content, name: str) -> str:
 
 def _accuracy_here(content: Content) -> str:
     """Return how far the simulator was off for this model on this device, line by line."""
-    names, known = named_facts(content), content.evidence
+    names, known = named_facts(content.answers.simulator, content.answers.best), content.evidence
     lines = known.naming(names) if names else []
     if not lines:
         none = f"No line of the accuracy table names {listed(names)}. " if names else ""

@@ -19,6 +19,7 @@ from sweeper.report.answers import Answers, real
 from sweeper.report.browser.markup import bars, escaped, scrolled
 from sweeper.report.evidence import Evidence
 from sweeper.report.headlines import HEAD, headlines_of
+from sweeper.report.words import reason_in_words
 from sweeper.store.keys import SHOWN
 
 _VIEWS = 16
@@ -101,7 +102,10 @@ class Content:
         if left > 0:
             steps.append(("− not sampled", left, "lost"))
         steps += [(f"− {text}", count, "lost") for text, count in removed.items()]
-        steps += [(f"− {reason}", count, "lost") for reason, count in found.reasons.items()]
+        steps += [
+            (f"− {reason_in_words(reason)}", count, "lost")
+            for reason, count in found.reasons.items()
+        ]
         steps.append(("feasible", found.status.get("ok", 0), ""))
         if found.where:
             met = qualifying(found.results, where=found.where).select(pl.len()).collect().item()

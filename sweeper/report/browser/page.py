@@ -21,9 +21,10 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from sweeper.query.pareto import FEASIBLE
-from sweeper.report.browser.answer import answer, named_facts, scenarios, selector
+from sweeper.report.browser.answer import answer, scenarios, selector
 from sweeper.report.browser.columns import Coded, coded, packed
 from sweeper.report.browser.content import Content
+from sweeper.report.evidence import named_facts
 from sweeper.report.words import in_words
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
@@ -64,7 +65,7 @@ def page(content: Content, *, rows: int = MOST) -> str:
         "sensitivity": _of_each(content, map(Content.sensitivity, views)),
         "waterfall": _of_each(content, map(Content.waterfall, views)),
         "table": _of_each(content, map(Content.table, views)),
-        "accuracy": content.accuracy(named_facts(content)),
+        "accuracy": content.accuracy(named_facts(answers.simulator, answers.best)),
         "provenance": content.provenance(),
         "glossary": content.glossary(),
         "css": _read("page.css"),

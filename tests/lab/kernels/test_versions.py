@@ -11,7 +11,7 @@ import pytest
 
 from lab.claims.kernels.versions import by_version
 from simulators.core.errors import UserError
-from sweeper.commands.validate import rooms_by, run
+from sweeper.commands.checks.validate import rooms_by, run
 
 
 def _table(version: str, slower: float, *, metered: bool) -> pa.Table:

@@ -1,0 +1,1 @@
+"""Commands that check: results by computing them again, simulators by measurements and bands."""

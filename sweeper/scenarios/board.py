@@ -1,0 +1,137 @@
+"""The board of scenarios: what is answered, how plausible, how sure, from how much measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.report.layout import blocks
+from sweeper.report.shares import by_measurements, shares_of_row
+from sweeper.report.tables import print_words, width
+from sweeper.scenarios.scenario import Figure, Outcome
+from sweeper.terminal import printable
+
+HEADER = ["", "figure", "value", "90 %", "plausible"]
+
+
+def print_board(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> None:
+    """Print every scenario and its figures, what lies outside of its band and why, the count."""
+    lines = [line for outcome in outcomes for line in _lines(outcome)]
+    for block in blocks(HEADER, lines, width()):
+        print("\n".join(block.header))
+        rows = iter(block.rows)
+        for outcome, spent in zip(outcomes, seconds, strict=True):
+            print_words(_heading(outcome, spent))
+            for _, row in zip(outcome.figures, rows, strict=False):
+                print("\n".join(row))
+    print()
+    for outcome in outcomes:
+        for said in _misses(outcome):
+            print_words(f"{outcome.scenario.id} {said}")
+    print_words(in_short(outcomes, sum(seconds)))
+
+
+def in_short(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """Return how many are supported and plausible, in one sentence."""
+    supported = sum(outcome.supported for outcome in outcomes)
+    plausible = sum(outcome.in_band for outcome in outcomes)
+    figures = [figure for outcome in outcomes for figure in outcome.figures]
+    inside = sum(figure.in_band for figure in figures)
+    return (
+        f"{supported} of {len(outcomes)} scenarios are supported, {plausible} in band: "
+        f"{inside} of {len(figures)} figures; {seconds:.0f} CPU-s."
+    )
+
+
+def as_json(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> str:
+    """Return one object for each scenario."""
+    return json.dumps(
+        [_object(o, spent) for o, spent in zip(outcomes, seconds, strict=True)], indent=1
+    )
+
+
+def _heading(outcome: Outcome, seconds: float) -> str:
+    """Return what stands above the figures of a scenario."""
+    if not outcome.supported:
+        rest = "not supported"
+    elif outcome.in_band:
+        rest = "in band"
+    else:
+        rest = "outside of its band"
+    words = [f"{outcome.scenario.id} {outcome.scenario.title}", rest]
+    if outcome.supported:
+        words.append(f"{_by_measurements(outcome):.0%} by measurements")
+    return printable(" · ".join([*words, f"{seconds:.1f} s"]))
+
+
+def _lines(outcome: Outcome) -> list[list[str]]:
+    """Return a line for each figure of a scenario."""
+    return [
+        [
+            "" if figure.in_band else "!",
+            printable(f"{figure.target.name} {figure.target.unit}".rstrip()),
+            _short(figure.value),
+            "-" if figure.low is None or figure.high is None else _span(figure.low, figure.high),
+            _span(*figure.target.band),
+        ]
+        for figure in outcome.figures
+    ]
+
+
+def _misses(outcome: Outcome) -> list[str]:
+    """Return a sentence for what is not supported or not plausible."""
+    if not outcome.supported:
+        return [f"is not supported: {outcome.reason}"]
+    return [
+        f"{f.target.name} lies outside of its band ({f.target.basis}: {f.target.why})"
+        + (f". {f.target.miss}" if f.target.miss else "")
+        for f in outcome.figures
+        if not f.in_band
+    ]
+
+
+def _object(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    return {
+        "id": outcome.scenario.id,
+        "name": outcome.scenario.name,
+        "title": outcome.scenario.title,
+        "set": outcome.scenario.set,
+        "supported": outcome.supported,
+        "in_band": outcome.in_band,
+        "reason": outcome.reason or None,
+        "metrics": {figure.target.name: _figure(figure) for figure in outcome.figures},
+        "shares": shares_of_row(outcome.rows[0]) if outcome.rows else {},
+        "seconds": round(seconds, 3),
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "value": figure.value,
+        "unit": figure.target.unit,
+        "low": figure.low,
+        "high": figure.high,
+        "band": list(figure.target.band),
+        "basis": figure.target.basis,
+        "why": figure.target.why,
+        "in_band": figure.in_band,
+    }
+
+
+def _by_measurements(outcome: Outcome) -> float:
+    """Return the least share of the time by measured or fitted numbers, of its rows."""
+    return min(by_measurements(row) for row in outcome.rows)
+
+
+def _short(value: float) -> str:
+    """Return a figure in three digits.
+
+    >>> _short(0.54618), _short(12345.6), _short(3.0)
+    ('0.546', '12,346', '3')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _span(low: float, high: float) -> str:
+    return f"{_short(low)} to {_short(high)}"

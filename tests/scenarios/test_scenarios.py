@@ -1,0 +1,126 @@
+"""Scenarios: figures in SQL over single rows, bands and intervals, and all that are shipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulators.core.errors import UserError
+from sweeper.commands.checks import scenarios as command
+from sweeper.scenarios.scenario import Outcome, read_scenario
+
+BOWL = """# How far the corner is
+simulator: tests.toys.quadratic
+axes: {x: [1, 3, 5], n: [1, 13]}
+scenario:
+  id: B1.2
+  cases:
+    left: x = 1 AND n = 1
+    best: {min: cost_usd}
+    wide: {of: far, max: gain}
+  beside:
+    far: {simulator: tests.toys.quadratic, axes: {x: [7, 9]}}
+  targets:
+    cost: {sql: left_cost_usd, unit: $, band: [3, 5], basis: measured, why: four}
+    ratio: {sql: wide_gain / best_gain, band: [0, 2], basis: derived, why: a guess,
+            miss: It is three.}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "b1_2.yaml"
+    file.write_text(text)
+    return file
+
+
+def answered(folder: Path, text: str = BOWL) -> Outcome:
+    return read_scenario(written(folder, text)).answer(folder / "outputs")
+
+
+def test_figures_are_sql_over_named_rows(tmp_path: Path) -> None:
+    outcome = answered(tmp_path)
+    cost, ratio = outcome.figures
+    assert (cost.value, cost.in_band) == (4.0, True)
+    assert (ratio.value, ratio.in_band) == (36 / 12, False)
+    assert outcome.supported
+    assert not outcome.in_band
+
+
+def test_a_row_that_cannot_be_is_a_reason(tmp_path: Path) -> None:
+    outcome = answered(tmp_path, BOWL.replace("left: x = 1 AND n = 1", "left: x = 1 AND n = 13"))
+    assert not outcome.supported
+    assert outcome.reason.startswith("case 'left' has no answer")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("basis: measured", "basis: hoped", "rests on 'hoped'"),
+        ("band: [3, 5]", "band: [5, 3]", "`band` is two numbers, the lower first"),
+        ("unit: $", "units: $", "has no key 'units'; did you mean 'unit'?"),
+        (", why: four", "", "needs `why:`"),
+        ("of: far", "of: near", "there is no space 'near' beside"),
+        ("left: x = 1 AND n = 1", "left: 5", "`scenario:` `cases"),
+        ("id: B1.2", "name: B1.2", "a scenario has no key 'name'"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, was: str, now: str, said: str) -> None:
+    with pytest.raises(UserError, match=r"b1_2\.yaml") as raised:
+        read_scenario(written(tmp_path, BOWL.replace(was, now)))
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("left_cost_usd", "left_cost", "no column 'left_cost'; did you mean 'left_cost_usd'?"),
+        ("left_cost_usd", "AVG(left_cost_usd)", "looks at many points at once"),
+        ("left: x = 1 AND n = 1", "left: n = 1", "is one row, and 3 meet its condition"),
+    ],
+)
+def test_what_cannot_be_computed_is_not_supported(
+    tmp_path: Path, was: str, now: str, said: str
+) -> None:
+    assert said in answered(tmp_path, BOWL.replace(was, now)).reason
+
+
+def test_the_board_names_what_misses_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [str(written(tmp_path, BOWL)), "--outputs", str(tmp_path / "outputs")]
+    assert command.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "! ratio" in " ".join(printed.split())
+    assert "B1.2 ratio lies outside of its band (derived: a guess). It is three." in printed
+    assert "1 of 1 scenarios are supported, 0 in band: 1 of 2 figures" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    command.main([*words, "--json"])
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["id"], one["supported"], one["in_band"]) == ("B1.2", True, False)
+    assert one["metrics"]["cost"]["band"] == [3.0, 5.0]
+
+
+def test_an_unknown_scenario_is_named() -> None:
+    with pytest.raises(UserError, match="there is no scenario 'T9'"):
+        command.main(["T9"])
+
+
+def test_every_shipped_scenario_has_a_number_of_its_own() -> None:
+    shipped = command.shipped()
+    assert len({one.id for one in shipped}) == len(shipped)
+    assert all(one.targets for one in shipped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.id for one in command.shipped()])
+def test_a_shipped_scenario_is_answered_and_its_misses_are_explained(
+    name: str, tmp_path: Path
+) -> None:
+    (scenario,) = (one for one in command.shipped() if one.id == name)
+    outcome = scenario.answer(tmp_path)
+    assert outcome.reason == ""
+    unexplained = [f.target.name for f in outcome.figures if not f.in_band and not f.target.miss]
+    assert unexplained == []
