@@ -124,3 +124,8 @@ def test_a_shipped_scenario_is_answered_and_its_misses_are_explained(
     assert outcome.reason == scenario.missing
     unexplained = [f.target.name for f in outcome.figures if not f.in_band and not f.target.miss]
     assert unexplained == []
+
+
+def test_the_page_has_every_scenario() -> None:
+    text = Path("docs/coverage.md").read_text(encoding="utf-8")
+    assert all(f"| {one.id} | {one.title} |" in text for one in command.shipped())
