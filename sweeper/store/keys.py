@@ -81,8 +81,16 @@ class Definition:
 
     def may_overlap(self, other: Definition) -> bool:
         """Whether some point could be in both definitions and read the same contents in both."""
-        if self is other or self.id == other.id:
-            return True
+        if other.id not in self._overlapping:
+            self._overlapping[other.id] = self._meets(other)
+        return self._overlapping[other.id]
+
+    @functools.cached_property
+    def _overlapping(self) -> dict[str, bool]:
+        """What is known of other definitions: in a folder of thousands each is met often."""
+        return {self.id: True}
+
+    def _meets(self, other: Definition) -> bool:
         if (self.simulator, self.version) != (other.simulator, other.version):
             return False
         if self.shared() != other.shared():

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from simulators.core.contract import WarmsUp, load_simulator
+from simulators.core.contract import Simulator, WarmsUp, load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.space import shipped_files
 from sweeper.space.design_space import DesignSpace, space_of
@@ -67,14 +67,24 @@ def _digest(values: pl.Series) -> str:
 
 def evaluated(space: DesignSpace, points: int) -> tuple[NDArray[np.int64], pl.DataFrame]:
     """Return evenly spread points that constraints allow, and what the simulator says of them."""
+    simulator, where = simulator_of(space), allowed(space, points)
+    return where, pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(where))))
+
+
+def simulator_of(space: DesignSpace) -> Simulator:
+    """Return what answers a space, with its kernels compiled."""
     simulator = load_simulator(space.simulator)
     if isinstance(simulator, WarmsUp):
         simulator.warm_up()
+    return simulator
+
+
+def allowed(space: DesignSpace, points: int) -> NDArray[np.int64]:
+    """Return the numbers of evenly spread points that constraints allow."""
     where = np.unique(np.linspace(0, len(space) - 1, _MOST).astype(np.int64))
     kept = space.kept(where)
     where = where if kept is None else where[kept]
-    where = where[np.unique(np.linspace(0, len(where) - 1, points).astype(np.int64))]
-    return where, pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(where))))
+    return where[np.unique(np.linspace(0, len(where) - 1, points).astype(np.int64))]
 
 
 def file_of(name: str) -> Path:

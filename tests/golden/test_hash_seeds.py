@@ -1,42 +1,87 @@
-"""Results are the same bits whatever seed Python hashes strings with."""
+"""Results are the same bits whatever seed Python hashes strings with, by one worker and by two.
+
+Points of every shipped space are answered by workers that can be killed, as a sweep's are, kept in
+a store and read back; a list counts by all its values.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
-from tests.conftest import ROOT
-
-SPACES = ("quickstart", "gemm_gpus", "vision_gpus", "small_models_training", "llama70b_passes")
-DIGESTS = """
-import hashlib, sys
-from simulators.core.contract import load_simulator
+from simulators.core.contract import objectives_of
+from sweeper.engines import Crew
+from sweeper.engines._child import Nursery
+from sweeper.engines.crew import Team
+from sweeper.engines.task import Task
+from sweeper.query.repricing import unpriced
 from sweeper.space.design_space import space_of
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space
-from tests.golden import evaluated
-for name in sys.argv[1:]:
-    where, results = evaluated(space_of(read_space(spaces()[name])), 120)
-    values = [v.hex() if isinstance(v, float) else v for c in results for v in c.to_list()]
-    print(name, len(where), hashlib.sha256(repr(values).encode()).hexdigest())
-"""
+from sweeper.store.keys import define
+from sweeper.store.store import Store
+from tests.conftest import ROOT
+from tests.golden import allowed, simulator_of
+
+POINTS, SEARCHED = 8, 2
+"""Points of a space; fewer where each is a search."""
+RUNS = ((0, 1), (1, 2), (2, 1))
+"""Seeds of hashes, and how many workers answer under them."""
 
 
-def digests(seed: int) -> str:
-    """Return a digest of every bit of many points of each space, under a seed of hashes."""
-    found = subprocess.run(
-        [sys.executable, "-c", DIGESTS, *SPACES], cwd=ROOT, check=True, capture_output=True,
-        text=True, env={**os.environ, "PYTHONHASHSEED": str(seed)},
+def digests(workers: int) -> Iterator[str]:
+    """Yield of each shipped space a digest of every bit of some points, as workers answer them."""
+    with tempfile.TemporaryDirectory() as folder, team(workers) as crew:
+        for name, file in spaces().items():
+            space = unpriced(space_of(read_space(file)))
+            simulator = simulator_of(space)
+            where = allowed(space, SEARCHED if space.simulator == "dataflow" else POINTS)
+            store = Store(f"{folder}/{name}", define(space))
+            task = Task(space, store, objectives_of(simulator))
+            batches = [part for part in np.array_split(where, 4) if len(part)]
+            for _ in crew.run(task, batches, len(where), lambda _: None):
+                pass
+            rows = store.scan().collect()
+            rows = rows[np.argsort(space.index_of(rows))].select(sorted(rows.columns))
+            bits = hashlib.sha256(repr([rows.columns, rows.rows()]).encode()).hexdigest()
+            yield f"{name} {len(rows)} {bits}"
+
+
+@contextmanager
+def team(workers: int) -> Iterator[Crew]:
+    """Lead so many workers."""
+    crew = Team(Nursery(), wanted=workers)
+    try:
+        yield crew
+    finally:
+        crew.dismiss()
+
+
+def told(seed: int, workers: int) -> list[str]:
+    """Return what `digests` yields in a process with a seed of hashes, which workers inherit."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.golden.test_hash_seeds", str(workers)], cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return found.stdout
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
-def test_results_do_not_change_with_the_seed_of_hashes() -> None:
-    first = digests(0)
-    assert len(first.splitlines()) == len(SPACES)
-    assert digests(1) == first
-    assert digests(2) == first
+def test_results_do_not_change_with_the_seed_of_hashes_or_the_number_of_workers() -> None:
+    first, *others = (told(seed, workers) for seed, workers in RUNS)
+    assert [line.split()[0] for line in first] == list(spaces())
+    for other in others:
+        assert other == first
+
+
+if __name__ == "__main__":
+    for said in digests(int(sys.argv[1])):
+        print(said, flush=True)

@@ -1,0 +1,210 @@
+"""What disks, folders and clocks do to a sweep is said, and its rows are those of a quiet one."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from sweeper.report.answers import latest
+from tests.faults.machines import (
+    ENVIRONMENT,
+    Running,
+    command,
+    needs_namespaces,
+    rows,
+    start,
+)
+
+pytestmark = pytest.mark.slow
+
+SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: 0.002}\n"
+INLINE = "engine=inline"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that nothing befell."""
+    folder = tmp_path_factory.mktemp("quiet")
+    assert start(folder, SPACE, INLINE).wait() == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quiet(ended: Path) -> pl.DataFrame:
+    """Its rows."""
+    return rows(ended)
+
+
+def parts(folder: Path, name: str = "toy") -> list[Path]:
+    """Return the parts of a sweep."""
+    return sorted((folder / "outputs" / name).glob("results/*/*.parquet"))
+
+
+def ended_in_a_sentence(running: Running, code: int, said: str) -> None:
+    """Check how a command ended: by a code and a sentence."""
+    assert running.wait() == code, running.text()
+    assert said in running.text(), running.text()
+    assert "Traceback" not in running.text()
+    assert len(running.text().splitlines()) < 12
+
+
+def same(folder: Path, quiet: pl.DataFrame, name: str = "toy") -> None:
+    """Check that the same command goes on to the rows of a quiet sweep."""
+    running = start(folder, SPACE, INLINE, name=name)
+    assert running.wait() == 0, running.text()
+    assert_frame_equal(rows(folder, name=name), quiet, check_exact=True)
+
+
+@needs_namespaces
+def test_a_full_disk_ends_the_sweep_and_room_lets_it_go_on(
+    tmp_path: Path, quiet: pl.DataFrame
+) -> None:
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
+    kept = tmp_path / "kept"
+    sweep = f"{sys.executable} -m sweeper +space=toy plot=false {INLINE}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c",
+         f"mount -t tmpfs -o size=28k none outputs && {sweep}; code=$?; "
+         f"cp -r outputs {kept}; exit $code"],
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert re.search("is full. Everything written|No space left on device", done.stderr)
+    assert "Traceback" not in done.stderr
+    shutil.copytree(kept, tmp_path / "outputs", dirs_exist_ok=True)
+    assert not list((tmp_path / "outputs").rglob("*.tmp"))
+    same(tmp_path, quiet)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits of files here")
+def test_a_file_that_may_not_grow_ends_the_sweep(tmp_path: Path, quiet: pl.DataFrame) -> None:
+    limited = f"ulimit -f 2; exec {sys.executable} -m sweeper +space=toy plot=false {INLINE}"
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
+    done = subprocess.run(
+        ["bash", "-c", limited], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    same(tmp_path, quiet)
+
+
+@needs_namespaces
+def test_a_folder_that_may_not_be_written_is_said_before_the_work(
+    tmp_path: Path, ended: Path, quiet: pl.DataFrame
+) -> None:
+    shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
+    other = SPACE.replace("199", "299")
+    (tmp_path / "spaces" / "toy.yaml").write_text(other)
+    told = {}
+    for words in ("+space=toy plot=false", "pareto toy"):
+        told[words] = subprocess.run(
+            ["unshare", "-m", "sh", "-c",
+             "mount --bind outputs outputs && mount -o remount,ro,bind outputs && "
+             f"{sys.executable} -m sweeper {words}"],
+            cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    refused, asked = told.values()
+    assert refused.returncode == 2, refused.stderr
+    assert "may not be written (Read-only file system)" in refused.stderr
+    assert asked.returncode == 0, asked.stderr
+    assert (tmp_path / "log.txt").read_text().count("\n") == 200
+    same(tmp_path, quiet)
+
+
+def test_two_drivers_at_once_do_not_ask_twice(tmp_path: Path, quiet: pl.DataFrame) -> None:
+    slow = SPACE.replace("0.002", "0.02")
+    first = start(tmp_path, slow, INLINE)
+    first.until(lambda: (tmp_path / "log.txt").exists())
+    ended_in_a_sentence(start(tmp_path, slow, INLINE), 2, "is already running into outputs/toy")
+    beside = start(tmp_path, slow.replace("0..199", "0..99"), INLINE)  # another definition may
+    assert first.wait() == 0, first.text()
+    assert beside.wait() == 0, beside.text()
+    assert len(rows(tmp_path).filter(pl.col("n") >= 100)) == 100
+    assert command(tmp_path, "verify", "toy").wait() == 0
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[: len(content) // 2],
+    "cut by one": lambda content: content[:-1],
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "a bit": lambda content: content[:99] + bytes([content[99] ^ 4]) + content[100:],
+    "a bit of the footer": lambda content: content[:-60] + b"\x00" + content[-59:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_part_costs_its_points(
+    tmp_path: Path, ended: Path, quiet: pl.DataFrame, damage: str
+) -> None:
+    shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
+    part = parts(tmp_path)[1]
+    part.write_bytes(DAMAGES[damage](part.read_bytes()))
+    running = start(tmp_path, SPACE, INLINE)
+    assert running.wait() == 0, running.text()
+    assert f"{part.name} is damaged" in running.text()
+    assert "Traceback" not in running.text()
+    found = latest("toy", str(tmp_path / "outputs")).results.collect().sort("n")
+    assert_frame_equal(found.select(quiet.columns), quiet, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("config.json", "truncated"), ("definition.json", "zeros"), ("summary.json", "empty")],
+)
+def test_a_damaged_side_file_leaves_results_to_be_asked(
+    tmp_path: Path, ended: Path, quiet: pl.DataFrame, file: str, damage: str
+) -> None:
+    shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
+    (first,) = (tmp_path / "outputs" / "toy" / "runs").iterdir()
+    shutil.copytree(first, first.with_name("000002-2026-01-01T00-00-00Z"))
+    last = max((tmp_path / "outputs" / "toy" / "runs").iterdir())
+    (last / file).write_bytes(DAMAGES[damage]((last / file).read_bytes()))
+    running = command(tmp_path, "pareto", "toy")
+    assert running.wait() == 0, running.text()
+    assert "Traceback" not in running.text()
+    same(tmp_path, quiet)
+
+
+def test_the_latest_run_is_told_by_its_number_whatever_the_time_zone(
+    tmp_path: Path, quiet: pl.DataFrame
+) -> None:
+    assert start(tmp_path, SPACE, INLINE, TZ="Pacific/Kiritimati").wait() == 0
+    later = SPACE.replace("199", "249")
+    assert start(tmp_path, later, INLINE, TZ="Pacific/Niue").wait() == 0
+    runs = sorted((tmp_path / "outputs" / "toy" / "runs").iterdir())
+    assert [run.name[:7] for run in runs] == ["000001-", "000002-"]
+    assert runs[0].name[7:] <= runs[1].name[7:]
+    assert all(run.name.endswith("Z") for run in runs)
+    runs[1].rename(runs[1].with_name("000002-1999-01-01T00-00-00Z"))  # a clock that was set back
+    running = command(tmp_path, "verify", "toy", "--rows", "250", TZ="Asia/Kathmandu")
+    assert running.wait() == 0, running.text()
+    assert "250 of 250 rows simulated again: equal to the bit" in running.text()
+
+
+@pytest.mark.parametrize("name", ["it's größe", "-dash", "a" * 200, "a;b 100%"])
+def test_names_are_any_or_refused_in_a_sentence(
+    tmp_path: Path, quiet: pl.DataFrame, name: str
+) -> None:
+    folder = tmp_path / f"a {name[:60]} 'folder'"
+    running = start(folder, SPACE, INLINE, name=name)
+    if running.wait() == 2:
+        ended_in_a_sentence(running, 2, "space")
+        assert not (folder / "outputs").exists()
+        return
+    assert running.wait() == 0, running.text()
+    assert_frame_equal(rows(folder, name=name), quiet, check_exact=True)
+    assert command(folder, "pareto", "--", name).wait() == 0
