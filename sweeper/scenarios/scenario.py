@@ -40,6 +40,7 @@ class Written(TypedDict, total=False):
     beside: dict[str, Space]
     cases: dict[str, str | dict[str, str]]
     targets: dict[str, dict[str, Any]]
+    missing: str
 
 
 KEYS = tuple(Written.__annotations__)
@@ -144,9 +145,12 @@ class Scenario:
     spaces: Mapping[str, DesignSpace]
     targets: tuple[Target, ...]
     cases: tuple[Case, ...]
+    missing: str = ""  # what simulators lack to answer it
 
     def answer(self, outputs: Path) -> Outcome:
         """Evaluate what is not answered yet, in this process, and return the figures."""
+        if self.missing:
+            return Outcome(self, reason=self.missing)
         try:
             tables = {
                 name: Sweep.of(
@@ -202,6 +206,7 @@ def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -
         spaces=spaces,
         targets=tuple(_target(name, one) for name, one in mapping(said, "targets").items()),
         cases=tuple(cases) or (Case(""),),
+        missing=str(said.get("missing", "")),
     )
 
 
