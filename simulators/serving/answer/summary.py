@@ -215,7 +215,7 @@ def _filled(run: Run, block_seconds: float) -> float | None:
     """Return which share of the slots of blocks in use holds a token, mean over time.
 
     A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from
-    its first token to its last. None where requests gave their blocks up on the way, or shared them.
+    its first token to its last. None where requests gave blocks up on the way, or shared them.
     """
     times, state = run.state.times, run.state
     gave_up = state.pool[:, [at.RESTARTED, at.SWAPS]].any()
