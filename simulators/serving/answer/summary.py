@@ -215,10 +215,11 @@ def _filled(run: Run, block_seconds: float) -> float | None:
     """Return which share of the slots of blocks in use holds a token, mean over time.
 
     A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from
-    its first token to its last. None where requests gave their blocks up on the way.
+    its first token to its last. None where requests gave blocks up on the way, or shared them.
     """
     times, state = run.state.times, run.state
-    if not block_seconds or state.pool[:, [at.RESTARTED, at.SWAPS]].any():
+    gave_up = state.pool[:, [at.RESTARTED, at.SWAPS]].any()
+    if not block_seconds or gave_up or state.request[:, at.CACHED].any():
         return None
     ended = times[:, at.COMPLETED] >= 0.0
     scheduled, first, end = times[ended][:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
