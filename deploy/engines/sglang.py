@@ -36,6 +36,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--enable-mixed-chunk")
     if not (point.prefix_cache or point.preemption == CACHED):
         words.append("--disable-radix-cache")
+    if point.prefix_host_bytes:
+        words.append("--enable-hierarchical-cache")
+        words += pairs({"--hicache-size": max(1, int(point.prefix_host_bytes // 1e9))})
     if launches(point):
         words.append("--disable-cuda-graph")
     if drafts(point):

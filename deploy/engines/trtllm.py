@@ -38,6 +38,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
     caches = point.prefix_cache or point.preemption == CACHED
     lines.append(f"  enable_block_reuse: {'true' if caches else 'false'}")
+    if point.prefix_host_bytes:
+        lines.append(f"  host_cache_size: {int(point.prefix_host_bytes)}")
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")

@@ -20,6 +20,11 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             f"vLLM wants a token budget of at least max_batch: {budget} tokens for "
             f"{point.max_batch} requests"
         )
+    if point.prefix_host_bytes:
+        raise UserError(
+            "prefix_host_bytes: the options of vLLM 0.8 to 0.11 keep no prefixes on the host; "
+            "write 0, or add a connector by hand"
+        )
     if whole and budget < context:
         context = budget  # a whole prompt must fit in one batch
     words = [

@@ -14,7 +14,7 @@ import numpy as np
 from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
 from simulators.composition.operator_prices import Row, family_of, tokens_of
-from simulators.composition.price import part_rows, sequences_of_host
+from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, share_of_many
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
@@ -87,7 +87,7 @@ def step_columns(replica: Replica, step: Step) -> Floats:
     counts: dict[str, Column] = {
         "layer_s": part.layers,
         "host_s": 1.0,
-        "sequence_s": sequences_of_host(replica, step),
+        "sequence_s": step.prefills + step.decodes,
         "mixture_layer_s": part.expert_layers,
         "latent_layer_s": part.layers * replica.model.is_latent,
         "index_layer_s": part.layers * (replica.model.index_top_k > 0),

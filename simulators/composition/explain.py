@@ -18,7 +18,6 @@ from simulators.composition.price import (
     part_iteration,
     part_rows,
     pipeline_iterations,
-    sequences_of_host,
 )
 from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
@@ -100,7 +99,7 @@ def _stage(
     host_s = _number(
         replica.runtime.launch_s(
             part.layers,
-            sequences_of_host(replica, step),
+            step.prefills + step.decodes,
             stage.busy_s,
             replica.cluster,
             effects=without_launch,

@@ -276,19 +276,13 @@ def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Colum
     """Return the seconds that a stage waits for the host, in which nothing else goes on."""
     return replica.runtime.launch_s(
         part.layers,
-        sequences_of_host(replica, step),
+        step.prefills + step.decodes,
         busy_s,
         replica.cluster,
         prefills=step.prefills,
         effects=replica.effects,
         extra_gaps_s=replica.runtime.extra_gaps_s(replica.model, part),
     )
-
-
-def sequences_of_host(replica: Replica, step: Step) -> Column:
-    """Return the sequences that a host prepares: each group that attends apart has its own."""
-    own = busiest_group(step, replica.cut.attention_dp)
-    return own.prefills + own.decodes
 
 
 def busiest_group(step: Step, groups: int) -> Step:

@@ -150,6 +150,10 @@ class ServingPoint:
         "whether prompts find blocks of others that begin alike; else all are computed whole",
         default=False,
     )
+    prefix_host_bytes: float = choice(
+        "host memory per GPU that keeps what a prefix_cache forgets, if moving it back is quicker "
+        "than computing it", unit="B", at_least=0.0, default=0.0,
+    )  # fmt: skip
     preemption: str = choice(
         "what becomes of a running request without memory: recompute, swap to the host, or cached: "
         "recompute what others took of its blocks, as with a prefix_cache",

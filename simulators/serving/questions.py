@@ -35,7 +35,7 @@ from simulators.serving.candidates import (
     grids_of,
     load_of,
 )
-from simulators.serving.demand.traces import is_trace
+from simulators.serving.demand.traces import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 
 TAIL = 90
@@ -52,6 +52,11 @@ class Flags:
     gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
     gpus: int = flag("how many there are (default 8)", least=1, default=8)
     workload: str = flag("chat, code, sharegpt, or the path of a trace", default="chat")
+    system_prompt: int = flag(
+        "tokens that all prompts begin with, found in the engine's prefix cache (default 0)",
+        least=0,
+        default=0,
+    )
     qps: float | None = flag(
         "requests per second (default 1, of a trace its own)", unit="1/s", default=None
     )
@@ -202,7 +207,12 @@ def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
     drafts = ""
     if row["speculation"] != NOTHING and not row["acceptance"].strip():
         drafts = "; drafts accepted as often as published ones (or say --acceptance)"
-    return f"{of}, {rate}{drafts}"
+    shared = ""
+    if row["system_prompt_tokens"]:
+        shared = f", behind a system prompt of {row['system_prompt_tokens']:,} tokens"
+    if row["prefix_cache"]:
+        shared += f"; {row['prefix_hit_ratio']:.0%} of prompt tokens found in the prefix cache"
+    return f"{of}, {rate}{shared}{drafts}"
 
 
 def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
@@ -231,10 +241,13 @@ def _space(
     cut, rules = cuts_of(models, flags.gpus)
     if any(method["speculation"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
+    hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
+    shared = {"system_prompt_tokens": flags.system_prompt, "prefix_cache": True}
     return {
         "simulator": "serving",
         "axes": {
             "workload": flags.workload,
+            **(shared if flags.system_prompt or hashed else {}),
             **cut,
             "chunk_size": list(CHUNKS),
             "max_batch": list(BATCHES),

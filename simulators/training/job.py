@@ -13,6 +13,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
+from simulators.training.work.routing import busiest_share
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 
 ATTENTIONS = ("flash", "flash2", "unfused")
@@ -55,6 +56,8 @@ class Job:
     lora_rank: int = 0  # of adapters, all else frozen; 0: none
     lora_targets: str = LORA_TARGETS[0]
     base_dtype: str = BASES[0]
+    routing_skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
+    capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
     predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
 
     @property
@@ -68,6 +71,13 @@ class Job:
         if self.ep * self.expert_tp == 1:
             return Parallelism(tp=self.tp)
         return Parallelism(tp=self.tp, ep=self.ep, attention_dp=self.groups)
+
+    @property
+    def busiest(self) -> float:
+        """Tokens of the busiest expert rank over those of a mean one."""
+        return busiest_share(
+            self.model.experts, self.model.top_k, self.ep, self.routing_skew, self.capacity_factor
+        )
 
     @property
     def trained_share(self) -> float:

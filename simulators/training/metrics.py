@@ -42,7 +42,7 @@ Columns = dict[str, Floats]
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
     "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank",
-    "lora_targets", "base_dtype", "prices",
+    "lora_targets", "base_dtype", "routing_skew", "capacity_factor", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
 

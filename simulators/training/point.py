@@ -78,6 +78,17 @@ class TrainingPoint:
         default=FUSED,
         known=FUSIONS,
     )
+    routing_skew: float = choice(
+        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        default=0.0,
+        at_least=0.0,
+        given=True,
+    )
+    capacity_factor: float = choice(
+        "times the mean beyond which an expert drops tokens; 0: none are dropped",
+        default=0.0,
+        at_least=0.0,
+    )
     context_exchange: str = choice(
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )

@@ -2,14 +2,8 @@
 
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-<<<<<<< HEAD
-answer questions. `verify` and `validate` check results and simulators, `scenarios`
-answers what practitioners ask; `assist` serves
-editors and shells.
-=======
-answer questions. `verify` and `validate` check results and simulators; `trust` says whose
-code may run; `assist` serves editors and shells.
->>>>>>> main
+answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
+practitioners ask; `trust` says whose code may run; `assist` serves editors and shells.
 """
 
 COMMANDS = {

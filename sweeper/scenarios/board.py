@@ -29,10 +29,10 @@ def print_board(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> None:
     for outcome in outcomes:
         for said in _misses(outcome):
             print_words(f"{outcome.scenario.id} {said}")
-    print_words(in_short(outcomes, sum(seconds)))
+    print_words(f"{in_short(outcomes)} {sum(seconds):.0f} CPU-s.")
 
 
-def in_short(outcomes: Sequence[Outcome], seconds: float) -> str:
+def in_short(outcomes: Sequence[Outcome]) -> str:
     """Return how many are supported and plausible, in one sentence."""
     supported = sum(outcome.supported for outcome in outcomes)
     plausible = sum(outcome.in_band for outcome in outcomes)
@@ -40,7 +40,7 @@ def in_short(outcomes: Sequence[Outcome], seconds: float) -> str:
     inside = sum(figure.in_band for figure in figures)
     return (
         f"{supported} of {len(outcomes)} scenarios are supported, {plausible} in band: "
-        f"{inside} of {len(figures)} figures; {seconds:.0f} CPU-s."
+        f"{inside} of {len(figures)} figures."
     )
 
 
@@ -51,15 +51,44 @@ def as_json(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> str:
     )
 
 
+def page(outcomes: Sequence[Outcome], command: str) -> str:
+    """Return the board as a page of Markdown: a line for each scenario, then each figure."""
+    heads = [f"| {o.scenario.id} | {o.scenario.title} | {_verdict(o)} |" for o in outcomes]
+    figures = [
+        f"| {o.scenario.id} | `{f.target.name}` | {_short(f.value)} {f.target.unit} "
+        f"| {_interval(f)} | {_span(*f.target.band)} | {f.target.basis}: {f.target.why} |"
+        for o in outcomes
+        for f in o.figures
+    ]
+    misses = [f"- {o.scenario.id} {said}" for o in outcomes for said in _misses(o)]
+    parts = [
+        f"# Coverage\n\nWritten by `{command}`. A band is a sanity interval, no accuracy target: "
+        "what lies outside of it needs an explanation, and has one below.",
+        in_short(outcomes),
+        "\n".join(["| id | scenario | |", "| --- | --- | --- |", *heads]),
+        "## Figures",
+        "\n".join(
+            ["| id | figure | value | 90 % | plausible | basis |", "| --- " * 6 + "|", *figures]
+        ),
+        "## What misses, and why",
+        "\n".join(misses) or "Nothing.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    if not outcome.supported:
+        return "not supported"
+    return "in band" if outcome.in_band else "outside of its band"
+
+
+def _interval(figure: Figure) -> str:
+    return "-" if figure.low is None or figure.high is None else _span(figure.low, figure.high)
+
+
 def _heading(outcome: Outcome, seconds: float) -> str:
     """Return what stands above the figures of a scenario."""
-    if not outcome.supported:
-        rest = "not supported"
-    elif outcome.in_band:
-        rest = "in band"
-    else:
-        rest = "outside of its band"
-    words = [f"{outcome.scenario.id} {outcome.scenario.title}", rest]
+    words = [f"{outcome.scenario.id} {outcome.scenario.title}", _verdict(outcome)]
     if outcome.supported:
         words.append(f"{_by_measurements(outcome):.0%} by measurements")
     return printable(" · ".join([*words, f"{seconds:.1f} s"]))
@@ -72,7 +101,7 @@ def _lines(outcome: Outcome) -> list[list[str]]:
             "" if figure.in_band else "!",
             printable(f"{figure.target.name} {figure.target.unit}".rstrip()),
             _short(figure.value),
-            "-" if figure.low is None or figure.high is None else _span(figure.low, figure.high),
+            _interval(figure),
             _span(*figure.target.band),
         ]
         for figure in outcome.figures

@@ -8,6 +8,7 @@ lies: a sanity interval with its basis and its reason, no accuracy target.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,11 @@ class Written(TypedDict, total=False):
     beside: dict[str, Space]
     cases: dict[str, str | dict[str, str]]
     targets: dict[str, dict[str, Any]]
+    missing: str
 
 
+REFERENCE = "reference:"
+"""Before a file of the measured tables, which are not shipped."""
 KEYS = tuple(Written.__annotations__)
 _ID = re.compile(r"(\D+)(\d+)\.(\d+)")
 
@@ -144,9 +148,12 @@ class Scenario:
     spaces: Mapping[str, DesignSpace]
     targets: tuple[Target, ...]
     cases: tuple[Case, ...]
+    missing: str = ""  # what simulators lack to answer it
 
     def answer(self, outputs: Path) -> Outcome:
         """Evaluate what is not answered yet, in this process, and return the figures."""
+        if self.missing:
+            return Outcome(self, reason=self.missing)
         try:
             tables = {
                 name: Sweep.of(
@@ -187,9 +194,11 @@ def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -
         typed(said, Written)
     except MistypedError as error:
         raise UserError(f"`scenario:` {error}") from error
-    own = {key: value for key, value in written.items() if key != "scenario"}
+    lacking: list[str] = []
+    own = _placed({key: value for key, value in written.items() if key != "scenario"}, lacking)
+    beside = _placed(mapping(said, "beside"), lacking)
     spaces = {"": space_of(own)} if "simulator" in own else {}
-    spaces |= {name: space_of(one) for name, one in mapping(said, "beside").items()}
+    spaces |= {name: space_of(one) for name, one in beside.items()}
     cases = [_case(name, one) for name, one in mapping(said, "cases").items()]
     for case in cases:
         if case.of not in spaces:
@@ -202,7 +211,26 @@ def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -
         spaces=spaces,
         targets=tuple(_target(name, one) for name, one in mapping(said, "targets").items()),
         cases=tuple(cases) or (Case(""),),
+        missing="; ".join(lacking) or str(said.get("missing", "")),
     )
+
+
+def _placed(value: Any, lacking: list[str]) -> Any:
+    """Return what is written with the files of measured tables in place of `reference:FILE`.
+
+    Those that are not here are added to what is lacking.
+    """
+    if isinstance(value, Mapping):
+        return {key: _placed(one, lacking) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_placed(one, lacking) for one in value]
+    if not isinstance(value, str) or not value.startswith(REFERENCE):
+        return value
+    folder, name = os.environ.get("SWEEPER_REFERENCE", ""), value.removeprefix(REFERENCE)
+    file = Path(folder, name)
+    if not folder or not file.is_file():
+        lacking.append(f"{name} is not here; $SWEEPER_REFERENCE names the folder of such tables")
+    return str(file.resolve())
 
 
 def in_order(scenarios: Sequence[Scenario]) -> list[Scenario]:

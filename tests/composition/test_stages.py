@@ -232,13 +232,3 @@ def test_launches_of_a_stage_made_of_layers_hide_behind_all_its_work() -> None:
     assert 0.0 < priced.busy_s < 3.2e-3
     assert priced.launch_s == pytest.approx(waits_s + 3.2e-3 - float(np.asarray(priced.busy_s)))
     assert made.launch_s == pytest.approx(priced.launch_s, rel=1e-12)
-
-
-def test_a_host_prepares_the_sequences_of_its_own_group() -> None:
-    step = decode_step(64.0, 100.0)
-    waits_s = {
-        groups: float(launch_s(one, step, stage_of(one.model, one.cut, 0), np.array(1.0)))
-        for groups in (1, 4)
-        for one in [replica(Parallelism(attention_dp=groups), "mixtral_8x7b", runtime=HOST)]
-    }
-    assert waits_s[1] - waits_s[4] == pytest.approx((64.0 - 16.0) * HOST.sequence_s)

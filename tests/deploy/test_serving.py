@@ -173,3 +173,38 @@ def refused(design: ServingPoint, target: str = "") -> str:
 )
 def test_what_cannot_be_deployed_says_why(change: dict[str, Any], target: str, said: str) -> None:
     assert said in refused(replace(LLAMA, **{"chunk_size": 2048} | change), target)
+
+
+@pytest.mark.parametrize(
+    ("engine", "on", "off", "on_host"),
+    [
+        ("vllm", "--enable-prefix-caching", "--no-enable-prefix-caching", ""),
+        ("sglang", "--page-size", "--disable-radix-cache", "--hicache-size 64"),
+        (
+            "trtllm",
+            "enable_block_reuse: true",
+            "enable_block_reuse: false",
+            "host_cache_size: 64000000000",
+        ),
+    ],
+)
+def test_an_engine_is_told_of_its_prefix_cache(
+    engine: str, on: str, off: str, on_host: str
+) -> None:
+    def said(**changes: Any) -> str:
+        scheduler = load_engine(engine).schedulers[0]
+        point = ServingPoint(
+            model="llama3_1_8b", gpu="h100_sxm", scheduler=scheduler, dtype="bf16", kv_dtype="bf16",
+            chunk_size=2048, block_size=32, **changes,
+        )  # fmt: skip
+        launch = launch_of(point, engine)
+        return shlex.join(launch.options) + launch.file
+
+    assert on in said(prefix_cache=True)
+    assert off not in said(prefix_cache=True)
+    assert off in said()
+    if on_host:
+        assert on_host in said(prefix_cache=True, prefix_host_bytes=64e9)
+    else:
+        with pytest.raises(UserError, match="keep no prefixes on the host"):
+            said(prefix_cache=True, prefix_host_bytes=64e9)

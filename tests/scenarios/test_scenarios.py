@@ -103,6 +103,12 @@ def test_the_board_names_what_misses_and_why(
     assert one["metrics"]["cost"]["band"] == [3.0, 5.0]
 
 
+def test_a_table_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path))
+    outcome = answered(tmp_path, BOWL.replace("n: [1, 13]", "n: [1, 13], label: reference:a.csv"))
+    assert outcome.reason.startswith("a.csv is not here; $SWEEPER_REFERENCE names the folder")
+
+
 def test_an_unknown_scenario_is_named() -> None:
     with pytest.raises(UserError, match="there is no scenario 'T9'"):
         command.main(["T9"])
@@ -111,7 +117,7 @@ def test_an_unknown_scenario_is_named() -> None:
 def test_every_shipped_scenario_has_a_number_of_its_own() -> None:
     shipped = command.shipped()
     assert len({one.id for one in shipped}) == len(shipped)
-    assert all(one.targets for one in shipped)
+    assert all(one.targets or one.missing for one in shipped)
 
 
 @pytest.mark.slow
@@ -121,6 +127,11 @@ def test_a_shipped_scenario_is_answered_and_its_misses_are_explained(
 ) -> None:
     (scenario,) = (one for one in command.shipped() if one.id == name)
     outcome = scenario.answer(tmp_path)
-    assert outcome.reason == ""
+    assert outcome.reason == scenario.missing
     unexplained = [f.target.name for f in outcome.figures if not f.in_band and not f.target.miss]
     assert unexplained == []
+
+
+def test_the_page_has_every_scenario() -> None:
+    text = Path("docs/coverage.md").read_text(encoding="utf-8")
+    assert all(f"| {one.id} | {one.title} |" in text for one in command.shipped())

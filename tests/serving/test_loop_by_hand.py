@@ -149,7 +149,8 @@ def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> 
     state.gauge[1, at.NEXT_LEAVE] = 6.5
     seen = []
 
-    def route(arrived: int, queued: Any, running: Any, draws: Any) -> int:
+    def route(arrived: int, queued: Any, running: Any, found: Any, draws: Any) -> int:
+        assert not found.any()
         seen.append((int(arrived), queued.tolist(), running.tolist(), draws.tolist()))
         return 1
 

@@ -19,6 +19,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
+from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
 from tests.serving.cases import asked, limits, pure_python, run
 
@@ -106,6 +107,24 @@ def test_prompts_of_one_system_prompt_hold_it_once() -> None:
     assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
 
 
+def test_what_the_gpu_forgets_is_moved_back_from_the_host() -> None:
+    # Three prompts of ten blocks and one token take turns in memory for 21 blocks.
+    paths = [[100 * (i % 3) + k for k in range(10)] for i in range(9)]
+    tight = limits("vllm_v1", blocks=21, watermark=0.0, chunk=4096, caches=True, move_s=0.5)
+    forgets, keeps, small = (
+        run(hashed(paths, 100.0), "vllm_v1", allowed=dataclasses.replace(tight, host_keeps=blocks))
+        for blocks in (0, 30, 15)
+    )
+    assert forgets.request[:, at.CACHED].sum() < keeps.request[:, at.CACHED].sum()
+    assert keeps.request[3:, at.CACHED].tolist() == [160] * 6
+    moved = keeps.pool[0, at.FETCHED]
+    assert 0 < moved <= 60
+    waited = keeps.times[:, at.FIRST_TOKEN] - keeps.times[:, at.SCHEDULED]
+    assert waited[3:].sum() > 0.5 * moved
+    assert small.pool[0, at.ON_HOSTS] <= 15
+    assert_settled(keeps)
+
+
 def assert_settled(state: State) -> None:
     """Nobody holds anything, and what is kept is what stands in the rings."""
     pool, tree = state.pool, state.tree
@@ -113,12 +132,15 @@ def assert_settled(state: State) -> None:
     assert (pool[:, at.MOST_USED] <= pool[:, at.TOTAL]).all()
     assert (state.request[:, [at.BLOCKS, at.JOINED]] == 0).all()
     assert (pool[:, at.KEPT] <= pool[:, at.TOTAL]).all()
+    assert (pool[:, at.ON_HOSTS] <= state.limits[at.HOST_KEEPS]).all()
     rows = np.append(pool[:, at.ROOT], len(tree))
     for replica in range(len(pool)):
         nodes = tree[rows[replica] + 1 : rows[replica + 1]]
         assert (nodes[:, at.HOLD] == 0).all()
         assert ((nodes[:, at.NEWER] > 0) == (nodes[:, at.HELD] > 0)).all()
         assert nodes[:, at.HELD].sum() == pool[replica, at.KEPT]
+        assert nodes[:, at.ON_HOST].sum() == pool[replica, at.ON_HOSTS]
+        assert ((nodes[:, at.HOST_NEWER] > 0) == (nodes[:, at.ON_HOST] > 0)).all()
 
 
 @st.composite
@@ -162,14 +184,25 @@ def caching(scheduler: str, **changes: Any) -> Limits:
 @settings(max_examples=100, deadline=None)
 @given(
     alike(), st.sampled_from(CACHING), st.sampled_from([1, 2]), st.sampled_from([0, 2]),
-    st.sampled_from([(1, 1), (2, 1), (1, 2)]),
+    st.sampled_from([(1, 1), (2, 1), (1, 2)]), st.sampled_from([0, 0, 7, 100]),
 )  # fmt: skip
 def test_tokens_and_blocks_are_conserved_with_prefixes_drafts_and_preemption(
-    requests: Requests, scheduler: str, replicas: int, drafted: int, cut: tuple[int, int]
+    requests: Requests,
+    scheduler: str,
+    replicas: int,
+    drafted: int,
+    cut: tuple[int, int],
+    host: int,
 ) -> None:
     stages, ranks = cut
     allowed = caching(
-        scheduler, drafted=drafted, survival=SURE[:drafted], stages=stages, ranks=ranks
+        scheduler,
+        drafted=drafted,
+        survival=SURE[:drafted],
+        stages=stages,
+        ranks=ranks,
+        host_keeps=host,
+        move_s=1e-4,
     )
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
     assert (state.times[:, at.COMPLETED] >= 0.0).all()
@@ -210,3 +243,43 @@ def test_a_scheduler_without_a_prefix_cache_says_so() -> None:
     point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", prefix_cache=True, requests=2)
     with pytest.raises(Infeasible, match="vllm_has_no_prefix_cache"):
         run_of(point)
+
+
+def routed_with(*, waiting: list[int], running: list[int], found: list[int]) -> int:
+    """Return where a request goes that finds so many thousandths of its prompt."""
+    load = [np.array(row, np.int64) for row in (waiting, running, found)]
+    return cache_aware.route(0, *load, np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("running", "found", "replica"),
+    [
+        ([5, 9, 2], [400, 900, 0], 1),
+        ([5, 9, 2], [900, 900, 0], 0),  # of equal ones the less busy
+        ([5, 9, 2], [300, 0, 0], 2),  # too little to follow
+        ([5, 66, 2], [0, 900, 0], 1),
+        ([5, 67, 2], [0, 900, 0], 2),  # too far apart
+        ([130, 190, 140], [0, 900, 0], 1),  # 60 apart
+        ([130, 195, 140], [0, 900, 0], 1),  # 65 apart, but not half as many again
+    ],
+)
+def test_a_router_follows_the_longest_match_until_loads_are_too_far_apart(
+    running: list[int], found: list[int], replica: int
+) -> None:
+    assert routed_with(waiting=[0, 0, 0], running=running, found=found) == replica
+
+
+def test_turns_of_a_session_find_more_where_their_router_knows_who_has_them() -> None:
+    turns = 4
+    prompt = np.arange(80) % turns * 170 + 70
+    requests = asked(np.arange(80) * 0.05, prompt, np.full(80, 100))
+    requests = dataclasses.replace(
+        requests, prefixes=of_sessions(np.arange(80) % turns, prompt + 100)
+    )
+    roomy = limits("vllm_v1", caches=True, chunk=2048)
+    states = {
+        router: run(requests, "vllm_v1", router=router, replicas=3, allowed=roomy)
+        for router in ("cache_aware", "round_robin")
+    }
+    cached = {router: state.request[:, at.CACHED].sum() for router, state in states.items()}
+    assert cached["cache_aware"] > 1.5 * cached["round_robin"]

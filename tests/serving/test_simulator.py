@@ -79,7 +79,7 @@ def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason:
     ("changes", "error", "message"),
     [
         ({"scheduler": "vlm"}, UnknownNameError, "did you mean 'vllm'"),
-        ({"router": "robin"}, UnknownNameError, "Known: least_outstanding"),
+        ({"router": "robin"}, UnknownNameError, "Known: cache_aware, least_outstanding"),
         ({"model": "llama9"}, UnknownNameError, "unknown model"),
         ({"preemption": "swop"}, UnknownNameError, "did you mean 'swap'"),
         ({"patience_s": 0.0}, UserError, "patience_s is 0"),

@@ -241,3 +241,18 @@ def test_adapters_everywhere_keep_and_compute_more_than_those_of_attention():
     kept = [row["activation_bytes"] for row in (attention, everywhere, trained)]
     assert kept[0] < kept[1] == kept[2]
     assert attention["state_bytes"] < everywhere["state_bytes"] < trained["state_bytes"] / 100
+
+
+def test_experts_that_are_preferred_hold_up_the_others_until_tokens_are_dropped():
+    mixture = replace(
+        BASE, model="mixtral_8x7b", sequence=4096, batch=256, dp=64, ep=8, zero=1, recompute="full"
+    )
+    even, skewed, capped = evaluate(
+        mixture,
+        replace(mixture, routing_skew=1.0),
+        replace(mixture, routing_skew=1.0, capacity_factor=1.25),
+    )
+    busiest = skewed["experts_s"] / even["experts_s"]
+    assert 2.0 < busiest < 2.43
+    assert 1.0 < capped["experts_s"] / even["experts_s"] < busiest
+    assert even["compute_s"] < capped["compute_s"] < skewed["compute_s"]

@@ -21,6 +21,7 @@ from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
+from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
@@ -62,12 +63,13 @@ def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
     contexts = np.divide(
         blocks * block_size, requests, out=np.zeros_like(blocks), where=requests > 0
     )
+    past = float(state.request[:, at.CACHED].mean())
     found = {}
     if prompts.any():
         has_prompts = (prompts > 0).astype(float)
-        found[PROMPT] = _step(requests, prompts, decodes, contexts, drafted, has_prompts)
+        found[PROMPT] = _step(requests, prompts, decodes, contexts, drafted, has_prompts, past)
     if decodes.any():
-        found[LATER] = _step(requests, prompts, decodes, contexts, drafted, decodes)
+        found[LATER] = _step(requests, prompts, decodes, contexts, drafted, decodes, past)
     return found
 
 
@@ -78,8 +80,12 @@ def _step(
     contexts: Floats,
     drafted: Floats,
     weights: Floats,
+    past: float,
 ) -> Step:
-    """Return the weighed mean of batches as one; each decode has so many tokens `drafted`."""
+    """Return the weighed mean of batches as one; each decode has so many tokens `drafted`.
+
+    Before each prompt are `past` tokens that a prefix cache had.
+    """
     mean = {
         name: float(np.average(column, weights=weights))
         for name, column in (
@@ -94,8 +100,8 @@ def _step(
     chunk = prompt_tokens / max(mean["prefills"], 1e-9)
     return Step(
         **mean,
-        prefill_pairs=prompt_tokens * (chunk + 1.0) / 2.0,
-        prefill_kv_tokens=prompt_tokens,
+        prefill_pairs=prompt_tokens * ((chunk + 1.0) / 2.0 + past),
+        prefill_kv_tokens=prompt_tokens + mean["prefills"] * past,
         logits_rows=mean["decodes"] + mean["drafted"] + mean["prefills"],
     )
 

@@ -18,7 +18,7 @@ WITH_INTERVAL = ("ttft_p99_s", "tpot_p99_s", "e2e_p99_s")
 
 COUNTED = (
     "restarts", "swaps", "stalled_requests", "completed_requests", "rejected_requests",
-    "cancelled_requests", "cached_tokens", "iterations", "judged_requests",
+    "cancelled_requests", "cached_tokens", "fetched_tokens", "iterations", "judged_requests",
 )  # fmt: skip
 """Metrics that count events: of all runs together."""
 

@@ -186,6 +186,7 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
         "cached_tokens": cached,
+        "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
         "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
@@ -214,10 +215,11 @@ def _filled(run: Run, block_seconds: float) -> float | None:
     """Return which share of the slots of blocks in use holds a token, mean over time.
 
     A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from
-    its first token to its last. None where requests gave their blocks up on the way.
+    its first token to its last. None where requests gave blocks up on the way, or shared them.
     """
     times, state = run.state.times, run.state
-    if not block_seconds or state.pool[:, [at.RESTARTED, at.SWAPS]].any():
+    gave_up = state.pool[:, [at.RESTARTED, at.SWAPS]].any()
+    if not block_seconds or gave_up or state.request[:, at.CACHED].any():
         return None
     ended = times[:, at.COMPLETED] >= 0.0
     scheduled, first, end = times[ended][:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T

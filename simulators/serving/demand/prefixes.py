@@ -64,6 +64,21 @@ class Prefixes:
             self.stops + ends.size * np.arange(1, self.stops.size + 1),
         )
 
+    def found_at_best(self) -> Ints:
+        """Return the tokens each request would find, one after another, if nothing were forgotten.
+
+        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).found_at_best().tolist()
+        [0, 9, 0]
+        """
+        who = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
+        first = np.full(int(self.nodes.max()) + 1, self.stops.size)
+        np.minimum.at(first, self.nodes, who)
+        new = np.flatnonzero(first[self.nodes] == who)  # the last of every path is
+        starts = self._starts()
+        reached = new[np.searchsorted(new, starts)]
+        found: Ints = np.where(reached > starts, self.ends[reached - 1], 0)
+        return found
+
     def _starts(self) -> Ints:
         return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
 

@@ -100,6 +100,12 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
     return trace.prompt_tokens[first], trace.output_tokens[first]
 
 
+def found_at_best(workload: str, prompt: Ints, output: Ints) -> Ints:
+    """Return what each prompt finds in a cache that never forgets; of drawn ones, nothing."""
+    prefixes = _hashed(load_trace(workload), prompt, output) if is_trace(workload) else None
+    return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.found_at_best()
+
+
 def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
     """Return arrival times: those of the trace, scaled if a rate is given, or drawn ones."""
     if trace is None or trace.arrival_s is None:

@@ -33,7 +33,7 @@ def admit(view: View, blocks: int, granted: int, cached: int) -> int:
     """
     limits, pool, request = view.limits, view.pool, view.request
     who = pop_waiting(pool, view.waiting)
-    shared = join(pool, request, view.tree, who, cached)
+    shared = join(limits, pool, request, view.tree, who, cached)
     allocate(pool, request, who, blocks, shared)
     publish(limits, pool, request, view.tree, who, cached + granted)
     seat(view, who, granted)

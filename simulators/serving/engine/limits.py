@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Ints
@@ -16,6 +17,7 @@ from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.step import prefill_step
 
 GB = 1e9
 
@@ -37,6 +39,7 @@ class Limits:
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
     caches: bool = False  # blocks that nobody holds are found again until others take them
+    host_keeps: int = 0  # blocks of prefixes that the host has room for
     ranks: int = 1  # with queues of their own that step together; the limits are those of one
     drafted: int = 0  # tokens of each decode that its pass checks beside its own
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
@@ -62,7 +65,7 @@ class Limits:
         limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
         limits[at.PARITY], limits[at.CACHES] = self.parity, self.caches
-        limits[at.RANKS] = self.ranks
+        limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         shares = np.rint(at.CERTAIN * np.array(self.survival))
         depth = limits[at.DEPTH] = len(self.survival)
@@ -118,6 +121,11 @@ def limits_of(
         host_blocks, move_s = swap_space(
             hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
         )
+    host_keeps = 0
+    if point.prefix_host_bytes:
+        if not point.prefix_cache:
+            raise Infeasible("prefix_host_bytes_needs_prefix_cache")
+        host_keeps, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
     groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
     blocks = kv_blocks(
@@ -136,6 +144,7 @@ def limits_of(
         ranks=ranks,
         reserves=scheduler.reserves,
         caches=caches,
+        host_keeps=host_keeps // ranks,
         host_blocks=host_blocks,
         move_s=move_s,
         patience=max(1, point.poll_interval or scheduler.poll_interval),
@@ -212,3 +221,18 @@ def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple
         raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
     block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
     return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s
+
+
+def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
+    """Return the blocks of prefixes that the host keeps, and the seconds to move one back.
+
+    It keeps none where a block is computed sooner, in a prompt as long as an iteration takes.
+
+    Raises:
+        UserError: nobody has said how fast the GPU's link to its host is.
+    """
+    blocks, move_s = swap_space(
+        replica, swap_bytes=point.prefix_host_bytes, block_size=point.block_size
+    )
+    whole_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
+    return (blocks, move_s) if move_s < point.block_size * whole_s / point.chunk_size else (0, 0.0)

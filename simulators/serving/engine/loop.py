@@ -22,7 +22,7 @@ from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss, release_successor
 from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
-from simulators.serving.engine.prefix_cache import publish_batch
+from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
     ROUTE,
@@ -117,7 +117,11 @@ def arrive(route: Any, state: State, now: float) -> int:
         who = clock[at.LISTED]
         if clock[at.RELEASED] > 0 and state.released[0] == now:
             who = pop_release(state)
-        replica = route(clock[at.ARRIVED], load[at.QUEUED], load[at.RUNNING], state.draws[who])
+        if state.limits[at.CACHES] == 1:
+            find_everywhere(state, who)
+        replica = route(
+            clock[at.ARRIVED], load[at.QUEUED], load[at.RUNNING], load[at.FOUND], state.draws[who]
+        )
         state.request[who, at.REPLICA] = replica
         state.request[who, at.RANK] = rank
         gauge = state.gauge[replica]
@@ -129,6 +133,16 @@ def arrive(route: Any, state: State, now: float) -> int:
         load[at.TOUCHED, replica] = 1
         clock[at.ARRIVED] += 1
     return clock[at.ARRIVED]  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8))
+def find_everywhere(state: State, who: int) -> int:
+    """Note how many thousandths of a prompt each replica's cache has; return the replicas."""
+    found, request = state.load[at.FOUND], state.request
+    for r in range(found.size):
+        cached = cached_tokens(state.limits, state.pool[r], request, state.tree, who)
+        found[r] = 1000 * cached // request[who, at.PROMPT]
+    return found.size  # type: ignore[no-any-return]
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))

@@ -22,6 +22,10 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ROUTERS, SCHEDULERS
 from simulators.core.jit import Kernel
 from simulators.core.modules import load_module
+from simulators.serving.engine.replica import ROUTE
+
+ROUTED_BY = len(ROUTE.arguments)
+"""What a router is told."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,15 @@ def load_router(name: str) -> Kernel[..., int]:
     >>> load_router("round_robin").__name__
     'route'
     """
-    return _kernel(load_module(ROUTERS, name), "route")
+    module = load_module(ROUTERS, name)
+    found = _kernel(module, "route")
+    takes = found.py_func.__code__.co_varnames[: found.py_func.__code__.co_argcount]
+    if len(takes) != ROUTED_BY:
+        raise UserError(
+            f"{module.__file__}: route takes {', '.join(takes)}; it must take arrivals, waiting, "
+            "running, found (thousandths of the prompt in each replica's prefix cache) and draws"
+        )
+    return found
 
 
 @functools.lru_cache(maxsize=64)

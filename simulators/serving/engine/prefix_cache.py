@@ -9,8 +9,10 @@ first. That is both the order of vLLM's queue of free blocks and the least recen
 SGLang's tree, which coincide because who holds a node holds all before it.
 
 Nodes that nobody holds stand in a ring, closed by the root, whose newer neighbour is the oldest: in
-`tree` the row ROOT of a replica, before those of its nodes. Blocks are taken without looking at the
-ring: what has been overwritten since is forgotten at the next look, before any block becomes free.
+`tree` the row ROOT of a replica, before those of its nodes. Blocks are taken without looking at
+the ring: what has been overwritten since is forgotten at the next look, before any block becomes
+free. Memory of the host may keep a copy of what is let go, in a ring of its own; what is found
+there alone is moved back, for which the batch waits.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ ACCOUNT = (*arrays(i8, 2), matrix(i8), matrix(i8))
 """limits, pool, request, tree."""
 
 
-@kernel(i8(matrix(i8), i8))
-def unlink(tree: Ints, node: int) -> int:
-    """Take a node out of the ring; return it."""
-    newer, older = tree[node, at.NEWER], tree[node, at.OLDER]
-    tree[older, at.NEWER], tree[newer, at.OLDER] = newer, older
-    tree[node, at.NEWER] = tree[node, at.OLDER] = 0
+@kernel(i8(matrix(i8), i8, i8))
+def unlink(tree: Ints, ring: int, node: int) -> int:
+    """Take a node out of a ring, which is named by its column of newer neighbours; return it."""
+    newer, older = tree[node, ring], tree[node, ring + 1]
+    tree[older, ring], tree[newer, ring + 1] = newer, older
+    tree[node, ring] = tree[node, ring + 1] = 0
     return node
 
 
-@kernel(i8(matrix(i8), i8, i8))
-def link_newest(tree: Ints, root: int, node: int) -> int:
-    """Put a node into the ring as the newest one; return it."""
-    before = tree[root, at.OLDER]
-    tree[before, at.NEWER] = tree[root, at.OLDER] = node
-    tree[node, at.OLDER], tree[node, at.NEWER] = before, root
+@kernel(i8(matrix(i8), i8, i8, i8))
+def link_newest(tree: Ints, ring: int, root: int, node: int) -> int:
+    """Put a node into a ring as the newest one; return it."""
+    before = tree[root, ring + 1]
+    tree[before, ring] = tree[root, ring + 1] = node
+    tree[node, ring + 1], tree[node, ring] = before, root
     return node
 
 
@@ -50,7 +52,7 @@ def forget_taken(pool: Ints, tree: Ints) -> int:
         tree[oldest, at.HELD] -= taken
         pool[at.KEPT] -= taken
         if tree[oldest, at.HELD] == 0:
-            unlink(tree, oldest)
+            unlink(tree, at.NEWER, oldest)
     return pool[at.KEPT]  # type: ignore[no-any-return]
 
 
@@ -68,10 +70,10 @@ def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int)
     forget_taken(pool, tree)
     found = 0
     for k in range(request[who, at.PATH], request[who, at.PATH_END]):
-        held = tree[row_of(pool, tree, k), at.HELD]
-        missing = tree[k, at.END] - found - held
-        found += held
-        if missing > 0:
+        node, size = row_of(pool, tree, k), tree[k, at.END] - found
+        held = max(tree[node, at.HELD], tree[node, at.ON_HOST])
+        found += min(held, size)
+        if held < size:
             break
     most = (request[who, at.PROMPT] - 1) // limits[at.BLOCK]
     return min(found, most) * limits[at.BLOCK]  # type: ignore[no-any-return]
@@ -89,12 +91,12 @@ def blocks_held(pool: Ints, request: Ints, tree: Ints, who: int) -> int:
     return held
 
 
-@kernel(i8(*arrays(i8, 1), matrix(i8), matrix(i8), i8, i8))
-def join(pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
+@kernel(i8(*ACCOUNT, i8, i8))
+def join(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
     """Let a request hold what is found of its path; return the blocks that were not free.
 
-    So many tokens need not be computed. What is left of a node that has lost its end becomes the
-    request's own.
+    So many tokens need not be computed; those found on the host alone are moved into blocks of the
+    request's own. So becomes what is left of a node that has lost its end.
     """
     request[who, at.DONE] = cached
     if request[who, at.RESTARTS] == 0:
@@ -103,12 +105,14 @@ def join(pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
     request[who, at.JOINED] = 0
     if cached == 0:
         return 0
+    here = 0
     for k in range(begin, stop):
         node, size = row_of(pool, tree, k), tree[k, at.END] - before
         held = tree[node, at.HELD]
+        here += held
         if held < size:
             if held > 0:
-                unlink(tree, node)
+                unlink(tree, at.NEWER, node)
                 pool[at.KEPT] -= held
                 tree[node, at.HELD] = 0
             break
@@ -117,6 +121,9 @@ def join(pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
         if size > 0:
             shared += size if tree[node, at.HOLD] > 0 else 0
             hold(pool, tree, node)
+    fetched = max(0, cached // limits[at.BLOCK] - here)
+    pool[at.MOVED] += fetched
+    pool[at.FETCHED] += fetched
     return shared
 
 
@@ -124,7 +131,7 @@ def join(pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
 def hold(pool: Ints, tree: Ints, node: int) -> int:
     """Count one more request that holds a whole node; return how many do."""
     if tree[node, at.HOLD] == 0 and tree[node, at.NEWER] > 0:
-        unlink(tree, node)
+        unlink(tree, at.NEWER, node)
         pool[at.KEPT] -= tree[node, at.HELD]
     tree[node, at.HOLD] += 1
     return tree[node, at.HOLD]  # type: ignore[no-any-return]
@@ -173,6 +180,26 @@ def publish_batch(view: View) -> int:
     return view.pool[at.BATCH]  # type: ignore[no-any-return]
 
 
+@kernel(i8(*arrays(i8, 2), matrix(i8), i8, i8))
+def keep_on_host(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -> int:
+    """Copy a node to the host, which forgets the oldest copies; return the blocks it has."""
+    if limits[at.HOST_KEEPS] == 0:
+        return 0
+    if tree[node, at.HOST_NEWER] > 0:
+        unlink(tree, at.HOST_NEWER, node)
+    pool[at.ON_HOSTS] += max(0, blocks - tree[node, at.ON_HOST])
+    tree[node, at.ON_HOST] = max(blocks, tree[node, at.ON_HOST])
+    link_newest(tree, at.HOST_NEWER, pool[at.ROOT], node)
+    while pool[at.ON_HOSTS] > limits[at.HOST_KEEPS]:
+        oldest = tree[pool[at.ROOT], at.HOST_NEWER]
+        lost = min(tree[oldest, at.ON_HOST], pool[at.ON_HOSTS] - limits[at.HOST_KEEPS])
+        tree[oldest, at.ON_HOST] -= lost
+        pool[at.ON_HOSTS] -= lost
+        if tree[oldest, at.ON_HOST] == 0:
+            unlink(tree, at.HOST_NEWER, oldest)
+    return pool[at.ON_HOSTS]  # type: ignore[no-any-return]
+
+
 @kernel(i8(*ACCOUNT, i8))
 def leave(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
     """Let go of a path, whose blocks are found until others take them; return those now free.
@@ -195,15 +222,17 @@ def leave(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
         and tree[row_of(pool, tree, last), at.HELD] == 0
     ):
         tree[row_of(pool, tree, last), at.HELD] = part
-        link_newest(tree, pool[at.ROOT], row_of(pool, tree, last))
+        link_newest(tree, at.NEWER, pool[at.ROOT], row_of(pool, tree, last))
         pool[at.KEPT] += part
+        keep_on_host(limits, pool, tree, row_of(pool, tree, last), part)
     for k in range(last - 1, begin - 1, -1):
         node = row_of(pool, tree, k)
         size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
         if size > 0:
             tree[node, at.HOLD] -= 1
+            keep_on_host(limits, pool, tree, node, size)
             if tree[node, at.HOLD] == 0:
-                link_newest(tree, pool[at.ROOT], node)
+                link_newest(tree, at.NEWER, pool[at.ROOT], node)
                 pool[at.KEPT] += size
                 freed += size
     request[who, at.JOINED] = 0

@@ -44,10 +44,11 @@ first let in."""
 NODE, END = range(2)
 """One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""
 
-HELD, HOLD, NEWER, OLDER = range(4)
+HELD, HOLD, NEWER, OLDER, ON_HOST, HOST_NEWER, HOST_OLDER = range(7)
 """One row of `tree` that is a node of a replica: blocks that are found, requests that hold them,
-and of a node that nobody holds the rows of its neighbours in the ring; 0: it is in none."""
-TREE_COLUMNS = 4
+and of a node that nobody holds the rows of its neighbours in the ring; 0: it is in none. Then the
+blocks that the host has a copy of, and the neighbours in the host's ring."""
+TREE_COLUMNS = 7
 
 NOBODY, NEXT = -1, -2
 """SUCCESSOR of a request that releases none, or the next request that nobody has released yet."""
@@ -85,8 +86,9 @@ long it has patience for; LEFT is when the engine let the request go."""
     DRAFTED,  # tokens drafted for each decode at most, which its pass checks; 0: none
     SEED,  # of what is accepted of them
     DEPTH,  # of them that follow each other: fewer than DRAFTED where they branch
+    HOST_KEEPS,  # blocks of prefixes that the host has room for; 0: it keeps none
     SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
-) = range(18)
+) = range(19)
 MOST_DRAFTED = 16
 DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
 """The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
@@ -125,8 +127,10 @@ ALL_DECODES = 1 << 40
     KEPT,  # free blocks whose content is found
     ROOT,  # row of `tree` before those of its nodes
     DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
-) = range(24)
-POOL_COLUMNS = 24
+    ON_HOSTS,  # blocks of prefixes that the host has
+    FETCHED,  # blocks moved back from there
+) = range(26)
+POOL_COLUMNS = 26
 
 # One `step`: the sums of a batch.
 (
@@ -189,8 +193,9 @@ LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
 CLOCK_COLUMNS = 5
 """Requests looked at in the list; arrived; the next one to release; on the heap; batches logged."""
 
-QUEUED, RUNNING, TOUCHED = range(3)
+QUEUED, RUNNING, FOUND, TOUCHED = range(4)
 """Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
+LOAD_ROWS = 4
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""
@@ -222,8 +227,9 @@ counts them in `pool[BATCH]`. Returning more than 1 says that it would decide th
 nothing but context lengths changes; the loop may then repeat the batch without asking.
 """
 
-ROUTE = i8(i8, *arrays(i8, 2), *arrays(f8, 1))
-"""arrivals so far, waiting and running requests of each replica, two uniform draws -> replica."""
+ROUTE = i8(i8, *arrays(i8, 3), *arrays(f8, 1))
+"""arrivals so far; of each replica waiting and running requests and how many thousandths of the
+prompt its prefix cache has; two uniform draws -> replica."""
 
 PRICE = f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2))
 """step, shape, table, price -> seconds of the last stage; all of `price` is written."""

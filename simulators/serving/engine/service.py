@@ -92,7 +92,7 @@ def _before(
         times=times,
         pool=pool,
         gauge=gauge,
-        load=np.zeros((3, replicas), np.int64),
+        load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
         waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
         idle=np.empty((replicas, seats), np.int64),
         batch=np.empty((slots, seats), np.int64),
@@ -133,7 +133,8 @@ def _tree(allowed: Limits, asked: Requests, request: Ints, pool: Ints) -> Ints:
     pool[:, at.ROOT] = roots = steps + rows * np.arange(pool.shape[0])
     tree = np.zeros((steps + rows * roots.size, at.TREE_COLUMNS), np.int64)
     tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
-    tree[roots, at.NEWER] = tree[roots, at.OLDER] = roots
+    for ring in (at.NEWER, at.HOST_NEWER):
+        tree[roots, ring] = tree[roots, ring + 1] = roots
     return tree
 
 

@@ -180,9 +180,8 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     shown = stages.launch_s(Step(), 0.0)
     header[lookup.LAUNCHING_S] = shown[0] - header[lookup.GAPS_S]
     header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
-    hosts = stages.replica.cut.attention_dp
-    one_each = stages.launch_s(Step(prefills=float(hosts)), LONG_S)
-    header[lookup.SEQUENCE_S] = (one_each[1] - header[lookup.LAST_GAPS_S]) / hosts
+    one = stages.launch_s(Step(prefills=1.0), LONG_S)
+    header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
     header[lookup.AWAKE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
     return header

@@ -7,7 +7,7 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)
-def route(_arrivals: int, waiting: Ints, running: Ints, _draws: Floats) -> int:
+def route(_arrivals: int, waiting: Ints, running: Ints, _found: Ints, _draws: Floats) -> int:
     """Join the shortest system."""
     best = 0
     for replica in range(1, waiting.size):

@@ -11,7 +11,7 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)
-def route(_arrivals: int, waiting: Ints, _running: Ints, _draws: Floats) -> int:
+def route(_arrivals: int, waiting: Ints, _running: Ints, _found: Ints, _draws: Floats) -> int:
     """Join the shortest queue; ties go to the lowest number."""
     best = 0
     for replica in range(1, waiting.size):

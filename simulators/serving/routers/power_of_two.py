@@ -11,7 +11,7 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)
-def route(_arrivals: int, waiting: Ints, running: Ints, draws: Floats) -> int:
+def route(_arrivals: int, waiting: Ints, running: Ints, _found: Ints, draws: Floats) -> int:
     """Draw two, which may be the same; the first wins a tie."""
     first = int(draws[0] * waiting.size)
     second = int(draws[1] * waiting.size)

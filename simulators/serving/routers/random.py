@@ -7,6 +7,6 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)
-def route(_arrivals: int, waiting: Ints, _running: Ints, draws: Floats) -> int:
+def route(_arrivals: int, waiting: Ints, _running: Ints, _found: Ints, draws: Floats) -> int:
     """Map the first draw to a replica."""
     return int(draws[0] * waiting.size)

@@ -7,6 +7,6 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 
 @kernel(ROUTE)
-def route(arrivals: int, waiting: Ints, _running: Ints, _draws: Floats) -> int:
+def route(arrivals: int, waiting: Ints, _running: Ints, _found: Ints, _draws: Floats) -> int:
     """Deal the requests like cards."""
     return arrivals % waiting.size

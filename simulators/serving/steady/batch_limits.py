@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from simulators.composition.replica import Replica
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.traces import is_trace, load_trace
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
@@ -38,6 +37,7 @@ EVENT_ONLY = {
         "turns", "seeds", "mixed_step", "ep", "attention_dp", "length_spread", "length_shape",
         "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
         "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
+        "prefix_host_bytes",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""
@@ -82,8 +82,9 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     blocks = np.floor(free / (column["block_size"] * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
     usable = blocks - np.floor(column["watermark"] * blocks)
-    usable -= np.floor(lengths.found / column["block_size"])  # held once
-    held = np.ceil((lengths.prompt + lengths.output) / column["block_size"])
+    once = column["system_prompt_tokens"] * column["prefix_cache"]  # held by all together
+    usable -= np.floor(once / column["block_size"])
+    held = np.ceil((lengths.prompt + lengths.found - once + lengths.output) / column["block_size"])
     fit = np.floor(usable / held / column["pp"])
     closed, gap_scv = _arrivals(batch, column["burstiness"])
     rate = np.where(closed, np.nan, column["qps"] * lengths.fitting / column["replicas"])
@@ -120,7 +121,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
 _NUMBERS = (
     "tp", "pp", "replicas", "chunk_size", "max_batch", "max_batch_tokens", "block_size", "clients",
     "qps", "burstiness", "think_s", "memory_fraction", "watermark", "max_context",
-    "usd_per_gpu_hour",
+    "usd_per_gpu_hour", "system_prompt_tokens", "prefix_cache",
 )  # fmt: skip
 
 
@@ -130,12 +131,6 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
     for name in MODULATED:
         wrong = np.array([found == name for found in names], bool)[codes]
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
-    traces, workloads = categories(batch, "workload")
-    hashed = [
-        is_trace(str(name)) and load_trace(str(name)).hashes is not None for name in workloads
-    ]
-    cached = numbers(batch, "prefix_cache").astype(bool)
-    verdicts.add(cached & np.array(hashed)[traces], "hashed_trace_needs_fidelity_event")
     for name, only in EVENT_ONLY.items():
         codes, values = categories(batch, name)
         wrong = np.array([value != only for value in values], bool)[codes]

@@ -3,7 +3,8 @@
 Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
 requests that an event simulation of the same point would serve, those too long for the context
 left out. A system prompt before all of them is computed each time, or found each time in a prefix
-cache: in an endless run its first time does not count.
+cache: in an endless run its first time does not count. Of a trace with hashes a prefix cache finds
+whatever came before: what it forgets, a mean does not know.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.requests import token_counts
+from simulators.serving.demand.requests import found_at_best, token_counts
 from simulators.serving.steady.columns import Lengths
 
 NAMES = tuple(f.name for f in fields(Lengths))
@@ -81,16 +82,14 @@ def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, contex
     keys = [workloads.astype(np.float64), context]
     keys += [
         numbers(batch, name).astype(np.float64)
-        for name in ("requests", "seed", "prompt_tokens", "output_tokens")
+        for name in ("requests", "seed", "prompt_tokens", "output_tokens", "prefix_cache")
     ]
     distinct, member = np.unique(
         np.stack([key[drawn] for key in keys], axis=1), axis=0, return_inverse=True
     )
     means = np.empty((len(distinct), len(NAMES)))
-    for row, (name, most, requests, seed, prompt, output) in enumerate(distinct):
-        means[row] = _means(
-            str(names[int(name)]), most, int(requests), int(seed), int(prompt), int(output)
-        )
+    for row, (name, most, *numbers_of) in enumerate(distinct):
+        means[row] = _means(str(names[int(name)]), most, *map(int, numbers_of))
     kind = np.zeros(batch.num_rows, np.int64)
     kind[drawn] = member.reshape(-1) + 1
     for column, name in enumerate(NAMES):
@@ -99,19 +98,24 @@ def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, contex
 
 
 def _means(
-    workload: str, context: float, requests: int, seed: int, prompt: int, output: int
+    workload: str, context: float, requests: int, seed: int, prompt: int, output: int, cached: int
 ) -> NDArray[np.float64]:
     """Return the means of the requests of a workload, in the order of `NAMES`."""
     prompts, outputs = token_counts(workload, seed, requests)
     prompts = np.full(prompts.size, prompt) if prompt else prompts
     outputs = np.full(prompts.size, output) if output else outputs
+    found = np.zeros(prompts.size)
+    if cached and not prompt:
+        found = found_at_best(workload, prompts, outputs).astype(np.float64)
     fits = prompts + outputs <= context
     if not fits.any():
         return np.full(len(NAMES), np.nan)
-    p, d = prompts[fits].astype(np.float64), outputs[fits].astype(np.float64)
+    p, d, f = prompts[fits].astype(np.float64), outputs[fits].astype(np.float64), found[fits]
     later = d - 1.0
     keys = float((later * (p + d / 2.0)).sum() / later.sum()) if later.any() else float(p.mean())
-    spread = [float(x.var() / x.mean() ** 2) for x in (p, d)]
+    new = p - f
+    spread = [float(x.var() / x.mean() ** 2) for x in (new, d)]
+    pairs = new * (new + 1.0) / 2.0 + f * new
     return np.array(
-        [p.mean(), d.mean(), 0.0, (p * (p + 1.0) / 2.0).mean(), keys, *spread, p.max(), fits.mean()]
+        [new.mean(), d.mean(), f.mean(), pairs.mean(), keys, *spread, new.max(), fits.mean()]
     )

@@ -99,7 +99,11 @@ def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyS
     request_s, token_s, iterations = (
         np.array([getattr(one, name) for one in known])[runtimes[alive]] for name in NUMBERS
     )
-    added_s = request_s + token_s * design.lengths.prompt + iterations * state.tpot_s
+    added_s = (
+        request_s
+        + token_s * (design.lengths.prompt + design.lengths.found)
+        + iterations * state.tpot_s
+    )
     wanted = np.array([word != NONE for word in words])[choices[alive]]
     found: Floats = np.where(wanted, np.nan_to_num(added_s), 0.0)
     return found

@@ -95,7 +95,7 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
     if ranks == 1:
         return np.zeros_like(tokens)
     span = max(ranks, job.tp)
-    size = tokens / job.tp * copies(job, span) * model.hidden * ACTIVATION
+    size = tokens / job.tp * copies(job, span) * model.hidden * ACTIVATION * job.busiest
     total = np.zeros_like(tokens)
     if job.ep > 1:
         total = total + 2 * _time_s(job, "all_to_all", size, job.ep, span)

@@ -129,6 +129,8 @@ def _priced(
             told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
             for i, second, joule, level in zip(where, *told, strict=True):
                 often = kernels[i].repeat  # of some layers, a share has a kernel
+                if isinstance(kernels[i], GroupedGemm):
+                    often *= job.busiest  # others wait for the rank whose experts are preferred
                 seconds[i], joules[i], levels[i] = often * second, often * joule, level
     return seconds, joules, levels
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import flags
-from sweeper.scenarios.board import as_json, print_board
+from sweeper.report.tables import write_text
+from sweeper.scenarios.board import as_json, page, print_board
 from sweeper.scenarios.scenario import Scenario, in_order, read_scenario
 from sweeper.space.shipped_files import spaces
 
@@ -20,6 +21,7 @@ def main(words: list[str]) -> int:
     parser = flags("scenarios", "what practitioners ask: which are answered, and how plausibly")
     parser.add_argument("names", nargs="*", metavar="ID", help="as in T1.1; a file; all if none")
     parser.add_argument("--outputs", default="outputs/scenarios")
+    parser.add_argument("--write", metavar="FILE", help="the board as a page of Markdown")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     outcomes, seconds = [], []
@@ -27,6 +29,9 @@ def main(words: list[str]) -> int:
         begun = time.process_time()
         outcomes.append(scenario.answer(Path(chosen.outputs)))
         seconds.append(time.process_time() - begun)
+    if chosen.write:
+        command = f"python -m sweeper scenarios --write {chosen.write}"
+        write_text(Path(chosen.write), page(outcomes, command))
     if chosen.json:
         print(as_json(outcomes, seconds))
     else:
