@@ -443,6 +443,7 @@ def test_accepted_drafts_come_with_the_token_of_a_decode(
     state = before([0.0] * 4, drafted=len(survival), survival=survival)
     in_flight_at(state, {0: 11, 1: 13, 2: 4, 3: 3}, [1, 1, 6, 6])
     state.request[1, at.OUTPUT] = 5
+    state.pool[0, at.DRAFTS] = len(survival)
     loop.finish.py_func(state, 0, 0, 7.0)
     assert state.request[:, at.DONE].tolist() == [12 + accepted, 15, 11, 9]
     assert (state.times[:, at.COMPLETED] == 7.0).tolist() == [False, True, False, False]
