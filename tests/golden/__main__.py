@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sweeper.space import shipped_files
-from tests.golden import write
+from tests.golden import questions, write
 
-ASKED = [name for name, file in shipped_files.spaces().items() if file.parent.name == "spaces"]
-
-for name in sys.argv[1:] or ASKED:
+for name in sys.argv[1:] or questions():
     write(name)
