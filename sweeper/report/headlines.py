@@ -145,8 +145,8 @@ def with_figures(text: str, known: Known) -> str:
     _, end, after = rest.partition(END)
     if end:
         text = f"{before}{start}\n{claims(known)}\n{end}{after}"
-    said = "".join(f"  {line}\n" for line in sentences(evidence("serving", known)))
-    return re.sub(r"(?m)(^How sure: .*\n)(?:^  .*\n)*", lambda m: m[1] + said, text)
+    said = "".join(f"{line}\n" for line in sentences(evidence("serving", known)))
+    return re.sub(r"(?m)(^Deadlines: .*\n)(?:^(?!Prices: ).+\n)*", lambda m: m[1] + said, text)
 
 
 def sentences(evidence: Evidence) -> Iterator[str]:

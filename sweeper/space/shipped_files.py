@@ -10,6 +10,8 @@ from simulators.core.errors import UnknownNameError, UserError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHIPPED = (_PACKAGE.parent, _PACKAGE / "_shipped")
 """What holds `conf/` and `spaces/`: a checkout, else a wheel."""
+SCENARIOS = "scenarios"
+"""The folder among the spaces whose files name figures that they must answer."""
 
 
 def conf() -> Path:
@@ -21,7 +23,17 @@ def conf() -> Path:
 
 
 def spaces() -> dict[str, Path]:
-    """Return every space there is and its file; a user's own hides a shipped one."""
+    """Return every space and its file, scenarios apart; a user's own hides a shipped one."""
+    return {name: f for name, f in _files().items() if f.parent.name != SCENARIOS}
+
+
+def scenarios() -> dict[str, Path]:
+    """Return every scenario there is and its file; a user's own hides a shipped one."""
+    return {name: f for name, f in _files().items() if f.parent.name == SCENARIOS}
+
+
+def _files() -> dict[str, Path]:
+    """Return the files of all spaces and scenarios, by name."""
     home = os.environ.get("SWEEPER_HOME")
     searched = (Path(), *([Path(home)] if home else []), *_SHIPPED)
     found: dict[str, Path] = {}
@@ -60,7 +72,7 @@ def find_space(name: str) -> Path:
             raise UserError(f"space '{name}': there is no such file")
         check_name(Path(name).stem)
         return Path(name)
-    known = spaces()
+    known = spaces() | scenarios()
     if name not in known:
         raise UnknownNameError("space", name, known, f"To add one, write spaces/{name}.yaml")
     return known[name]

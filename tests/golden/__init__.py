@@ -34,12 +34,6 @@ _MOST = 4096
 """Numbers looked at to find points that constraints allow."""
 
 
-def questions() -> dict[str, Path]:
-    """Return the shipped spaces and their files, scenarios apart."""
-    found = shipped_files.spaces().items()
-    return {name: file for name, file in found if file.parent.name == "spaces"}
-
-
 def version_of(name: str) -> int:
     """Return the version of the simulator that answers a space."""
     return load_simulator(read_space(shipped_files.spaces()[name])["simulator"]).version

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.golden import questions, write
+from sweeper.space import shipped_files
+from tests.golden import write
 
-for name in sys.argv[1:] or questions():
+for name in sys.argv[1:] or shipped_files.spaces():
     write(name)

@@ -24,11 +24,12 @@ from sweeper.engines.crew import Team
 from sweeper.engines.task import Task
 from sweeper.query.repricing import unpriced
 from sweeper.space.design_space import space_of
+from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 from tests.conftest import ROOT
-from tests.golden import allowed, questions, simulator_of
+from tests.golden import allowed, simulator_of
 
 POINTS, SEARCHED = 4, 1
 """Points of a space; fewer where each is a search."""
@@ -39,7 +40,7 @@ RUNS = ((0, 1), (1, 2), (2, 2))
 def digests(workers: int) -> Iterator[str]:
     """Yield of each shipped space a digest of every bit of some points, as workers answer them."""
     with tempfile.TemporaryDirectory() as folder, team(workers) as crew:
-        for name, file in questions().items():
+        for name, file in spaces().items():
             space = unpriced(space_of(read_space(file)))
             simulator = simulator_of(space)
             where = allowed(space, SEARCHED if space.simulator == "dataflow" else POINTS)
@@ -76,7 +77,7 @@ def told(seed: int, workers: int) -> list[str]:
 @pytest.mark.slow
 def test_results_do_not_change_with_the_seed_of_hashes_or_the_number_of_workers() -> None:
     first, *others = (told(seed, workers) for seed, workers in RUNS)
-    assert [line.split()[0] for line in first] == list(questions())
+    assert [line.split()[0] for line in first] == list(spaces())
     for other in others:
         assert other == first
 

@@ -10,10 +10,7 @@ from sweeper.commands.flags import flags
 from sweeper.report.tables import write_text
 from sweeper.scenarios.board import as_json, page, print_board
 from sweeper.scenarios.scenario import Scenario, in_order, read_scenario
-from sweeper.space.shipped_files import spaces
-
-FOLDER = "scenarios"
-"""The folder among the spaces, shipped and the user's own, in which scenarios lie."""
+from sweeper.space.shipped_files import scenarios
 
 
 def main(words: list[str]) -> int:
@@ -41,7 +38,7 @@ def main(words: list[str]) -> int:
 
 def shipped() -> list[Scenario]:
     """Return all scenarios there are, in order."""
-    return in_order([read_scenario(f) for f in spaces().values() if f.parent.name == FOLDER])
+    return in_order([read_scenario(file) for file in scenarios().values()])
 
 
 def _asked(names: list[str]) -> list[Scenario]:
