@@ -62,15 +62,13 @@ def test_errors_that_miss_are_listed_and_other_kinds_are_not() -> None:
 
 
 def test_figures_are_put_between_their_marks_and_again_the_same() -> None:
-    page = (
-        f"before\n{START}\nformer\n{END}\nafter\nDeadlines: 1 s.\n3 of 4 accuracy checks.\nPrices: more\n"
-    )
+    page = f"before\n{START}\nformer\n{END}\nafter\nDeadlines: 1 s.\n3 of 4 accuracy checks.\nPrices: more\n"
     once = with_figures(page, evidence.stored())
     assert once.startswith(f"before\n{START}\n| claim | ours |")
     assert "former" not in once
     assert "accuracy checks" not in once
     assert "\nDeadlines: 1 s.\n" in once
-    assert once.endswith("\nmore\n")
+    assert once.endswith("\nPrices: more\n")
     assert with_figures(once, evidence.stored()) == once
 
 
