@@ -62,7 +62,8 @@ def test_errors_that_miss_are_listed_and_other_kinds_are_not() -> None:
 
 
 def test_figures_are_put_between_their_marks_and_again_the_same() -> None:
-    page = f"before\n{START}\nformer\n{END}\nafter\nDeadlines: 1 s.\n3 of 4 accuracy checks.\nPrices: more\n"
+    ask = "Deadlines: 1 s.\n3 of 4 accuracy checks.\nPrices: more\n"
+    page = f"before\n{START}\nformer\n{END}\nafter\n{ask}"
     once = with_figures(page, evidence.stored())
     assert once.startswith(f"before\n{START}\n| claim | ours |")
     assert "former" not in once
