@@ -64,12 +64,13 @@ def steps(
     order = np.random.default_rng(0).permutation(_spread(space, probes))
     allowed = space.kept(order)
     first = order[:1] if allowed is None else order[allowed][:1]
+    share = 1.0 if allowed is None else float(allowed.mean())
     spent, done, rows = 0.0, 0, 1
     evaluate(simulator, space.batch(first))
     yield Estimate(0, 0.0)
     while done < len(order) and spent < patience_s:
         where = np.sort(order[done : done + rows])
-        spent += _timed(simulator, space, where)
+        spent += _timed(simulator, space, where)[0]
         done += len(where)
         rows *= 2
         yield Estimate(done, spent / done)
@@ -79,17 +80,19 @@ def steps(
         rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
         stride = max(1, len(space) // wanted)
         start = int(order[done % len(order)]) % max(1, len(space) - stride * rows)
-        taken = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
+        taken, answered = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
         spent, done = spent + taken, done + rows
-        point_s = min(point_s, taken / rows)
+        if answered:
+            point_s = min(point_s, share * taken / answered)
         yield Estimate(done, point_s)
 
 
-def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> float:
-    """Return the seconds in which points are answered, those that constraints remove included."""
+def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[float, int]:
+    """Return the seconds points take, and how many are answered: constraints remove the others."""
     started = time.perf_counter()
-    evaluate(simulator, space.batch(where, space.kept(where)))
-    return time.perf_counter() - started
+    batch = space.batch(where, space.kept(where))
+    evaluate(simulator, batch)
+    return time.perf_counter() - started, batch.num_rows
 
 
 def probe(

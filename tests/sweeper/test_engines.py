@@ -196,7 +196,19 @@ def test_more_actors_than_the_cluster_has_room_for_are_refused(
 
 def test_a_probe_sees_that_neighbours_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch takes a second and a row of it a millisecond: a grid of 10,000 takes no hours."""
-    monkeypatch.setattr(probe_module, "_timed", lambda *a: 1.0 + 0.001 * len(a[-1]))
+    monkeypatch.setattr(probe_module, "_timed", lambda *a: (1.0 + 0.001 * len(a[-1]), len(a[-1])))
     asked = space(TROUBLE, {"n": "0..9999"})
     far, near = probe(asked, asked=1, patience_s=0.5), probe(asked, patience_s=5000.0)
     assert near.point_s < 0.002 < far.point_s
+
+
+def test_points_that_constraints_remove_make_the_others_no_cheaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def timed(_: object, space: DesignSpace, where: np.ndarray) -> tuple[float, int]:
+        answered = space.count(where)
+        return 0.01 * answered, answered
+
+    monkeypatch.setattr(probe_module, "_timed", timed)
+    asked = space(TROUBLE, {"n": "0..9999"}, constraints=["n >= 5000"])
+    assert probe(asked, patience_s=100.0).point_s == pytest.approx(0.005, rel=0.2)
