@@ -93,14 +93,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
-    for what in ("qps", "ttft", "tpot", "budget"):
-        value = getattr(flags, what)
-        if value is not None and not value > 0:
-            raise UserError(f"--{what} {value:g}: write a number above zero")
-    if flags.engine != ANY:
-        for engine in flags.engine.split(","):
-            if engine not in ENGINES.names():
-                raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
+    _check(flags)
     models = _named(flags.model, lambda name: load_model(name).name)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     prices = _named(flags.prices, lambda name: load_prices(name).name)
@@ -166,6 +159,18 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         ),
         target="kubernetes",
     )  # fmt: skip
+
+
+def _check(flags: Flags) -> None:
+    """Raise `UserError` for a number that is not above zero, or an engine nobody knows."""
+    for what in ("qps", "ttft", "tpot", "budget"):
+        value = getattr(flags, what)
+        if value is not None and not value > 0:
+            raise UserError(f"--{what} {value:g}: write a number above zero")
+    if flags.engine != ANY:
+        for engine in flags.engine.split(","):
+            if engine not in ENGINES.names():
+                raise UserError(f"--engine {engine}: choose from {', '.join(ENGINES.names())}")
 
 
 def _named(words: str, canonical: Any) -> list[str]:

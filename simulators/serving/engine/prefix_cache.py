@@ -43,16 +43,25 @@ def link_newest(tree: Ints, ring: int, root: int, node: int) -> int:
     return node
 
 
+@kernel(i8(matrix(i8), i8, i8, i8, i8))
+def forget_oldest(tree: Ints, ring: int, root: int, held: int, surplus: int) -> int:
+    """Forget blocks of a ring, the oldest first, that the column `held` counts; return how many."""
+    left = max(0, surplus)
+    while left > 0:
+        oldest = tree[root, ring]
+        lost = min(tree[oldest, held], left)
+        tree[oldest, held] -= lost
+        left -= lost
+        if tree[oldest, held] == 0:
+            unlink(tree, ring, oldest)
+    return max(0, surplus)
+
+
 @kernel(i8(*arrays(i8, 1), matrix(i8)))
 def forget_taken(pool: Ints, tree: Ints) -> int:
     """Forget what has been taken by others since; return the free blocks that are still found."""
-    while pool[at.KEPT] > pool[at.FREE]:
-        oldest = tree[pool[at.ROOT], at.NEWER]
-        taken = min(tree[oldest, at.HELD], pool[at.KEPT] - pool[at.FREE])
-        tree[oldest, at.HELD] -= taken
-        pool[at.KEPT] -= taken
-        if tree[oldest, at.HELD] == 0:
-            unlink(tree, at.NEWER, oldest)
+    taken = pool[at.KEPT] - pool[at.FREE]
+    pool[at.KEPT] -= forget_oldest(tree, at.NEWER, pool[at.ROOT], at.HELD, taken)
     return pool[at.KEPT]  # type: ignore[no-any-return]
 
 
@@ -190,13 +199,8 @@ def keep_on_host(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -
     pool[at.ON_HOSTS] += max(0, blocks - tree[node, at.ON_HOST])
     tree[node, at.ON_HOST] = max(blocks, tree[node, at.ON_HOST])
     link_newest(tree, at.HOST_NEWER, pool[at.ROOT], node)
-    while pool[at.ON_HOSTS] > limits[at.HOST_KEEPS]:
-        oldest = tree[pool[at.ROOT], at.HOST_NEWER]
-        lost = min(tree[oldest, at.ON_HOST], pool[at.ON_HOSTS] - limits[at.HOST_KEEPS])
-        tree[oldest, at.ON_HOST] -= lost
-        pool[at.ON_HOSTS] -= lost
-        if tree[oldest, at.ON_HOST] == 0:
-            unlink(tree, at.HOST_NEWER, oldest)
+    surplus = pool[at.ON_HOSTS] - limits[at.HOST_KEEPS]
+    pool[at.ON_HOSTS] -= forget_oldest(tree, at.HOST_NEWER, pool[at.ROOT], at.ON_HOST, surplus)
     return pool[at.ON_HOSTS]  # type: ignore[no-any-return]
 
 
