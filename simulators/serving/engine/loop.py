@@ -332,8 +332,8 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             missing = prompt + request[who, at.OUTPUT] - done
             done += min(missing, accepted(state.limits, drafts, who, done))
         if rounds > 0:
-            grown = blocks_for(done - 1, state.limits[at.BLOCK])
-            request[who, at.BLOCKS] = max(request[who, at.BLOCKS], grown)
+            if done - 1 > request[who, at.BLOCKS] * state.limits[at.BLOCK]:
+                request[who, at.BLOCKS] = blocks_for(done - 1, state.limits[at.BLOCK])
             times[who, at.STALLED] += stall
         times[who, at.LAST_END] = now
         if done == prompt:
