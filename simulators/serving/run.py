@@ -20,19 +20,17 @@ from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
-    NO_SERVER,
     Frontend,
-    behind,
     frontend_of,
     load_frontend,
-    seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.service import Engine
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.ready import Answers, Ready
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -60,6 +58,7 @@ class Shelf:
         self.router = functools.cache(load_router)
         self.server = functools.cache(server)
         self.user_rows = UserRows()
+        self.answers = Answers()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
@@ -113,6 +112,13 @@ def run_of(
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a name or a file cannot be used.
     """
+    return ready_of(point, asked, shelf=shelf).run(log_rows)
+
+
+def ready_of(
+    point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
+) -> Ready:
+    """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
@@ -130,19 +136,9 @@ def run_of(
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
     let_in, rejected = _admitted(asked, limits)
+    engine = Engine(scheduler, shelf.router(point.router), price)
     frontend = frontend_of(point, shelf.server)
-    state = serve(
-        Engine(scheduler, shelf.router(point.router), price),
-        limits,
-        behind(_shared(let_in, point), frontend, point.replicas),
-        replicas=point.replicas,
-        shape=table.shape,
-        table=table.table,
-        log_rows=log_rows,
-    )
-    if frontend != NO_SERVER:
-        state = seen_by_clients(state, frontend, let_in.output_tokens)
-    return Run(point, deployment, table, let_in, rejected, state)
+    return Ready(point, deployment, engine, limits, table, let_in, rejected, frontend)
 
 
 def logged_run(point: ServingPoint) -> Run:
@@ -158,11 +154,6 @@ def logged_run(point: ServingPoint) -> Run:
     state = run_of(point).state
     batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
     return run_of(point, log_rows=batches)
-
-
-def _shared(asked: Requests, point: ServingPoint) -> Requests:
-    """Return requests that have nothing in common where no prefix cache would find it."""
-    return asked if point.prefix_cache else replace(asked, prefixes=None)
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

@@ -246,6 +246,8 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if pool[at.BATCH] == 0:
         return 0
     pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
+    pool[at.MOST_HELD] = max(pool[at.MOST_HELD], pool[at.HOLDERS])
+    pool[at.MOST_BATCHED] = max(pool[at.MOST_BATCHED], pool[at.BATCH])
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0

@@ -12,7 +12,7 @@ from typing import Any
 from simulators.core.jit import Floats, arrays, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
-from simulators.serving.engine.state import STATE, State, count, gap_bin, gap_edge, log_batch, tick
+from simulators.serving.engine.state import STATE, State, count, gap_bin, gap_edge, log_batch
 
 
 @kernel(i8(STATE, i8, i8))
