@@ -54,7 +54,7 @@ def test_bayes_finds_more_of_a_front_than_a_random_sample(tmp_path: Path) -> Non
 
 
 def test_the_front_of_zdt1_is_reached_by_generations() -> None:
-    """Zitzler, Deb and Thiele (2000): the front is 1 - sqrt(f): 0.87 of hypervolume to (1.1, 1.1)."""
+    """Zitzler, Deb and Thiele (2000): the front is 1 - sqrt(f), 0.87 up to (1.1, 1.1)."""
 
     def zdt1(unit: np.ndarray) -> np.ndarray:
         g = 1.0 + 9.0 * unit[:, 1:].mean(axis=1)
