@@ -9,7 +9,7 @@ import pytest
 
 from simulators.serving import ready
 from simulators.serving.point import ServingPoint
-from simulators.serving.run import Shelf, run_of
+from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=120, qps=6.0)
@@ -29,7 +29,7 @@ def test_a_shelf_changes_no_metric(scheduler: str) -> None:
     [
         ({}, 1),  # 64 and 128 are more than ever run
         ({"qps": 400.0}, 2),  # all 120 at once
-        ({"prefix_cache": True}, 2),  # what is free is a cache
+        ({"prefix_cache": True, "scheduler": "sarathi"}, 2),  # what is free is a cache
         ({"scheduler": "sglang"}, 2),  # it weighs what is free
         ({"memory_fraction": 0.22}, 2),  # so little that blocks run out
     ],
@@ -46,4 +46,4 @@ def test_each_has_blocks_of_its_own() -> None:
     shelf = Shelf()
     one, two = (simulate(replace(BASE, max_batch=most), shelf) for most in (64, 4096))
     assert one.kv_blocks > two.kv_blocks
-    assert two == run_of(replace(BASE, max_batch=4096)).metrics() or two.kv_use_max > one.kv_use_max
+    assert two.kv_use_max > one.kv_use_max
