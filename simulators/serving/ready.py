@@ -7,6 +7,7 @@ and bit by bit, as long as neither reaches its limit: then the run of one answer
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import Held, Run
@@ -128,8 +129,8 @@ class _Answer:
 
     def metrics_within(self, limits: Limits) -> ServingMetrics:
         """Return the metrics of that run."""
-        memory = self.held.columns(limits.blocks, limits.ranks, self.metrics.window_s)
-        return replace(self.metrics, **memory)  # type: ignore[arg-type]
+        memory: dict[str, Any] = self.held.columns(limits.blocks, limits.ranks)
+        return replace(self.metrics, **memory)
 
 
 def _may_share(ready: Ready) -> bool:

@@ -75,14 +75,14 @@ class Run:
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
         did = sums_within(self.state, window, whole)
         pool = self.state.pool
-        held = Held(did.block_seconds, int(pool[:, at.MOST_USED].max()), len(pool))
+        held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
         blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_rates(self, everyone, seen, window),
             **_use(self, everyone, window, did),
-            **held.columns(blocks, ranks, window.span_s),
+            **held.columns(blocks, ranks),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -97,16 +97,17 @@ class Run:
 
 
 class Held(NamedTuple):
-    """The KV blocks that were in use: summed over time, at most, of how many queues."""
+    """The KV blocks in use: summed over the time that rates are of, at most, of how many queues."""
 
     block_seconds: float
+    span_s: float
     most: int
     queues: int
 
-    def columns(self, blocks: int, ranks: int, span_s: float) -> dict[str, float]:
-        """Return the metrics that say which share that was, of so many blocks in some time."""
+    def columns(self, blocks: int, ranks: int) -> dict[str, float]:
+        """Return the metrics that say which share of so many blocks that was."""
         return {
-            "kv_use_mean": self.block_seconds / (span_s * blocks * self.queues),
+            "kv_use_mean": self.block_seconds / (self.span_s * blocks * self.queues),
             "kv_use_max": float(self.most) / blocks,
             "kv_blocks": blocks * ranks,
         }
