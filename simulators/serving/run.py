@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeVar
 
@@ -14,23 +14,26 @@ from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import both, deployment_bands
+from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
+    NO_SERVER,
     Frontend,
+    behind,
     frontend_of,
     load_frontend,
+    seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.iteration_table import Ends
-from simulators.serving.ready import Answers, Ready
+from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -113,6 +116,43 @@ def run_of(
         UserError: a name or a file cannot be used.
     """
     return ready_of(point, asked, shelf=shelf).run(log_rows)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A deployment that waits for its first request."""
+
+    point: ServingPoint
+    deployment: Deployment
+    engine: Engine
+    limits: Limits
+    table: IterationTable
+    let_in: Requests
+    rejected: int
+    frontend: Frontend
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How batches are formed."""
+        return self.engine.scheduler
+
+    def run(self, log_rows: int = 0) -> Run:
+        """Serve all requests; so many batches are logged."""
+        point, let_in = self.point, self.let_in
+        # Requests have nothing in common where no prefix cache would find it.
+        asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
+        state = serve(
+            self.engine,
+            self.limits,
+            behind(asked, self.frontend, point.replicas),
+            replicas=point.replicas,
+            shape=self.table.shape,
+            table=self.table.table,
+            log_rows=log_rows,
+        )
+        if self.frontend != NO_SERVER:
+            state = seen_by_clients(state, self.frontend, let_in.output_tokens)
+        return Run(point, self.deployment, self.table, let_in, self.rejected, state)
 
 
 def ready_of(

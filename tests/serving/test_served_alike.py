@@ -7,7 +7,8 @@ from unittest import mock
 
 import pytest
 
-from simulators.serving import ready
+from simulators.serving import run
+from simulators.serving.engine.service import serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
@@ -36,7 +37,7 @@ def test_a_shelf_changes_no_metric(scheduler: str) -> None:
 )
 def test_those_that_reach_no_limit_run_once(changes: dict[str, object], runs: int) -> None:
     shelf, point = Shelf(), replace(BASE, **changes)  # type: ignore[arg-type]
-    with mock.patch.object(ready, "serve", wraps=ready.serve) as served:
+    with mock.patch.object(run, "serve", wraps=serve) as served:
         for most in (128, 64):
             simulate(replace(point, max_batch=most), shelf)
     assert served.call_count == runs
@@ -46,4 +47,4 @@ def test_each_has_blocks_of_its_own() -> None:
     shelf = Shelf()
     one, two = (simulate(replace(BASE, max_batch=most), shelf) for most in (64, 4096))
     assert one.kv_blocks > two.kv_blocks
-    assert two.kv_use_max > one.kv_use_max
+    assert (two.kv_use_max or 0.0) > (one.kv_use_max or 1.0)

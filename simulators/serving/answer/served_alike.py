@@ -1,4 +1,4 @@
-"""A deployment that waits for its first request, and answers that serve several of them.
+"""Answers that serve several designs.
 
 Designs that differ only in how many requests may run at once are served alike, request by request
 and bit by bit, as long as neither reaches its limit: then the run of one answers for the other.
@@ -7,50 +7,43 @@ and bit by bit, as long as neither reaches its limit: then the run of one answer
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import Held, Run
-from simulators.serving.demand.requests import Requests
-from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import NO_SERVER, Frontend, behind, seen_by_clients
 from simulators.serving.engine.limits import Limits
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.policies import Scheduler
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import IterationTable
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Protocol):
     """A deployment that waits for its first request."""
 
-    point: ServingPoint
-    deployment: Deployment
-    engine: Engine
-    limits: Limits
-    table: IterationTable
-    let_in: Requests
-    rejected: int
-    frontend: Frontend
+    @property
+    def point(self) -> ServingPoint:
+        """What was asked for."""
+        ...
 
-    def run(self, log_rows: int = 0) -> Run:
-        """Serve all requests; so many batches are logged."""
-        point, let_in = self.point, self.let_in
-        asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
-        state = serve(
-            self.engine,
-            self.limits,
-            behind(asked, self.frontend, point.replicas),
-            replicas=point.replicas,
-            shape=self.table.shape,
-            table=self.table.table,
-            log_rows=log_rows,
-        )
-        if self.frontend != NO_SERVER:
-            state = seen_by_clients(state, self.frontend, let_in.output_tokens)
-        return Run(point, self.deployment, self.table, let_in, self.rejected, state)
+    @property
+    def scheduler(self) -> Scheduler:
+        """How batches are formed."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What a replica may hold."""
+        ...
+
+    @property
+    def rejected(self) -> int:
+        """Requests that no replica could ever run."""
+        ...
+
+    def run(self) -> Run:
+        """Serve all the others."""
+        ...
 
 
 class Answers:
@@ -140,4 +133,4 @@ def _may_share(ready: Ready) -> bool:
     """
     limits = ready.limits
     plain = not (limits.caches or limits.drafted or limits.host_blocks)
-    return plain and limits.ranks == 1 and ready.engine.scheduler.only_compares
+    return plain and limits.ranks == 1 and ready.scheduler.only_compares
