@@ -47,8 +47,8 @@ OTHERS = {
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
 WITHOUT = (
-    "DistServe", "POD-Attention", "AQUA", "HERMES", "Sailor", "AttAcc", "NeuPIMs", "PAISE", "uPIMulator",
-    "nn-Meter", "LitePred", "HELP", "ESM", "HW-NAS-Bench", "TVM", "Ansor", "TLP", "TenSet",
+    "DistServe", "POD-Attention", "AQUA", "HERMES", "Sailor", "AttAcc", "NeuPIMs", "PAISE",
+    "uPIMulator", "nn-Meter", "LitePred", "HELP", "ESM", "HW-NAS-Bench", "TVM", "Ansor", "TLP", "TenSet",
     "Concorde", "GRANITE", "gem5", "Ramulator", "DRAMsim3", "PyTorchSim", "ONNXim",
 )  # fmt: skip
 """Systems of the field whose use no command here offers yet."""
