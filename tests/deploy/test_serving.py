@@ -244,4 +244,4 @@ def test_adapters_are_told_by_how_many_are_kept() -> None:
 
 def test_a_part_of_a_gpu_is_not_deployed() -> None:
     with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-        deployment(replace(LLAMA, sharing="mps", sm_share=0.5).__dict__, "vllm", "half")
+        launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
