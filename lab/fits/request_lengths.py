@@ -3,8 +3,8 @@
 Patel et al., "Splitwise" (2024) published Azure's: `chat` and `code`. Of the conversations of
 `sharegpt` are kept those that the clients of vLLM and SGLang keep (`is_valid_sequence`,
 `sample_sharegpt_requests`). `summarization` are papers and their abstracts, with the lengths that
-VIDUR publishes (Agrawal et al., 2024). Every fifth row is held out; the error is that of the deciles of
-lengths drawn from the tables against those of the held-out rows.
+VIDUR publishes (Agrawal et al., 2024). Every fifth row is held out; the error is that of the
+deciles of lengths drawn from the tables against those of the held-out rows.
 """
 
 from __future__ import annotations
