@@ -78,7 +78,7 @@ class ServingPoint:
         "fidelity gives each freed seat to a new request", unit="1/s", above=0.0, default=1.0,
     )  # fmt: skip
     workload: str = asked(
-        "lengths: chat, code, sharegpt, a file of one's own, or the path of a trace",
+        "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
         names="workload", default="chat",
     )  # fmt: skip
     prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)

@@ -44,7 +44,7 @@ from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
-from simulators.serving.run import Shelf, logged_run, run_of
+from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 
@@ -262,6 +262,6 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
     """Return the metrics of a run, or the mean of several."""
     if point.seeds == 1:
-        return run_of(point, shelf=shelf).metrics()
+        return shelf.answers.metrics(ready_of(point, shelf=shelf))
     seeds = range(point.seed, point.seed + point.seeds)
-    return averaged([run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds])
+    return averaged([_simulated(replace(point, seed=s, seeds=1), shelf) for s in seeds])
