@@ -55,7 +55,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate dataflow/maestro",
         "validate --predictions aiconfigurator",
     ),
-    "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
+    "scenarios": (
+        "scenarios",
+        "scenarios T1.1 I2.4",
+        "scenarios spaces/mine.yaml --json",
+        "scenarios --write board.html",
+    ),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (
