@@ -16,6 +16,7 @@ from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, Servin
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
 from simulators.serving.answer.window import Sums, Window, steady_part, sums_within
+from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -34,6 +35,18 @@ class Run:
     asked: Requests  # those let in
     rejected: int
     state: State
+    plan: Plan | None = None  # of replicas that come and go
+
+    def running_share(self, window: Window) -> float:
+        """Return the replicas that are paid for within a window, mean over it, over all."""
+        if self.plan is None:
+            return 1.0
+        ended = np.maximum(self.state.times[:, at.COMPLETED], self.state.times[:, at.LEFT])
+        paid_s = self.plan.paid_s(
+            self.state.request[:, at.REPLICA] // int(self.state.limits[at.RANKS]),
+            self.state.times[:, at.ARRIVAL], ended, (window.begin_s, window.end_s),
+        )  # fmt: skip
+        return paid_s / (window.span_s * self.point.replicas)
 
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard; see `judged`."""
@@ -177,7 +190,8 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
         window: that rates are of.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
-    gpus, within = built.gpus, window.holds(everyone.times[:, at.COMPLETED])
+    gpus = built.gpus * run.running_share(window)
+    within = window.holds(everyone.times[:, at.COMPLETED])
     paid, span_s = everyone.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
@@ -191,7 +205,7 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
         "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
         "cost_usd_per_hour": None if usd is None else usd * gpus,
         "cost_usd_per_mtok": (
-            None if usd is None or not tokens else usd_per_mtok(usd, float(gpus), tokens * per_s)
+            None if usd is None or not tokens else usd_per_mtok(usd, gpus, tokens * per_s)
         ),
     }
 
@@ -202,7 +216,8 @@ def _use(run: Run, everyone: Served, window: Window, did: Sums) -> dict[str, Any
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
-    stages = built.gpus // built.hardware.replica.cut.width
+    share = run.running_share(window)
+    stages = built.gpus // built.hardware.replica.cut.width * share
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     joules = None
     if table.waiting_w is not None and tokens:
@@ -223,6 +238,7 @@ def _use(run: Run, everyone: Served, window: Window, did: Sums) -> dict[str, Any
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
+        "replicas_mean": share * run.point.replicas,
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
