@@ -14,8 +14,8 @@ from simulators.serving.simulator import simulate
 
 POINT = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", replicas=3, min_replicas=1, replica_qps=1.0,
-    startup_s=20.0, scale_every_s=10.0, scale_down_s=20.0, prompt_tokens=256, output_tokens=32, requests=200,
-    arrivals="mmpp", qps=1.5, router="least_outstanding", window="whole",
+    startup_s=20.0, scale_every_s=10.0, scale_down_s=20.0, prompt_tokens=256, output_tokens=32,
+    requests=200, arrivals="mmpp", qps=1.5, router="least_outstanding", window="whole",
 )  # fmt: skip
 BURST = np.concatenate([np.arange(0.0, 100.0, 0.4), np.arange(100.0, 200.0, 2.5)])
 """2.5 requests a second, then 0.4."""

@@ -89,12 +89,13 @@ class Run:
         did = sums_within(self.state, window, whole)
         pool = self.state.pool
         held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
+        share = self.running_share(window)
         blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
-            **_rates(self, everyone, seen, window),
-            **_use(self, everyone, window, did),
+            **_rates(self, everyone, seen, window, share),
+            **_use(self, everyone, window, did, share),
             **held.columns(blocks, ranks),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
@@ -180,7 +181,9 @@ def _tpot_s(served: Served) -> Floats:
     return seconds
 
 
-def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, float | None]:
+def _rates(
+    run: Run, everyone: Served, seen: Ints, window: Window, share: float
+) -> dict[str, float | None]:
     """Return what was answered per second within a window, what it costs and takes.
 
     Args:
@@ -188,9 +191,10 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
         everyone: all that were answered.
         seen: tokens of each of them, of prompt and answer, but for those found in a cache.
         window: that rates are of.
+        share: of the replicas, that are paid for.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
-    gpus = built.gpus * run.running_share(window)
+    gpus = built.gpus * share
     within = window.holds(everyone.times[:, at.COMPLETED])
     paid, span_s = everyone.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
@@ -210,13 +214,12 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     }
 
 
-def _use(run: Run, everyone: Served, window: Window, did: Sums) -> dict[str, Any]:
+def _use(run: Run, everyone: Served, window: Window, did: Sums, share: float) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
-    share = run.running_share(window)
     stages = built.gpus // built.hardware.replica.cut.width * share
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     joules = None

@@ -74,9 +74,10 @@ def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Float
     """Return how many replicas take each request: those still wanted that have been for so long."""
     look = np.searchsorted(looks, arrival_s, side="right") - 1
     ready = np.searchsorted(looks, arrival_s - point.startup_s, side="right") - 1
-    count = np.empty(arrival_s.size, np.int64)
+    pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)
     least = int(wanted[0])
-    for i, (now, then) in enumerate(zip(look.tolist(), ready.tolist(), strict=True)):
-        since = wanted[max(then, 0) : now + 1].min()
-        count[i] = max(least, int(since)) if then >= 0 else least
-    return count
+    count = [
+        max(least, int(wanted[then : now + 1].min())) if then >= 0 else least
+        for then, now in pairs.T.tolist()
+    ]
+    return np.array(count, np.int64)[which.reshape(-1)]
