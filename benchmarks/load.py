@@ -79,6 +79,7 @@ def many_points(values: int) -> Iterator[Check]:
         key = keys(define(space), space.points(np.array([rows // 2])))[0]
         yield from told("show KEY", ask(folder, "show", "big", key), rows)
         yield from told("verify", ask(folder, "verify", "big"), rows)
+        yield from told("report", ask(folder, "report", "big"), rows)
 
 
 def many_parts(count: int) -> Iterator[Check]:
