@@ -9,6 +9,7 @@ from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
+from simulators.workload.llm.routing import BACKENDS, GATHERED
 
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
@@ -42,6 +43,18 @@ class ServingPoint:
     attention_dp: int = built(
         "groups of tp GPUs that attend to requests of their own and share the experts",
         at_least=1, default=1,
+    )  # fmt: skip
+    moe_backend: str = built(
+        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
+        known=BACKENDS, default=GATHERED,
+    )  # fmt: skip
+    redundant_experts: int = built(
+        "copies of experts a layer holds besides one of each, so that ranks work alike",
+        at_least=0, default=0,
+    )  # fmt: skip
+    routing_skew: float = built(
+        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")

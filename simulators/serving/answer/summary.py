@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulators.catalog.price import usd_per_mtok
+from simulators.composition.useful_flops import prompt_flops_saved
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
@@ -185,6 +186,7 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
+        "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
         "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
         "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
@@ -202,6 +204,14 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
+
+
+def _flops_saved(run: Run) -> float | None:
+    """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
+    if not run.point.prefix_cache:
+        return None
+    prompt, cached = run.state.request[:, [at.PROMPT, at.CACHED]].T.astype(np.float64)
+    return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
 def _tokens_per_step(state: State) -> float | None:
