@@ -54,7 +54,8 @@ class Part:
     reasons: Mapping[str, int]  # rows that are not `ok`, by the word their reason begins with
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
     ties: NDArray[np.int64]  # how many rows reach each
-    seconds: float
+    seconds: float  # that evaluating it took
+    written_s: float = 0.0  # that writing it took
     laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
 
 

@@ -148,7 +148,7 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     names = schema.names()
     wanted = [n for n in content.columns if n in names]
     qualifies = condition(answers.where, schema) if answers.where else pl.lit(value=True)
-    chosen = [*wanted, qualifies.fill_null(value=False).alias("qualifies")]
+    chosen = [*map(pl.col, wanted), qualifies.fill_null(value=False).alias("qualifies")]
     total = answers.status.get("ok", 0)
     room = max(0, rows - len(answers.front))
     every = max(1, -(-total // max(1, room)))
@@ -159,7 +159,7 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     return table.unique(maintain_order=True, keep="first"), total
 
 
-def _sample(results: pl.LazyFrame, columns: Sequence[str | pl.Expr], every: int) -> pl.DataFrame:
+def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], every: int) -> pl.DataFrame:
     """Return some columns of the first of every so many feasible rows."""
     found, seen = [], 0
     for some in slices(results):
