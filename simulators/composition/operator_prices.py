@@ -89,6 +89,16 @@ class Row:
         some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in columns}
         return replace(self, **some)
 
+    def by_turns(self, time_share: float) -> Row:
+        """Return the row where others have the rest of the GPU's time; its joules are the same."""
+        if time_share == 1.0:
+            return self
+        longer: dict[str, Any] = {
+            name: np.asarray(getattr(self, name)) / time_share
+            for name in ("seconds", "lo_s", "hi_s")
+        }
+        return replace(self, **longer)
+
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
     """Return the prices of operators that run in sequence, as often as they repeat.

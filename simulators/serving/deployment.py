@@ -108,6 +108,7 @@ def deployment_of(
         effects_without(point.without),
         _array(point.accelerator),
         point.mixed_step == UNIFIED,
+        point.time_share,
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -134,6 +135,7 @@ def _hardware(
     effects: Effects,
     array: tuple[str, str],
     unified: bool,
+    time_share: float,
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
     dtype, kv_dtype = dtypes
@@ -151,9 +153,10 @@ def _hardware(
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0], unified=unified,
+        time_share=time_share,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {time_share}"
     return Hardware(f"{parts} {choices}", replica)
 
 
