@@ -229,6 +229,21 @@ def kendall_tau(a: Floats, b: Floats) -> float:
     return float(np.sum(signs_a * signs_b)) / untied if untied else 1.0
 
 
+def spearman(a: Floats, b: Floats) -> float:
+    """Return the correlation of ranks; equal values share their mean rank.
+
+    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 9.0, 9.0])).__round__(3)
+    0.866
+    """
+
+    def ranks(values: Floats) -> Floats:
+        _, member, counts = np.unique(values, return_inverse=True, return_counts=True)
+        shared: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[member]
+        return shared
+
+    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
+
+
 def percent_off(predicted: Floats, measured: Floats) -> Floats:
     """Return signed errors in percent."""
     return np.asarray(100.0 * (predicted / measured - 1.0), np.float64)
