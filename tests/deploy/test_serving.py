@@ -29,9 +29,14 @@ DESIGNS = {
     "drafts of a look-up": replace(LLAMA, scheduler="sglang", speculation="ngram"),
     "drafts of the model's own": replace(LLAMA, scheduler="trtllm", speculation="mtp"),
     "drafts of a model": replace(LLAMA, speculation="draft", draft_model="llama3_1_8b"),
+    "adapters": replace(LLAMA, chunk_size=2048, adapters=500, adapter_rank=32),
     "experts": ServingPoint(
         model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
         scheduler="sglang", chunk_size=4096,
+    ),
+    "experts by DeepEP": ServingPoint(
+        model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=32, ep=32, dtype="fp8",
+        scheduler="sglang", chunk_size=4096, moe_backend="deepep_auto", redundant_experts=32,
     ),
 }  # fmt: skip
 
@@ -208,3 +213,35 @@ def test_an_engine_is_told_of_its_prefix_cache(
     else:
         with pytest.raises(UserError, match="keep no prefixes on the host"):
             said(prefix_cache=True, prefix_host_bytes=64e9)
+
+
+def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
+    design = replace(DESIGNS["experts by DeepEP"], moe_backend="deepep_low_latency")
+    told = " ".join(launch_of(design, "sglang").command)
+    assert "--moe-a2a-backend deepep --deepep-mode low_latency" in told
+    assert "--enable-eplb --ep-num-redundant-experts 32" in told
+    vllm = replace(design, scheduler="vllm_v1", runtime="vllm")
+    assert "--all2all-backend deepep_low_latency" in " ".join(launch_of(vllm, "vllm").command)
+    for backend, engine in (("deepep_auto", "vllm"), ("deepep_low_latency", "trtllm")):
+        other = replace(
+            vllm, moe_backend=backend, scheduler={"vllm": "vllm_v1"}.get(engine, engine)
+        )
+        with pytest.raises(UserError, match="moe_backend"):
+            launch_of(other, engine)
+
+
+def test_adapters_are_told_by_how_many_are_kept() -> None:
+    design = DESIGNS["adapters"]
+    told = " ".join(launch_of(design, "vllm").command)
+    assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in told
+    sglang = replace(design, scheduler="sglang", runtime="sglang", adapter_slots=300)
+    assert "--max-loras-per-batch 300" in " ".join(launch_of(sglang, "sglang").command)
+    for change in ({"scheduler": "trtllm", "runtime": "trtllm"}, {"adapter_kernels": "by_token"}):
+        engine = change.get("scheduler", "vllm")
+        with pytest.raises(UserError, match="adapter"):
+            launch_of(replace(design, **change), engine)  # type: ignore[arg-type]
+
+
+def test_a_part_of_a_gpu_is_not_deployed() -> None:
+    with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+        launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
