@@ -229,17 +229,17 @@ def kendall_tau(a: Floats, b: Floats) -> float:
     return float(np.sum(signs_a * signs_b)) / untied if untied else 1.0
 
 
-def spearman(a: Floats, b: Floats) -> float:
-    """Return the correlation of ranks; equal values share their mean rank.
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Return Spearman's coefficient, equal values sharing their mean rank.
 
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 9.0, 9.0])).__round__(3)
-    0.866
+    >>> rank_correlation(np.array([1.0, 5.0, 9.0]), np.array([2.0, 3.0, 40.0])).__round__(3)
+    1.0
     """
 
     def ranks(values: Floats) -> Floats:
         _, member, counts = np.unique(values, return_inverse=True, return_counts=True)
-        shared: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[member]
-        return shared
+        ends = np.cumsum(counts)
+        return np.asarray((ends - (counts - 1) / 2.0)[member])
 
     return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most, spearman
+from lab.claims.lines import absent, at_least, at_most, rank_correlation
 from lab.parity.maestro import CLUSTER, Window, named_cycles
 from lab.tables.rows import read_records
 from simulators.core.contract import PARITY, Check
@@ -41,7 +41,7 @@ def checks(reference: Path, _rows: str) -> list[Check]:
         return [absent("dataflow/MAESTRO cycles", f"{len(pairs)} rows have no ranks")]
     ours, theirs = np.array(pairs, np.float64).T
     off = np.abs(ours / theirs - 1.0)
-    rank = spearman(ours, theirs)
+    rank = rank_correlation(ours, theirs)
     median = 100.0 * float(np.median(off))
     note = f"at most; {100.0 * float(np.mean(off <= 0.01)):.1f} % of rows within 1 %"
     title = "dataflow/MAESTRO cycles"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from lab.claims.lines import at_least, at_most, spearman, within
+from lab.claims.lines import at_least, at_most, rank_correlation, within
 from lab.tables.edge.programs import AI_HUB, Matrix, ai_hub
 from lab.tables.rows import Floats
 from simulators.core.contract import Check
@@ -71,7 +71,10 @@ def _lines(
 ) -> Iterator[Check]:
     """Yield the mean over chips of their errors and rank correlations."""
     errors = [_error(rows) for rows in chips]
-    ranks = [float(np.mean([spearman(said, seen) for said, seen, _, _ in rows])) for rows in chips]
+    ranks = [
+        float(np.mean([rank_correlation(said, seen) for said, seen, _, _ in rows]))
+        for rows in chips
+    ]
     note = f"mean of {len(chips)} chips, each left out; worst {max(errors):.0f}"
     rows = sum(one[0][0].size for one in chips)
     yield at_most(f"{name}: MAPE", float(np.mean(errors)), limit, rows, note)

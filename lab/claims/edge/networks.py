@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import at_least, at_most, spearman, within
+from lab.claims.lines import at_least, at_most, rank_correlation, within
 from lab.fits.edge.edge import DEGENERATE, SAMPLES, drawn, unseen
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Bools
@@ -93,7 +93,7 @@ def _outcome(table: Latencies, given: Prior, device: str, samples: Ints) -> Outc
     others = np.setdiff1d(np.arange(len(seconds)), samples)
     rest = unseen(table, device, samples)
     return Outcome(
-        spearman(predicted[others], seconds[others]),
+        rank_correlation(predicted[others], seconds[others]),
         float(np.mean(np.abs(predicted[rest] / seconds[rest] - 1.0))),
         (low[rest] <= seconds[rest]) & (seconds[rest] <= high[rest]),
     )
