@@ -72,8 +72,7 @@ def _lines(
     """Yield the mean over chips of their errors and rank correlations."""
     errors = [_error(rows) for rows in chips]
     ranks = [
-        float(np.mean([rank_correlation(said, seen) for said, seen, _, _ in rows]))
-        for rows in chips
+        float(np.mean([rank_correlation(said, seen) for said, seen, _, _ in one])) for one in chips
     ]
     note = f"mean of {len(chips)} chips, each left out; worst {max(errors):.0f}"
     rows = sum(one[0][0].size for one in chips)
