@@ -61,6 +61,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "scenarios spaces/mine.yaml --json",
         "scenarios --write board.html",
     ),
+    "prune": ("prune quickstart",),
+    "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (
