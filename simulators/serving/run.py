@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeVar
 
@@ -14,10 +14,11 @@ from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import both, deployment_bands
+from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
@@ -28,11 +29,11 @@ from simulators.serving.engine.frontend import (
     seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
-from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -60,6 +61,7 @@ class Shelf:
         self.router = functools.cache(load_router)
         self.server = functools.cache(server)
         self.user_rows = UserRows()
+        self.answers = Answers()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
@@ -113,6 +115,50 @@ def run_of(
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a name or a file cannot be used.
     """
+    return ready_of(point, asked, shelf=shelf).run(log_rows)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A deployment that waits for its first request."""
+
+    point: ServingPoint
+    deployment: Deployment
+    engine: Engine
+    limits: Limits
+    table: IterationTable
+    let_in: Requests
+    rejected: int
+    frontend: Frontend
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How batches are formed."""
+        return self.engine.scheduler
+
+    def run(self, log_rows: int = 0) -> Run:
+        """Serve all requests; so many batches are logged."""
+        point, let_in = self.point, self.let_in
+        # Requests have nothing in common where no prefix cache would find it.
+        asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
+        state = serve(
+            self.engine,
+            self.limits,
+            behind(asked, self.frontend, point.replicas),
+            replicas=point.replicas,
+            shape=self.table.shape,
+            table=self.table.table,
+            log_rows=log_rows,
+        )
+        if self.frontend != NO_SERVER:
+            state = seen_by_clients(state, self.frontend, let_in.output_tokens)
+        return Run(point, self.deployment, self.table, let_in, self.rejected, state)
+
+
+def ready_of(
+    point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
+) -> Ready:
+    """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
@@ -130,19 +176,9 @@ def run_of(
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
     let_in, rejected = _admitted(asked, limits)
+    engine = Engine(scheduler, shelf.router(point.router), price)
     frontend = frontend_of(point, shelf.server)
-    state = serve(
-        Engine(scheduler, shelf.router(point.router), price),
-        limits,
-        behind(_shared(let_in, point), frontend, point.replicas),
-        replicas=point.replicas,
-        shape=table.shape,
-        table=table.table,
-        log_rows=log_rows,
-    )
-    if frontend != NO_SERVER:
-        state = seen_by_clients(state, frontend, let_in.output_tokens)
-    return Run(point, deployment, table, let_in, rejected, state)
+    return Ready(point, deployment, engine, limits, table, let_in, rejected, frontend)
 
 
 def logged_run(point: ServingPoint) -> Run:
@@ -158,11 +194,6 @@ def logged_run(point: ServingPoint) -> Run:
     state = run_of(point).state
     batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
     return run_of(point, log_rows=batches)
-
-
-def _shared(asked: Requests, point: ServingPoint) -> Requests:
-    """Return requests that have nothing in common where no prefix cache would find it."""
-    return asked if point.prefix_cache else replace(asked, prefixes=None)
 
 
 def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:

@@ -120,18 +120,6 @@ def test_every_shipped_scenario_has_a_number_of_its_own() -> None:
     assert all(one.targets or one.missing for one in shipped)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [one.id for one in command.shipped()])
-def test_a_shipped_scenario_is_answered_and_its_misses_are_explained(
-    name: str, tmp_path: Path
-) -> None:
-    (scenario,) = (one for one in command.shipped() if one.id == name)
-    outcome = scenario.answer(tmp_path)
-    assert outcome.reason == scenario.missing
-    unexplained = [f.target.name for f in outcome.figures if not f.in_band and not f.target.miss]
-    assert unexplained == []
-
-
 def test_the_page_has_every_scenario() -> None:
     text = Path("docs/coverage.md").read_text(encoding="utf-8")
     assert all(f"| {one.id} | {one.title} |" in text for one in command.shipped())

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulators.catalog.price import usd_per_mtok
+from simulators.composition.useful_flops import prompt_flops_saved
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import Window, steady_part, sums_within
+from simulators.serving.answer.window import Sums, Window, steady_part, sums_within
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -35,7 +36,11 @@ class Run:
     state: State
 
     def metrics(self) -> ServingMetrics:
-        """Return what an operator of the service would put on a dashboard.
+        """Return what an operator of the service would put on a dashboard; see `judged`."""
+        return self.judged()[0]
+
+    def judged(self) -> tuple[ServingMetrics, Held]:
+        """Return what an operator of the service would put on a dashboard, and the blocks held.
 
         Latencies are those of answered requests between `warmup` and `cooldown`. Rates, costs,
         energy and use are of a window: from the arrival of the first of them to that of the last,
@@ -68,11 +73,16 @@ class Run:
         request = self.state.request[answered]
         seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
+        did = sums_within(self.state, window, whole)
+        pool = self.state.pool
+        held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
+        blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_rates(self, everyone, seen, window),
-            **_use(self, everyone, window, whole),
+            **_use(self, everyone, window, did),
+            **held.columns(blocks, ranks),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -83,7 +93,24 @@ class Run:
             "makespan_s": whole.span_s,
             "window_s": window.span_s,
         }
-        return ServingMetrics(**columns)
+        return ServingMetrics(**columns), held
+
+
+class Held(NamedTuple):
+    """The KV blocks in use: summed over the time that rates are of, at most, of how many queues."""
+
+    block_seconds: float
+    span_s: float
+    most: int
+    queues: int
+
+    def columns(self, blocks: int, ranks: int) -> dict[str, float]:
+        """Return the metrics that say which share of so many blocks that was."""
+        return {
+            "kv_use_mean": self.block_seconds / (self.span_s * blocks * self.queues),
+            "kv_use_max": float(self.most) / blocks,
+            "kv_blocks": blocks * ranks,
+        }
 
 
 class Served(NamedTuple):
@@ -169,14 +196,13 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     }
 
 
-def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str, Any]:
+def _use(run: Run, everyone: Served, window: Window, did: Sums) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, table = run.state, run.deployment, run.table
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
-    queues, blocks = pool.shape[0], int(pool[0, at.TOTAL])
     counted: list[int] = pool.sum(axis=0).tolist()
-    did, stages = sums_within(state, window, whole), built.gpus // built.hardware.replica.cut.width
+    stages = built.gpus // built.hardware.replica.cut.width
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     joules = None
     if table.waiting_w is not None and tokens:
@@ -185,11 +211,10 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
+        "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
         "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
-        "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
-        "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
         "busy": did.busy_s / (window.span_s * stages),
@@ -198,10 +223,17 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
-        "kv_blocks": blocks * int(state.limits[at.RANKS]),
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, table.shares.tolist(), strict=True)),
     }
+
+
+def _flops_saved(run: Run) -> float | None:
+    """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
+    if not run.point.prefix_cache:
+        return None
+    prompt, cached = run.state.request[:, [at.PROMPT, at.CACHED]].T.astype(np.float64)
+    return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
 def _tokens_per_step(state: State) -> float | None:

@@ -6,8 +6,9 @@ is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts pro
 a request's longest possible life (`RESERVES`), that its memory fraction is one of what weights
 leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
 otherwise (`POLL_INTERVAL`), and that it deals requests out to the ranks of data-parallel attention
-in every iteration (`DEALS_OUT`), where those of others have queues of their own, and that it looks
-for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`).
+in every iteration (`DEALS_OUT`), where those of others have queues of their own, that it looks
+for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`), and that it asks of seats and
+blocks only whether enough are left (`ONLY_COMPARES`), so that a limit nobody reaches is none.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Scheduler:
     of_rest: bool = False
     caches: bool = False  # it looks for what a prompt begins with in a prefix cache
     deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
+    only_compares: bool = False  # of seats and blocks it asks only whether enough are left
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
@@ -79,6 +81,7 @@ def _scheduler(module: ModuleType) -> Scheduler:
         of_rest=bool(getattr(module, "OF_REST", False)),
         caches=bool(getattr(module, "CACHES_PREFIXES", False)),
         deals_out=bool(getattr(module, "DEALS_OUT", False)),
+        only_compares=bool(getattr(module, "ONLY_COMPARES", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )

@@ -129,8 +129,10 @@ ALL_DECODES = 1 << 40
     DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
     ON_HOSTS,  # blocks of prefixes that the host has
     FETCHED,  # blocks moved back from there
-) = range(26)
-POOL_COLUMNS = 26
+    MOST_HELD,  # requests that held memory, at most
+    MOST_BATCHED,  # requests in a batch, at most
+) = range(28)
+POOL_COLUMNS = 28
 
 # One `step`: the sums of a batch.
 (
