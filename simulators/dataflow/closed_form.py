@@ -38,10 +38,9 @@ UNINDEXED = (0, 2, 1)
 STEPS = 2.0 ** np.arange(0, 15, 2)
 """Blocks are so many times as long as what is spread, and as long as the level has room."""
 
-
 LOOK_AHEAD = 0.1
-"""Of two blocks as good for a level, that which is longer for the levels inside is taken."""
-
+"""What enters levels further in counts so much beside what enters a level, as if it stayed as far
+out: of two blocks as good, the longer one."""
 
 N_STEP, N_NODES = 1.0, 18
 KEYS_STEP, KEYS_NODES = 2.0, 11
@@ -219,51 +218,61 @@ def _block(
 
     Two lengths are tried in steps; the third is as long as there is room for.
     """
-    room = float(level.capacity_words or 0)
-    steps = np.array(list(itertools.product(STEPS, STEPS)))
-    best = np.full(around.shape[1], np.inf)
-    block, stays = array.copy(), np.full(around.shape[1], -1)
-    own = [[d for d in range(3) if d != UNINDEXED[tensor]] for tensor in kept]
+    columns = np.arange(around.shape[1])
+    best = np.full(columns.size, np.inf)
+    block, stays = array.copy(), np.full(columns.size, -1)
     for last in range(3):
-        first = [d for d in range(3) if d != last]
-        lengths = np.empty((3, len(steps), around.shape[1]))
-        for d, step in zip(first, steps.T, strict=True):
-            lengths[d] = np.minimum(array[d] * step[:, None], around[d])
-        inside = [np.ceil(lengths[d] / parts[d]) for d in first]
-        held: Floats = np.zeros(lengths.shape[1:])
-        per_last: Floats = np.zeros(lengths.shape[1:])
-        for dims in own:
-            if last in dims:
-                per_last += inside[first.index(next(d for d in dims if d != last))]
-            else:
-                held += inside[0] * inside[1]
-        with np.errstate(divide="ignore"):
-            most = np.floor((room - held) / per_last) if per_last.any() else np.inf
-        most = np.where(held <= room, most, 0.0)
-        lengths[last] = np.minimum(most * parts[last], around[last])
+        lengths = _candidates(level, kept, last, array, parts, around)
         possible = lengths[last] >= array[last]
-        cost: Floats = np.zeros(lengths.shape[1:])
-        ahead: Floats = np.zeros(lengths.shape[1:])
-        saved: Floats = np.zeros((1 + len(kept), *lengths.shape[1:]))
-        with np.errstate(divide="ignore"):
-            for i, (tensor, weight) in enumerate(zip(kept, weights, strict=True)):
-                moved = weight / lengths[UNINDEXED[tensor]]
-                moved = np.where(possible, moved, 0.0)
-                saved[1 + i] = moved - weight / around[UNINDEXED[tensor]]
-                cost += moved
-            for tensor, weight in enumerate(later):
-                ahead += weight / np.maximum(lengths[UNINDEXED[tensor]], 1.0)
-            which = saved.argmax(axis=0)
-            cost = cost - saved.max(axis=0) + LOOK_AHEAD * ahead
+        cost, stationary = _entering_pj(lengths, kept, weights, later, around)
         cost = np.where(possible, cost, np.inf)
         row = cost.argmin(axis=0)
-        columns = np.arange(row.size)
         better = cost[row, columns] < best
         best = np.where(better, cost[row, columns], best)
         block = np.where(better, lengths[:, row, columns], block)
-        chosen = np.array([-1, *kept])[which[row, columns]]
-        stays = np.where(better, chosen, stays)
+        stays = np.where(better, stationary[row, columns], stays)
     return block, stays, np.isfinite(best)
+
+
+def _candidates(
+    level: Level, kept: Sequence[int], last: int, array: Floats, parts: Floats, around: Floats
+) -> Floats:
+    """Return blocks by dimension, candidate and product; too short in `last` where none fits."""
+    first = [d for d in range(3) if d != last]
+    lengths = np.empty((3, len(STEPS) ** 2, around.shape[1]))
+    for d, steps in zip(first, np.array(list(itertools.product(STEPS, STEPS))).T, strict=True):
+        lengths[d] = np.minimum(array[d] * steps[:, None], around[d])
+    inside = {d: np.ceil(lengths[d] / parts[d]) for d in first}
+    held: Floats = np.zeros(lengths.shape[1:])
+    per_last: Floats = np.zeros(lengths.shape[1:])
+    for tensor in kept:
+        sides = [inside[d] for d in first if d != UNINDEXED[tensor]]
+        if UNINDEXED[tensor] == last:
+            held += sides[0] * sides[1]
+        else:
+            per_last += sides[0]
+    room = float(level.capacity_words or 0)
+    with np.errstate(divide="ignore"):
+        most = np.floor((room - held) / per_last) if per_last.any() else np.inf
+    lengths[last] = np.minimum(np.where(held <= room, most, 0.0) * parts[last], around[last])
+    return lengths
+
+
+def _entering_pj(
+    lengths: Floats, kept: Sequence[int], weights: Sequence[float], later: Sequence[float],
+    around: Floats,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return picojoules per multiply of what enters blocks, and the tensor best kept in place."""
+    lengths = np.maximum(lengths, 1.0)
+    cost: Floats = np.zeros(lengths.shape[1:])
+    saved: Floats = np.zeros((1 + len(kept), *lengths.shape[1:]))
+    for i, (tensor, weight) in enumerate(zip(kept, weights, strict=True), 1):
+        moved = weight / lengths[UNINDEXED[tensor]]
+        saved[i] = moved - weight / around[UNINDEXED[tensor]]
+        cost += moved
+    for tensor, weight in enumerate(later):
+        cost += LOOK_AHEAD * weight / lengths[UNINDEXED[tensor]]
+    return cost - saved.max(axis=0), np.array([-1, *kept])[saved.argmax(axis=0)]
 
 
 class _Traffic:
