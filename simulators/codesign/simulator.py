@@ -118,7 +118,8 @@ class Codesign(Serving):
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: an array's tables take far longer than the rows that share them."""
         arrays = int(kinds_of(batch, (*DESIGNED, "model", "tp")).max()) + 1
-        return super().cost_hint_s(batch) + ARRAY_S * arrays / batch.num_rows
+        tables_s = np.full(batch.num_rows, ARRAY_S * arrays / batch.num_rows)
+        return np.asarray(super().cost_hint_s(batch) + tables_s, np.float64)
 
     def report(self, point: Mapping[str, Any]) -> str:
         """Return the run of a design as a load test would print it."""
