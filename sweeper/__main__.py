@@ -43,12 +43,16 @@ python -m sweeper export NAME KEY     the command or manifest that deploys it
 python -m sweeper report NAME         one HTML page: answer, front, what matters
 python -m sweeper plot NAME KIND FILE    front, heat, curves ... as PNG or SVG
 python -m sweeper verify NAME         simulate a sample again; compare each bit
+python -m sweeper prune NAME          few files of many; no row is lost
+python -m sweeper merge FOLDER ...    add results of other folders, or URLs
 
 python -m sweeper list [KIND [WORD]]  what there is, or of it what has the word
 python -m sweeper show NAME           what a space, gpu, simulator ... is
 python -m sweeper schema              JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]    accuracy against measured data
 python -m sweeper scenarios [ID ...]  what practitioners ask, with bands
+python -m sweeper calibrate NAME      a board or phone from a few measured rows
+python -m sweeper transfer            kernels of one GPU, on another
 python -m sweeper trust [FOLDER ...] let code in folders of yours run
 python -m sweeper doctor              load all facts, run every simulator
 python -m sweeper completion bash|zsh|fish   lets your shell complete all this

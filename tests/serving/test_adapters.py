@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.adapters.fleet import Fleet, fleet_of
@@ -140,6 +142,15 @@ def test_everything_at_once_answers_every_request() -> None:
     assert found.rejected_requests == found.cancelled_requests == 0
 
 
+def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
+    few = replace(MANY, adapters=640, clients=4, requests=16)
+    rows = [asdict(replace(few, max_batch=most)) for most in (64, 256)]
+    together = SIMULATOR.evaluate(pa.RecordBatch.from_pylist(rows, schema_of(ServingPoint)))
+    apart = [simulate(replace(few, max_batch=most)).ttft_mean_s for most in (64, 256)]
+    assert together.column("ttft_mean_s").to_pylist() == apart
+    assert apart[0] != apart[1]
+
+
 def test_what_is_explained_names_their_products() -> None:
     rows = SIMULATOR.explain(asdict(MANY))
     found = [row for row in rows if row.name == "adapters"]
@@ -156,7 +167,7 @@ def test_what_is_explained_names_their_products() -> None:
         (replace(MANY, speculation="ngram"), "adapters_with_drafts"),
         (replace(MANY, fidelity="analytic"), "adapters_needs_fidelity_event"),
         (replace(MANY, model="deepseek_v2_lite"), "adapters_need_plain_attention"),
-        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "weights_exceed_hbm"),
+        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "adapters_exceed_hbm"),
     ],
 )
 def test_what_is_not_modelled_with_adapters_is_said(point: ServingPoint, reason: str) -> None:
