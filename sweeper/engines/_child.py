@@ -127,6 +127,10 @@ class Nursery:
         """Wait until one of them says something."""
         wait([w.pipe for w in workers], seconds)
 
+    def places(self) -> int:
+        """Return that there is one child at work."""
+        return 1
+
     def obstacle(self, workers: Sequence[Child]) -> str:
         """Return what a child that is not ready is doing."""
         return f"waiting for {workers[0].name} to load, or compile, what the simulator needs"

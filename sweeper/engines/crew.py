@@ -31,6 +31,8 @@ _SHORTEST_S, _SHORTEST = 2.0, 0.25
 """But not less than this, or than this share of what a point alone may take."""
 _OTHERS_S = 5.0
 """How long the first worker that is ready waits for the others before the work begins."""
+_GROW_S = 5.0
+"""How often it is asked whether there are places for more."""
 _SAID_S = 8.0
 """After which it is said what keeps everybody waiting."""
 
@@ -84,6 +86,10 @@ class Office(Protocol):
         """Wait until one of the workers has something to tell, or for so long."""
         ...
 
+    def places(self) -> int:
+        """Return how many workers there may be now: a cluster grows while a sweep runs."""
+        ...
+
     def obstacle(self, workers: Sequence[Any]) -> str:
         """Return what keeps these workers from starting, as far as can be seen.
 
@@ -126,6 +132,7 @@ class Team:
     posts: list[_Post] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=itertools.count)
     task: Task | None = None
+    asked: float = field(default_factory=time.monotonic)  # when, last, for more places
     gone: list[str] = field(default_factory=list)  # who was refused or given up, and why
     unfit: list[Any] = field(default_factory=list)  # kept: they fill places where all would be so
 
@@ -136,6 +143,7 @@ class Team:
         again: deque[_Job] = deque()
         while self._give(chunks, again):
             self._await(say)
+            self._grow(chunks, say)
             for post in list(self.posts):
                 yield from self._hear(task, post, chunks, again, say)
             if not self.posts:
@@ -189,6 +197,19 @@ class Team:
     def _await(self, say: Say) -> None:
         self.office.wait([p.worker for p in self.posts if p.jobs or not p.ready], _POLL_S)
         self._admit(say)
+
+    def _grow(self, chunks: Chunks, say: Say) -> None:
+        """Recruit for the places that came to be since one asked last."""
+        if time.monotonic() - self.asked < _GROW_S:
+            return
+        self.asked = time.monotonic()
+        more = self.office.places() - self.wanted
+        if more > 0:
+            say(f"engine {self.office.what}: places for {more} more")
+            self.wanted += more
+            for _ in range(more):
+                self._recruit()
+            chunks.workers = len(self.posts)
 
     def _recruit(self) -> None:
         assert self.task
