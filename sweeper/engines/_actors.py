@@ -196,10 +196,13 @@ class Cluster:
         """Ask Ray for an actor; it starts once a CPU is free."""
         return Actor(name.replace("worker", "actor"))
 
-    def wait(self, workers: Sequence[Actor], seconds: float) -> None:
-        """Wait until one of them has an answer."""
-        if asked := [reference for w in workers for reference in w.awaited()]:
-            ray.wait(asked, num_returns=1, timeout=seconds)
+    def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
+        """Return those that have an answer, or are gone."""
+        asked = {reference: w for w in workers for reference in w.awaited()}
+        if not asked or not ray.wait(list(asked), num_returns=1, timeout=seconds)[0]:
+            return []
+        told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        return [asked[reference] for reference in told]
 
     def places(self) -> int:
         """Return how many actors there may be now."""
