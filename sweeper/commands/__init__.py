@@ -3,7 +3,8 @@
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
 answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
+practitioners ask; `watch` shows a sweep that runs elsewhere, `prune` and
+`merge` tidy results up; `trust` says whose code may run; `assist`
 serves editors and shells.
 """
 
@@ -24,6 +25,7 @@ COMMANDS = {
     "validate": "checks.validate.main",
     "scenarios": "checks.scenarios.main",
     "doctor": "checks.verify.doctor",
+    "watch": "watch.main",
     "prune": "upkeep.prune",
     "merge": "upkeep.merge",
     "trust": "trust.main",

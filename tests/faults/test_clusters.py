@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
+from sweeper.store.parquet import metadata
 from tests.faults.machines import (
     ENVIRONMENT,
     Machines,
@@ -82,6 +83,23 @@ def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -
     assert rows(folder)["n"].to_list() == list(range(200))
     assert set(rows(folder)["status"]) == {"ok"}
     assert not LINES_OF_RAY.search(running.text()), running.text()
+
+
+def test_a_machine_that_joins_a_running_sweep_is_used(machines: Machines, tmp_path: Path) -> None:
+    words = ("engine=ray", f"engine.address={machines.address}")
+    running = start(tmp_path, SPACE.replace("0.05", "0.4"), *words)
+    log = tmp_path / "log.txt"
+    running.until(log.exists)
+    node = machines.join()
+    try:
+        assert running.wait() == 0, running.text()
+    finally:
+        machines.leave(node)
+    assert "engine ray: places for 1 more" in running.text()
+    folder = str(tmp_path / "outputs" / "toy" / "results" / "tests.toys.counting-v1")
+    parts = [file.name for file in Path(folder).glob("*.parquet")]
+    assert len({metadata(folder, part)["by"] for part in parts}) == 2, running.text()
+    assert rows(tmp_path)["n"].to_list() == list(range(200))
 
 
 HOLDER = """\
