@@ -3,8 +3,8 @@
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
 answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `watch` shows a sweep that runs elsewhere, `prune` and
-`merge` tidy results up; `trust` says whose code may run; `assist`
+practitioners ask; `calibrate` and `transfer` are for hardware of one's own; `watch` shows a sweep
+that runs elsewhere, `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
 serves editors and shells.
 """
 
@@ -25,9 +25,11 @@ COMMANDS = {
     "validate": "checks.validate.main",
     "scenarios": "checks.scenarios.main",
     "doctor": "checks.verify.doctor",
-    "watch": "watch.main",
+    "watch": "upkeep.watch",
     "prune": "upkeep.prune",
     "merge": "upkeep.merge",
+    "calibrate": "new_hardware.calibrate",
+    "transfer": "new_hardware.transfer",
     "trust": "trust.main",
     "completion": "assist.completion.main",
 }

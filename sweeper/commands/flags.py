@@ -59,6 +59,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": ("watch quickstart --page live.html", "watch quickstart --outputs /shared/sweeps"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
+    "calibrate": (
+        "calibrate my_gpu --measured rows.parquet",
+        "calibrate my_phone --measured latencies.csv --space nb201",
+    ),
+    "transfer": (
+        "transfer --measured h100.parquet --source h100_sxm --target b200_sxm",
+        "transfer --measured h100.parquet --source h100_sxm --target mi300x --own few.csv",
+    ),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (
