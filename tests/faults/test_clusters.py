@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
 
+from sweeper.report.answers import latest
 from sweeper.store.parquet import metadata
 from tests.faults.machines import (
     ENVIRONMENT,
@@ -23,6 +25,7 @@ from tests.faults.machines import (
     start,
     until,
 )
+from tests.faults.test_disks import DAMAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.timeout(900)]
 
@@ -40,6 +43,7 @@ def machines() -> Iterator[Machines]:
     ("kind", "said"),
     [
         ("storage", "does not arrive here; share that folder"),
+        ("read-only", "may not be written"),
         ("folder", "No such file or directory"),
         ("other code", "digest of sources and facts is"),
         ("no code", "No module named 'sweeper|digest of sources"),
@@ -67,6 +71,30 @@ def test_a_machine_of_another_kind_is_refused_by_name(
     alone = tmp_path / "alone"
     assert start(alone, SPACE, "engine=inline").wait() == 0
     assert_frame_equal(rows(folder), rows(alone), check_exact=True)
+
+
+def test_damaged_parts_cost_their_points_on_two_machines(
+    machines: Machines, tmp_path: Path
+) -> None:
+    quick = SPACE.replace("0.05", "0.01")
+    assert start(tmp_path, quick, "engine=inline").wait() == 0
+    quiet = rows(tmp_path)
+    parts = sorted(tmp_path.glob("outputs/toy/results/*/*.parquet"))
+    for part, damage in zip(parts, DAMAGES.values(), strict=False):
+        part.write_bytes(damage(part.read_bytes()))
+    node = machines.join()
+    try:
+        running = start(tmp_path, quick, "engine=ray", f"engine.address={machines.address}")
+        assert running.wait() == 0, running.text()
+    finally:
+        machines.leave(node)
+    assert "engine ray: 2 workers in" in running.text()
+    assert "is damaged" in running.text()
+    assert not LINES_OF_RAY.search(running.text()), running.text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what lies there damaged still
+        found = latest("toy", str(tmp_path / "outputs")).results.collect().sort("n")
+    assert_frame_equal(found.select(quiet.columns), quiet, check_exact=True)
 
 
 def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -> None:
