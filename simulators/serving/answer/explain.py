@@ -18,6 +18,8 @@ from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
+from simulators.serving.adapters.fleet import Fleet, fleet_of
+from simulators.serving.adapters.price import products_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
@@ -40,6 +42,7 @@ def explained_request(run: Run) -> list[Contribution]:
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
     drafter = drafter_of(run.point, run.deployment.hardware)
+    fleet = fleet_of(run.point, run.deployment.hardware)
     steps = _mean_steps(run.state, run.point.block_size)
     spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
@@ -47,7 +50,7 @@ def explained_request(run: Run) -> list[Contribution]:
         row
         for phase, seconds in spans.items()
         if phase in steps
-        for row in _divided(replica, steps[phase], phase, seconds, drafter)
+        for row in _divided(replica, steps[phase], phase, seconds, drafter, fleet)
     ]
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
@@ -107,7 +110,12 @@ def _step(
 
 
 def _divided(
-    replica: Replica, step: Step, phase: str, seconds: float, drafter: Drafter | None
+    replica: Replica,
+    step: Step,
+    phase: str,
+    seconds: float,
+    drafter: Drafter | None,
+    fleet: Fleet | None,
 ) -> list[Contribution]:
     """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
@@ -129,6 +137,15 @@ def _divided(
             for row in explained(drafter.hardware.replica, once, phase, 0.0)
             if row.phase.startswith(phase) and row.time_s
         ]
+    if fleet:
+        tokens, requests = float(step.tokens), float(step.prefills + step.decodes)
+        prompts = phase == PROMPT
+        time_s, joules = products_of(replica, fleet, tokens, requests, prompts=prompts)
+        note = "their products; the share of their launches is with the others'"
+        rows.append(
+            Contribution(phase=phase, name="adapters", time_s=time_s, energy_j=joules,
+                         memory_bytes=fleet.bytes_per_gpu, note=note)
+        )  # fmt: skip
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [
