@@ -81,27 +81,36 @@ class Guided:
         designs = Designs.of(space, self.goal, self.searches.across)
         goal = replace(self.goal, given=() if designs.how else self.goal.given)
         search, known = self.searches.search(designs.space, goal), Seen(designs.space)
+        memory: Told | None = None
         spent = idle = 0
         while (left := (self.searches.points - spent) // len(designs.offsets)) > 0:
             asked = np.asarray(search.ask(), np.int64)
             if not len(asked):
                 return
             fresh = designs.possible(known.fresh(asked))[:left]
+            idle = 0 if len(fresh) else idle + 1
+            if memory is not None and 0 < idle <= _PATIENCE:
+                search.tell(_remembered(memory, asked[known.has(asked)]))
+                continue
             if not len(fresh):
-                idle += 1
-                if idle <= _PATIENCE:
-                    search.tell(designs.told(results(), asked[known.has(asked)]))
-                    continue
                 fresh = designs.possible(known.drawn())[: min(left, len(asked))]
-                if not len(fresh):
-                    return
+            if not len(fresh):
+                return
             idle = 0
             known.add(fresh)
             spent += len(fresh) * len(designs.offsets)
             yield in_blocks(designs.points(fresh))
+            told = designs.told(results(), fresh)
+            memory = told if memory is None else memory.joined(told)
             heard = np.concatenate([asked[known.has(asked)], fresh])
             _, first = np.unique(heard, return_index=True)
-            search.tell(designs.told(results(), heard[np.sort(first)]))
+            search.tell(_remembered(memory, heard[np.sort(first)]))
+
+
+def _remembered(memory: Told, index: Index) -> Told:
+    """Return what came of designs that were told before."""
+    order = np.argsort(memory.index)
+    return memory.take(order[np.searchsorted(memory.index[order], index)])
 
 
 def guided(sampler: Sampler | Searches, goal: Goal) -> Sampler:

@@ -40,6 +40,7 @@ def share_found(folder: Path, name: str, **options: Any) -> float:
     return ours / best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nsga2", "local", "halving"])
 def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
     name: str, tmp_path: Path
@@ -185,6 +186,7 @@ def test_scenarios_have_the_same_number_in_every_batch() -> None:
     assert len(set(whole.tolist())) == 6
 
 
+@pytest.mark.slow
 def test_the_cheap_answers_of_a_service_are_those_of_its_steady_states() -> None:
     asked = space("serving", {"model": "llama3_1_8b", "gpu": "l4", "qps": [0.5, 1]})
     answers = cheap_answers(asked, np.arange(2))
