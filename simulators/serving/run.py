@@ -17,6 +17,7 @@ from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
+from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.engine import replica as at
@@ -130,6 +131,7 @@ class Ready:
     let_in: Requests
     rejected: int
     frontend: Frontend
+    plan: Plan | None
 
     @property
     def scheduler(self) -> Scheduler:
@@ -152,7 +154,9 @@ class Ready:
         )
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state, self.frontend, let_in.output_tokens)
-        return Run(point, self.deployment, self.table, let_in, self.rejected, state)
+        return Run(
+            point, self.deployment, self.table, let_in, self.rejected, state, self.plan
+        )  # fmt: skip
 
 
 def ready_of(
@@ -178,7 +182,23 @@ def ready_of(
     let_in, rejected = _admitted(asked, limits)
     engine = Engine(scheduler, shelf.router(point.router), price)
     frontend = frontend_of(point, shelf.server)
-    return Ready(point, deployment, engine, limits, table, let_in, rejected, frontend)
+    plan = _plan(point, let_in)
+    if plan:
+        let_in = replace(let_in, routable=plan.routable)
+    return Ready(point, deployment, engine, limits, table, let_in, rejected, frontend, plan)
+
+
+def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
+    """Return the replicas that come and go with the arrivals, if they do.
+
+    Raises:
+        Infeasible: arrivals depend on answers.
+    """
+    if not point.min_replicas or point.min_replicas >= point.replicas:
+        return None
+    if let_in.clients or let_in.session is not None:
+        raise Infeasible("min_replicas_needs_open_arrivals", "clients wait for their answers")
+    return plan_of(point, let_in.arrival_s)
 
 
 def logged_run(point: ServingPoint) -> Run:

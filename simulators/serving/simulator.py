@@ -66,7 +66,8 @@ class Serving:
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
-        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", *PAYS,
+        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",
+        "replicas_mean", *PAYS,
     )  # fmt: skip
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
@@ -158,7 +159,8 @@ class Serving:
         codes, gpus = categories(rows, "gpu")
         usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
         size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:5])
-        size = size * paid_shares(rows)
+        running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
+        size = size * paid_shares(rows) * running
         per_mtok = (usd_per_mtok(usd[codes], size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd[codes] * size}

@@ -119,8 +119,10 @@ def arrive(route: Any, state: State, now: float) -> int:
             who = pop_release(state)
         if state.limits[at.CACHES] == 1:
             find_everywhere(state, who)
+        there = state.request[who, at.ROUTABLE]
+        queued, running, found = load[at.QUEUED], load[at.RUNNING], load[at.FOUND]
         replica = route(
-            clock[at.ARRIVED], load[at.QUEUED], load[at.RUNNING], load[at.FOUND], state.draws[who]
+            clock[at.ARRIVED], queued[:there], running[:there], found[:there], state.draws[who]
         )
         state.request[who, at.REPLICA] = replica
         state.request[who, at.RANK] = rank

@@ -31,15 +31,15 @@ R = TypeVar("R")
 # One row of `request`: what a request still asks for and what it holds.
 (
     PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
-    CACHED,
-) = range(13)  # fmt: skip
-REQUEST_COLUMNS = 13
+    CACHED, ROUTABLE,
+) = range(14)  # fmt: skip
+REQUEST_COLUMNS = 14
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
 the request under this one on the stack of those moved to the host.
 Its path through the tree of prefixes are the rows of `tree` from PATH up to PATH_END, of which it
 holds the nodes of the first JOINED; CACHED are the tokens of its prompt that were found when it was
-first let in."""
+first let in. A router may send it to the first ROUTABLE replicas."""
 
 NODE, END = range(2)
 """One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""

@@ -66,6 +66,8 @@ def _before(
     follower, unborn = _followers(asked)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.SUCCESSOR] = follower
+    there = replicas if asked.routable is None else asked.routable * allowed.ranks
+    request[:, at.ROUTABLE] = there
     request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
     times = np.full((count, at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
