@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "scenarios spaces/mine.yaml --json",
         "scenarios --write board.html",
     ),
+    "watch": ("watch quickstart --page live.html", "watch quickstart --outputs /shared/sweeps"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
     "calibrate": (
