@@ -6,18 +6,19 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import Deployment, Hardware, deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
@@ -28,11 +29,13 @@ from simulators.serving.engine.frontend import (
     seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.service import Decoders, Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.pools.link import link_of
+from simulators.serving.pools.parts import pools_of
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -71,8 +74,9 @@ class Shelf:
         """
         if point.iteration_table:
             return {}
-        table, _ = prices_of(point, self.deployment(point).hardware)
-        found = deployment_bands(point.runtime, table.reach)
+        built = self.deployment(point)
+        reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
+        found = deployment_bands(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
         if point.speculation == NOTHING or not point.draft_tokens or point.acceptance.strip():
             return found
         return {**found, "tpot": both(found["tpot"], times_interval())}
@@ -120,29 +124,68 @@ def run_of(
     shelf = shelf or Shelf()
     deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
     asked = asked or shelf.requests(point)
-    lengths = asked.prompt_tokens, asked.output_tokens
-    drafter = drafter_of(point, deployment.hardware)
-    table, price = prices_of(point, deployment.hardware, drafter)
+    if deployment.pools and not scheduler.takes_up:
+        raise Infeasible(f"{point.scheduler}_has_no_separate_pools")
+    pools = [
+        _pool(part, built, scheduler, asked)
+        for part, built in zip(pools_of(point), deployment.pools or (deployment,), strict=True)
+    ]
+    first, *others = pools
+    decoders = _decoders(point, first, others[0]) if others else None
+    let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
+    frontend = frontend_of(point, shelf.server)
+    state = serve(
+        Engine(scheduler, shelf.router(point.router), first.price),
+        first.limits,
+        behind(_shared(let_in, point), frontend, first.replicas),
+        replicas=first.replicas,
+        shape=first.table.shape,
+        table=first.table.table,
+        log_rows=log_rows,
+        decoders=decoders,
+    )
+    if frontend != NO_SERVER:
+        state = seen_by_clients(state, frontend, let_in.output_tokens)
+    return Run(point, deployment, [pool.table for pool in pools], let_in, rejected, state)
+
+
+class _Pool(NamedTuple):
+    """Equal replicas: what they may do, and what an iteration of theirs takes."""
+
+    hardware: Hardware
+    replicas: int
+    limits: Limits
+    table: IterationTable
+    price: Kernel[..., float]
+
+
+def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> _Pool:
+    """Return the replicas of a point without separate pools."""
+    drafter = drafter_of(point, built.hardware)
+    table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.draft_rule == ADAPTIVE:
         context = float(np.mean(asked.prompt_tokens) + np.mean(asked.output_tokens) / 2.0)
         worth = worth_drafting(drafter.survival, table, price, context, point.max_batch)
         up_to = drafter.up_to or (at.ALL_DECODES,) * len(worth)
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
-    limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
-    let_in, rejected = _admitted(asked, limits)
-    frontend = frontend_of(point, shelf.server)
-    state = serve(
-        Engine(scheduler, shelf.router(point.router), price),
-        limits,
-        behind(_shared(let_in, point), frontend, point.replicas),
-        replicas=point.replicas,
-        shape=table.shape,
-        table=table.table,
-        log_rows=log_rows,
+    lengths = asked.prompt_tokens, asked.output_tokens
+    limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
+    return _Pool(built.hardware, point.replicas, limits, table, price)
+
+
+def _decoders(point: ServingPoint, reader: _Pool, decoder: _Pool) -> Decoders:
+    """Return the replicas that decode what others read, and the link between them.
+
+    Raises:
+        Infeasible: the pools have no link.
+    """
+    return Decoders(
+        limits=decoder.limits,
+        replicas=decoder.replicas,
+        shape=decoder.table.shape,
+        table=decoder.table.table,
+        link=link_of(point, reader.hardware.replica, decoder.hardware.replica),
     )
-    if frontend != NO_SERVER:
-        state = seen_by_clients(state, frontend, let_in.output_tokens)
-    return Run(point, deployment, table, let_in, rejected, state)
 
 
 def logged_run(point: ServingPoint) -> Run:
@@ -165,14 +208,18 @@ def _shared(asked: Requests, point: ServingPoint) -> Requests:
     return asked if point.prefix_cache else replace(asked, prefixes=None)
 
 
-def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:
-    """Return the requests that could ever run, and how many could not."""
-    fit = limits.admits(asked.prompt_tokens, asked.output_tokens)
+def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
+    """Return the requests that could ever run, and how many could not; of two pools one reads."""
+    *readers, decoders = pools
+    fit = decoders.admits(asked.prompt_tokens, asked.output_tokens)
+    for limits in readers:
+        fit = np.intersect1d(fit, limits.admits(asked.prompt_tokens, 0 * asked.output_tokens))
     rejected = asked.prompt_tokens.size - fit.size
     if fit.size == 0:
+        least = min(pools, key=lambda limits: limits.blocks * limits.block_size)
         raise Infeasible(
             "no_request_fits",
-            f"{rejected} requests, {limits.blocks * limits.block_size} tokens of KV memory, "
-            f"{limits.most_tokens} of context",
+            f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
+            f"{least.most_tokens} of context",
         )
     return asked.take(fit) if rejected else asked, rejected

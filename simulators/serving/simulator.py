@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
+from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
@@ -40,6 +41,7 @@ from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.pools.link import CALIBRATION as TRANSFERS
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
@@ -89,6 +91,10 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
+        if name == "decode_gpu":
+            return () if value == NOTHING else COMPOSITION.reads("gpu", value)
+        if name == "prefill_gpus":
+            return (TRANSFERS,) if value else ()
         if name in self.priced:
             return ()
         if (name, value) == ("runtime", AUTO):

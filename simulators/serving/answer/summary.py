@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import Window, steady_part, sums_within
+from simulators.serving.answer.separate_pools import balance, moving
+from simulators.serving.answer.window import Sums, Window, steady_part, sums_within
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -29,7 +31,7 @@ class Run:
 
     point: ServingPoint
     deployment: Deployment
-    table: IterationTable
+    tables: Sequence[IterationTable]  # of all replicas, or of those that read and those that decode
     asked: Requests  # those let in
     rejected: int
     state: State
@@ -119,6 +121,7 @@ def _latencies(served: Served) -> dict[str, float | None]:
         **_columns("tpot", tpot),
         **_columns("e2e", e2e),
         **_columns("queue", queue),
+        **moving(times),
         **dict.fromkeys(("ttft_p99_s_ci", "tpot_p99_s_ci", "e2e_p99_s_ci")),
         **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
@@ -171,17 +174,22 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
 
 def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
-    state, built, table = run.state, run.deployment, run.table
+    state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
-    queues, blocks = pool.shape[0], int(pool[0, at.TOTAL])
+    queues, blocks = pool.shape[0], float(pool[:, at.TOTAL].mean())
     counted: list[int] = pool.sum(axis=0).tolist()
-    did, stages = sums_within(state, window, whole), built.gpus // built.hardware.replica.cut.width
+    each = [sums_within(state, window, whole, place) for place in range(len(tables))]
+    did = Sums(*map(sum, zip(*each, strict=True)))
+    stages = [one.gpus // one.hardware.replica.cut.width for one in built.pools or (built,)]
+    busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
-    joules = None
-    if table.waiting_w is not None and tokens:
-        idle_j = table.waiting_w * (stages * window.span_s - did.busy_s)
-        joules = (did.joules + idle_j) / tokens
+    idle_j = [
+        table.waiting_w * (n * window.span_s - own.busy_s)
+        for table, n, own in zip(tables, stages, each, strict=True)
+        if table.waiting_w is not None
+    ]
+    joules = (did.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
@@ -189,19 +197,28 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
         "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
-        "kv_use_max": float(pool[:, at.MOST_USED].max()) / blocks,
+        "kv_use_max": float((pool[:, at.MOST_USED] / pool[:, at.TOTAL]).max()),
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
-        "busy": did.busy_s / (window.span_s * stages),
+        "busy": did.busy_s / (window.span_s * sum(stages)),
+        **balance(busy),
         "restarts": counted[at.RESTARTED],
         "swaps": counted[at.SWAPS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
-        "kv_blocks": blocks * int(state.limits[at.RANKS]),
+        "kv_blocks": int(pool[-1, at.TOTAL] * state.limits[at.RANKS]),
         "iterations": counted[at.ITERATIONS],
-        **dict(zip(SHARES, table.shares.tolist(), strict=True)),
+        **dict(zip(SHARES, _shares(tables, busy), strict=True)),
     }
+
+
+def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[float]:
+    """Return the shares of the time by what they rest on, of two pools as each of them works."""
+    if len(tables) == 1 or not sum(busy):
+        return list(tables[0].shares.tolist())
+    shares = np.average([table.shares for table in tables], axis=0, weights=busy)
+    return list(shares.tolist())
 
 
 def _tokens_per_step(state: State) -> float | None:

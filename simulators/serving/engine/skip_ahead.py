@@ -12,7 +12,16 @@ from typing import Any
 from simulators.core.jit import Floats, arrays, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
-from simulators.serving.engine.state import STATE, State, count, gap_bin, gap_edge, log_batch, tick
+from simulators.serving.engine.state import (
+    STATE,
+    State,
+    count,
+    gap_bin,
+    gap_edge,
+    log_batch,
+    pool_of,
+    tick,
+)
 
 
 @kernel(i8(STATE, i8, i8))
@@ -81,7 +90,8 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
         step[at.DECODE_KV] += rounds[at.GROWTH]
         if step[at.DECODE_KV] >= priced[at.UNTIL_KV]:
-            price(step, state.shape, state.table, priced)
+            kind = pool_of(state, replica)
+            price(step, state.shape[kind], state.table[kind], priced)
         leads = rounds[at.LEADS]
         end = run_stages(priced, step[at.DECODE_KV], stages, timing, gauge, now, leads)
         gap = end - now

@@ -27,7 +27,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
 )
 
-CHUNKED = CACHES_PREFIXES = True
+CHUNKED = CACHES_PREFIXES = TAKES_UP = True
 
 
 @kernel(SCHEDULE)
