@@ -23,6 +23,7 @@ from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import EAGLE, EAGLE3, MTP, ServingPoint
+from simulators.serving.sharing.tenants import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
 OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
@@ -154,9 +155,14 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
 
 
 def _check_what_if(point: ServingPoint) -> None:
-    scales = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+    scales = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale", "time_share")
     if changed := [n for n in scales if getattr(point, n) != 1.0]:
         raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
+    if shares_gpu(point):
+        raise UserError(
+            "a model on a part of a GPU is not deployed: start each model's engine by hand, under "
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for a share of the SMs"
+        )
 
 
 def _spelt(

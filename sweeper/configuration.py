@@ -17,10 +17,10 @@ from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
 from sweeper.engines.limits import Limits
 from sweeper.query.repricing import unpriced
-from sweeper.samplers import Sampler, load_sampler
+from sweeper.samplers import Sampler, Searches, load_sampler
 from sweeper.samplers._capacity import capacity_search
 from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import objectives, where
+from sweeper.space.objectives import given, objectives, where
 from sweeper.space.shipped_files import check_name
 from sweeper.space.sql import shown
 from sweeper.store.keys import define
@@ -138,10 +138,13 @@ class Configuration:
             store=Store(f"{self.outputs}/{self.name}", define(space), meta),
             limits=Limits(**{n: self.failures[n] for n in _LIMITS if n in self.failures}),
             priced=priced,
+            given=given(self.space, space, wanted),
         )
 
 
-def _sampler(written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any) -> Sampler:
+def _sampler(
+    written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any
+) -> Sampler | Searches:
     """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
     bisection = capacity_search(written, space)
     if bisection is None:

@@ -13,9 +13,10 @@ from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
-from sweeper.samplers import Sampler, load_sampler
+from sweeper.samplers import Sampler, Searches, load_sampler
+from sweeper.samplers._search import Goal, guided
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import Objectives
+from sweeper.space.objectives import Objectives, given
 from sweeper.space.spans import Batch
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
@@ -27,18 +28,19 @@ from sweeper.store.store import Part, Store
 class Sweep:
     """A space, how to pick its points, who evaluates them, and where the answers are kept.
 
-    `objectives` and `where` (an SQL condition) say what the live front shows; they do not change
-    what is evaluated.
+    `objectives` and `where` (an SQL condition) say what the live front shows and what a search
+    looks for, in each scenario of the axes that are `given`; no point's answer depends on them.
     """
 
     space: DesignSpace
-    sampler: Sampler
+    sampler: Sampler | Searches
     engine: Engine
     store: Store
     objectives: Objectives
     where: str | None = None
     limits: Limits = UNSTATED
     priced: DesignSpace | None = None  # the same space in the prices that are asked for
+    given: tuple[str, ...] = ()  # axes that vary and are not chosen
 
     @classmethod
     def of(
@@ -48,16 +50,17 @@ class Sweep:
         outputs: str = "outputs/notebook",
         objectives: Objectives | None = None,
         where: str | None = None,
-        sampler: str | Sampler = "grid",
+        sampler: str | Sampler | Searches = "grid",
         engine: str | Engine = "auto",
         **options: Any,
     ) -> Sweep:
         """Return the sweep of a space, for a notebook.
 
         Its answers are kept in `outputs`, and found there by the next run. The objectives are the
-        simulator's own unless others are given. The sampler is `grid`, `random` or `sobol` with
-        `**options` such as `points=500`, a dotted module, a file, or an object; the engine `auto`,
-        `inline`, `process` or `ray`. A simulator that is an object is answered in this process.
+        simulator's own unless others are given. The sampler is a name such as `grid`, `random` or
+        `nsga2` with `**options` such as `points=500`, a dotted module, a file, or an object; the
+        engine `auto`, `inline`, `process` or `ray`. A simulator that is an object is answered in
+        this process.
         """
         if engine == "auto" and is_lent(space.simulator):
             engine = "inline"
@@ -71,7 +74,13 @@ class Sweep:
             wanted,
             where,
             priced=space,
+            given=given({}, space, wanted),
         )
+
+    @property
+    def picks(self) -> Sampler:
+        """What picks its points: the sampler, or what does as a search asks."""
+        return guided(self.sampler, Goal(self.objectives, self.where, self.given, self.priced))
 
     def run(
         self,
@@ -101,7 +110,7 @@ class Sweep:
                 say(f"{taken:,} points were already answered in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
-            for round_ in self.sampler.rounds(self.space, self.store.scan):
+            for round_ in self.picks.rounds(self.space, self.store.scan):
                 picked = list(round_)
                 fresh = list(self.store.missing(self.space, picked))
                 expect(picked, fresh)

@@ -7,10 +7,13 @@ from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.speculation.drafter import shape_of
+from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 
 ALGORITHMS = {
     EAGLE: "EAGLE", EAGLE3: "EAGLE3", MTP: "NEXTN", DRAFT: "STANDALONE", NGRAM: "NGRAM",
 }  # fmt: skip
+
+DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "auto"}
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -32,6 +35,11 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     ]
     if point.attention_dp > 1:
         words.append("--enable-dp-attention")
+    if point.moe_backend != GATHERED:
+        mode = DEEPEP_MODES[point.moe_backend]
+        words += ["--moe-a2a-backend", "deepep", "--deepep-mode", mode]
+    if point.redundant_experts:
+        words += ["--enable-eplb", *pairs({"--ep-num-redundant-experts": point.redundant_experts})]
     if point.scheduler == "sarathi":
         words.append("--enable-mixed-chunk")
     if not (point.prefix_cache or point.preemption == CACHED):

@@ -7,16 +7,23 @@ import json
 from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
+from simulators.core.errors import UserError
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
+from simulators.workload.llm.routing import GATHERED
 
 DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     """Return the words after the model, and the text of the file they name."""
+    if point.moe_backend != GATHERED or point.redundant_experts:
+        raise UserError(
+            f"moe_backend {GATHERED} and redundant_experts 0 are all that is written for "
+            "TensorRT-LLM, which chooses its exchange itself; export for vLLM or SGLang"
+        )
     hbm = load_gpu(point.gpu).hbm_bytes
     weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
     # The engine is told the share of what the weights leave, not of the whole memory.

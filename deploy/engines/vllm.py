@@ -8,6 +8,7 @@ from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
+from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -52,6 +53,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     ]
     if point.ep > 1:
         words.append("--enable-expert-parallel")
+        words += _experts(point)
     if launches(point):
         words.append("--enforce-eager")
     if point.preemption == SWAP:
@@ -59,6 +61,22 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if drafts(point):
         words += ["--speculative-config", json.dumps(_speculation(point))]
     return words, ""
+
+
+def _experts(point: ServingPoint) -> list[str]:
+    """Return what vLLM is told of the way to experts, and of copies of them."""
+    words = []
+    if point.moe_backend == AUTO:
+        raise UserError(
+            f"moe_backend {AUTO}: vLLM has one kind of kernels for all steps; choose "
+            f"{HIGH_THROUGHPUT} or {LOW_LATENCY}"
+        )
+    if point.moe_backend != GATHERED:
+        words += ["--all2all-backend", point.moe_backend]
+    if copies := point.redundant_experts:
+        told = json.dumps({"num_redundant_experts": copies})
+        words += ["--enable-eplb", "--eplb-config", told]
+    return words
 
 
 def _speculation(point: ServingPoint) -> dict[str, str | int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lab.claims.decisions import TPOT, TTFT
 from lab.claims.lines import answered
 from lab.fits.engines import least_s
 from lab.fits.left_out import shelf_without
@@ -25,9 +26,7 @@ from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.simulator import simulate
 
-METRICS = TPOT, TTFT = "TPOT", "TTFT"
-FEWEST = 4
-"""Alternatives that make a decision, and rows that make a family."""
+METRICS = TPOT, TTFT
 
 
 class Errors(NamedTuple):

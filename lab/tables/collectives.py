@@ -14,12 +14,14 @@ import numpy as np
 
 from lab.tables.catalog_names import gpu_name
 from lab.tables.rows import Bools, read_records
+from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT, LOW_LATENCY, Routed
 from simulators.core.jit import Floats, Ints
 
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
 NCCL = "collectives/nccl_measured.parquet"
 BETWEEN_NODES = "collectives/multinode_nccl.parquet"
+EXCHANGES = "moe/deepep_all2all.parquet"
 COLUMNS = ("collective", "dtype", "ranks", "bytes", "time_us")
 SHORT_NAMES = {"half": "fp16", "bfloat16": "bf16"}
 
@@ -100,6 +102,65 @@ def read_between_nodes(reference: Path) -> list[NodesCurve]:
         )
         for (name, kind, nodes, ranks), sizes in sorted(found.items())
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One dispatch or combine of DeepEP's own test, its time from the bandwidth that it prints."""
+
+    kernel: str  # V1-normal, V1-lowlat, V2
+    gpu: str
+    ranks: int
+    op: str
+    tokens: int
+    routed: Routed
+    seconds: float
+
+    @property
+    def mode(self) -> str:
+        """The kind of its kernels."""
+        return LOW_LATENCY if self.kernel == LOW_LATENCY_KERNEL else HIGH_THROUGHPUT
+
+    @property
+    def rank_bytes(self) -> float:
+        """Of one copy of all tokens of a rank."""
+        return self.tokens * HIDDEN * NUMBER_BYTES[self.op]
+
+
+HIDDEN, EXPERTS, TOP_K, TOP_GROUPS, NODE = 7168, 256, 8, 4, 8
+"""Of DeepEP's tests: those of DeepSeek-V3; in high throughput a token keeps to four nodes of 8."""
+
+NUMBER_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
+"""Bytes of a number: in 8 bits, with a scale in 32 for every 128 numbers, and in 16."""
+
+LOW_LATENCY_KERNEL = "V1-lowlat"
+TOKENS = {"V1-normal": 4096, LOW_LATENCY_KERNEL: 128, "V2": 8192}
+BOARDS = {"H800": "h800", "SM90": "h100_sxm", "SM100": "b200_sxm"}
+"""Boards by their names in the table; where it names an architecture, the usual one of it."""
+
+
+def read_exchanges(reference: Path) -> list[Exchange]:
+    """Return DeepEP's dispatches and combines.
+
+    Bandwidths are of bytes as the tests count them: copies that stay at home are in. Of low latency
+    a copy for every expert; else one for every node, or within one node for every GPU.
+    """
+    found = []
+    for row in read_records(reference / EXCHANGES):
+        kernel, ranks, op = row["kernel"], int(row["ep"]), row["op"]
+        nodes = -(-ranks // NODE)
+        routed = Routed(EXPERTS, TOP_K)
+        if kernel != LOW_LATENCY_KERNEL:
+            routed = replace(routed, groups=nodes, chosen=min(nodes, TOP_GROUPS))
+        copies = routed.reached(nodes if nodes > 1 else ranks)
+        if kernel == LOW_LATENCY_KERNEL:
+            copies = float(TOP_K)
+        one = Exchange(kernel, BOARDS[row["gpu"]], ranks, op, TOKENS[kernel], routed, 0.0)
+        seconds = copies * one.rank_bytes / (row["bandwidth_gb_s"] * 1e9)
+        if row["latency_us"] is not None:
+            seconds = row["latency_us"] * 1e-6
+        found.append(replace(one, seconds=seconds))
+    return found
 
 
 Libraries = dict[str, dict[str, Curves]]

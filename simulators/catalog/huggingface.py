@@ -16,6 +16,8 @@ WORDS = {
     "max_context": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
     "top_k": ("num_experts_per_tok",),
+    "expert_groups": ("n_group",),
+    "groups_per_token": ("topk_group",),
     "shared_experts": ("n_shared_experts",),
     "expert_ffn": ("moe_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),

@@ -45,6 +45,8 @@ class LanguageModel:
     learned_positions: int = 0  # rows of a position table; 0: rotary
     experts: int = 0  # routed experts of a mixture layer; 0: dense
     top_k: int = 0  # experts a token visits
+    expert_groups: int = 1  # of neighbouring experts
+    groups_per_token: int = 1  # groups that all experts of a token come from
     shared_experts: int = 0  # experts every token visits
     expert_ffn: int = 0  # width of one expert
     dense_layers: int = 0  # leading layers without experts, in a mixture
@@ -206,6 +208,12 @@ def _checked(path: Path, model: LanguageModel) -> LanguageModel:
         )
     if model.experts and not 0 < model.top_k <= model.experts:
         raise UserError(f"{path}: top_k is {model.top_k}; it must be within 1..{model.experts}")
+    groups, chosen = model.expert_groups, model.groups_per_token
+    if not 0 < chosen <= groups or model.experts % groups:
+        raise UserError(
+            f"{path}: expert_groups is {groups} and groups_per_token {chosen}; groups divide the "
+            "experts, and a token chooses some of them"
+        )
     if model.experts and model.expert_ffn < 1:
         raise UserError(f"{path}: a mixture of experts also needs expert_ffn")
     if model.index_top_k and not (model.q_lora_rank and model.index_heads and model.index_head_dim):

@@ -19,6 +19,8 @@ from simulators.catalog.cluster import AUTO, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.collectives.closed.between import CALIBRATION as BETWEEN
 from simulators.collectives.closed.between import Network, between_s, network_between
+from simulators.collectives.closed.expert_exchange import CALIBRATION as EXCHANGE
+from simulators.collectives.closed.expert_exchange import Rates, Routed, exchange_rates, exchange_s
 from simulators.collectives.closed.protocols import CALIBRATION, ring_s, sustained
 from simulators.collectives.measured import (
     GROWTH,
@@ -34,7 +36,7 @@ from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-READS = (GROWTH, CALIBRATION, BETWEEN)
+READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
 """Files behind every time; `curves_behind` has the curves of a GPU."""
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
@@ -92,6 +94,45 @@ def collective_time(
         found = _over_nodes(kind, size, nodes, inside, cluster, known, timed)
     shape = np.shape(size_bytes)
     return CollectiveTime(**{name: column.reshape(shape) for name, column in vars(found).items()})
+
+
+def expert_exchange_time(
+    mode: str,
+    rank_bytes: float | Floats,
+    routed: Routed,
+    *,
+    ranks: int,
+    gpu: Gpu,
+    cluster: Cluster,
+    rates: Rates | None = None,
+) -> CollectiveTime:
+    """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
+
+    Args:
+        mode: `high_throughput` or `low_latency`.
+        rank_bytes: of one copy of all tokens of a rank, shaped as the answer is.
+        routed: how many experts a token chooses, and from how many.
+        ranks: GPUs that the experts are dealt to.
+        gpu: which.
+        cluster: what joins them.
+        rates: what exchanges sustain; as they were measured, if none are told.
+
+    >>> from simulators.catalog.cluster import load_cluster
+    >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")
+    >>> low = expert_exchange_time(
+    ...     "low_latency", 128 * 7168 * 2.0, Routed(256, 8), ranks=64, gpu=h800, cluster=dgx
+    ... )
+    >>> bool(280e-6 < low.time_s < 350e-6)
+    True
+    """
+    size, known = np.asarray(rank_bytes, np.float64), rates or exchange_rates()
+    _, inside = _spread(ranks, ranks, cluster)
+    ports = cluster.link(inside, gpu).bytes_per_s, cluster.inter.bytes_per_s
+    time_s = exchange_s(
+        mode, size, routed, ranks=ranks, inside=inside, link_bytes_per_s=ports, rates=known
+    )
+    level = np.full(size.shape, FITTED)
+    return CollectiveTime(time_s, time_s / known.band, time_s * known.band, level)
 
 
 def network_of(gpu: Gpu, cluster: Cluster) -> str:

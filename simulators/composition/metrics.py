@@ -24,15 +24,14 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
+from simulators.composition.useful_flops import useful_flops
 from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares
-from simulators.kernels.price import flops
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.step import Step, decode_step, prefill_step
-from simulators.workload.llm.transformer import forward
-from simulators.workload.operators import Collective, Column
+from simulators.workload.operators import Column
 from simulators.workload.precision import precision
 
 Columns = dict[str, NDArray[np.float64]]
@@ -151,7 +150,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
         "energy_j_lo": energy_j * np.maximum(0.0, 1.0 - below),
         "energy_j_hi": energy_j * (1.0 + above),
         "energy_per_token_j": energy_j / tokens,
-        "mfu": _useful_flops(replica, step) / (peak * latency_s),
+        "mfu": useful_flops(replica, step) / (peak * latency_s),
     }
 
 
@@ -173,16 +172,4 @@ def _total(columns: Sequence[Column]) -> NDArray[np.float64]:
     total = np.zeros(())
     for column in columns:
         total = total + column
-    return total
-
-
-def _useful_flops(replica: Replica, step: Step) -> NDArray[np.float64]:
-    """Return the arithmetic the model asks of all GPUs, without padding or copies of heads."""
-    total = np.zeros_like(np.asarray(step.tokens, np.float64))
-    for stage in range(replica.cut.pp):
-        for operator in forward(
-            replica.model, replica.cut, step, replica.dtype, replica.kv_dtype, stage
-        ):
-            if not isinstance(operator, Collective):
-                total = total + replica.cut.tp * operator.repeat * flops(operator)
     return total

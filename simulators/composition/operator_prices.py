@@ -18,19 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.model import LanguageModel
-from simulators.collectives.price import collective_time
+from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT as FOR_MANY
+from simulators.collectives.closed.expert_exchange import LOW_LATENCY as FOR_FEW
+from simulators.collectives.closed.expert_exchange import Routed
+from simulators.collectives.measured import CollectiveTime
+from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import awake_w, energy_j
 from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
+from simulators.workload.llm.routing import AUTO, FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
     Attention,
     Collective,
     Column,
     Compute,
     Elementwise,
+    ExpertExchange,
     Gemm,
     GroupedGemm,
     Norm,
@@ -45,6 +51,13 @@ AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 
 LIBRARIES = ("nccl", "oneccl")
 """Of vendors: what frameworks leave to them, and where nobody measured a framework's own."""
+
+MODES_OF = {
+    HIGH_THROUGHPUT: (FOR_MANY, FOR_MANY),
+    LOW_LATENCY: (FOR_FEW, FOR_FEW),
+    AUTO: (FOR_FEW, FOR_MANY),
+}
+"""The kernels of DeepEP by which few tokens of a rank, and many, get to their experts."""
 
 WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
 """Libraries whose attention writes the narrow numbers that the product after it reads."""
@@ -76,6 +89,16 @@ class Row:
         some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in columns}
         return replace(self, **some)
 
+    def by_turns(self, time_share: float) -> Row:
+        """Return the row where others have the rest of the GPU's time; its joules are the same."""
+        if time_share == 1.0:
+            return self
+        longer: dict[str, Any] = {
+            name: np.asarray(getattr(self, name)) / time_share
+            for name in ("seconds", "lo_s", "hi_s")
+        }
+        return replace(self, **longer)
+
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
     """Return the prices of operators that run in sequence, as often as they repeat.
@@ -105,19 +128,13 @@ def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
     """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
-    gpu, cluster = replica.gpu, replica.cluster
-    pace = replica.runtime.pace(cluster.fabric_of(gpu), "messages")
+    gpu = replica.gpu
     rows = []
     for message in (one for one in messages if one.repeat):
-        once = collective_time(
-            message.kind,
-            message.size_bytes,
-            ranks=message.ranks,
-            gpu=gpu,
-            cluster=cluster,
-            span=replica.cut.gpus if message.kind == "send_recv" else message.ranks,
-            libraries=(replica.library, *FRAMEWORKS, *LIBRARIES),
-        )
+        once = message_time(message, replica)
+        pace = 1.0  # of DeepEP's kernels, which no deployment of the fit ran
+        if not isinstance(message, ExpertExchange):
+            pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
@@ -126,6 +143,28 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))
     return rows
+
+
+def message_time(message: Collective, replica: Replica) -> CollectiveTime:
+    """Return what one message takes."""
+    where: Any = {"ranks": message.ranks, "gpu": replica.gpu, "cluster": replica.cluster}
+    if isinstance(message, ExpertExchange):
+        routed = Routed(message.experts, message.top_k, message.groups, message.chosen)
+        few, many = (
+            expert_exchange_time(mode, message.size_bytes, routed, **where)
+            for mode in MODES_OF[message.kind]
+        )
+        is_few = np.asarray(message.tokens) <= FEW_TOKENS
+        return CollectiveTime(
+            **{n: np.where(is_few, column, vars(many)[n]) for n, column in vars(few).items()}
+        )
+    return collective_time(
+        message.kind,
+        message.size_bytes,
+        **where,
+        span=replica.cut.gpus if message.kind == "send_recv" else message.ranks,
+        libraries=(replica.library, *FRAMEWORKS, *LIBRARIES),
+    )
 
 
 def family_of(operator: Operator) -> str:

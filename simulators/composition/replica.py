@@ -260,6 +260,7 @@ class Replica:
     accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
     level: str = BEST  # of information about the GPU's kernels; `zero_shot`: as if unmeasured
     unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
+    time_share: float = 1.0  # of the GPU's that kernels get, where other processes have the rest
 
     @property
     def library(self) -> str:

@@ -32,6 +32,7 @@ from simulators.serving.pools.parts import pools_of
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
+from simulators.workload.llm.routing import Routing
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
@@ -57,7 +58,7 @@ class Deployment:
     pools: tuple[Deployment, ...] = ()  # one that reads prompts and one that decodes, if apart
 
 
-CUT = ("tp", "pp", "ep", "attention_dp")
+CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
 """The fields of a point that say how a replica is cut."""
 
 
@@ -107,7 +108,8 @@ def deployment_of(
     if len(pools) > 1:
         return _together([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
-    cut = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
+    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts)
+    cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
         _known(model),
         _known(sheet),
@@ -119,6 +121,7 @@ def deployment_of(
         effects_without(point.without),
         _array(point.accelerator),
         point.mixed_step == UNIFIED,
+        point.time_share,
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -159,6 +162,7 @@ def _hardware(
     effects: Effects,
     array: tuple[str, str],
     unified: bool,
+    time_share: float,
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
     dtype, kv_dtype = dtypes
@@ -176,9 +180,10 @@ def _hardware(
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0], unified=unified,
+        time_share=time_share,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {time_share}"
     return Hardware(f"{parts} {choices}", replica)
 
 
@@ -256,11 +261,11 @@ def _describe_replicas(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _facts(
-    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int, ep: int, attention_dp: int
+    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int, ep: int, dp: int, redundant: int
 ) -> tuple[float, float, float]:
     """Return weight bytes per GPU, KV bytes per token, and parameters."""
     model = load_model(model_name)
-    cut = Parallelism(tp=tp, pp=pp, ep=ep, attention_dp=attention_dp)
+    cut = Parallelism(tp, pp, ep, dp, Routing(redundant=redundant))
     return (
         weight_bytes(model, cut, dtype),
         kv_bytes_per_token(model, cut, kv_dtype),

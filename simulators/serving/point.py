@@ -9,6 +9,7 @@ from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
+from simulators.workload.llm.routing import BACKENDS, GATHERED
 
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
@@ -24,6 +25,9 @@ WINDOWS = STEADY, WHOLE = "steady", "whole"
 FIXED, ADAPTIVE = "fixed", "adaptive"
 LINKS = _, NVLINK, RDMA, ETHERNET, INFINITE = AUTO, "nvlink", "rdma", "ethernet", "infinite"
 TRANSFERS = SERIAL, BY_LAYER = "serial", "by_layer"
+SHARINGS = TIME_SLICE, MPS, MIG = "time_slice", "mps", "mig"
+INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
+POOLS = SPLIT, ONE_POOL = "split", "shared"
 NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
 SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
 
@@ -44,6 +48,18 @@ class ServingPoint:
     attention_dp: int = built(
         "groups of tp GPUs that attend to requests of their own and share the experts",
         at_least=1, default=1,
+    )  # fmt: skip
+    moe_backend: str = built(
+        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
+        known=BACKENDS, default=GATHERED,
+    )  # fmt: skip
+    redundant_experts: int = built(
+        "copies of experts a layer holds besides one of each, so that ranks work alike",
+        at_least=0, default=0,
+    )  # fmt: skip
+    routing_skew: float = built(
+        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     prefill_gpus: int = built(
@@ -248,6 +264,39 @@ class ServingPoint:
     fidelity: str = choice(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
         known=FIDELITIES, default=EVENT, given=True,
+    )  # fmt: skip
+    colocated: str = built(
+        "other models on the same GPUs, each a process of its own, joined by +; or nothing",
+        default=NOTHING,
+    )  # fmt: skip
+    colocated_qps: float | None = built(
+        "requests per second to each of them, of lengths like the model's; null: as many as to it",
+        unit="1/s", above=0.0, default=None,
+    )  # fmt: skip
+    sharing: str = built(
+        "how models share a GPU: time_slice (by turns), mps (each on a share of the SMs), or mig "
+        "(a slice with memory of its own)", known=SHARINGS, default=TIME_SLICE,
+    )  # fmt: skip
+    sm_share: float = built(
+        "of mps: share of the SMs that the model may use", above=0.0, at_most=1.0, default=1.0
+    )
+    colocated_sm_share: float = built(
+        "of mps: that each other model may use; 0: what sm_share leaves, evenly", at_least=0.0,
+        at_most=1.0, default=0.0,
+    )  # fmt: skip
+    mig_slice: str = built("of mig: the profile, as in 3g; empty: the whole GPU", default="")
+    kv_pool: str = built(
+        "what weights leave of the memory of several models: split evenly; or one shared pool, "
+        "of which the model has what the others do not hold", known=POOLS, default=SPLIT,
+    )  # fmt: skip
+    interference: str = built(
+        "how often others are at work: expected, by their load; or the bounds: lower (never) and "
+        "upper (always, with as much memory traffic as they can get)",
+        known=INTERFERENCES, default=EXPECTED,
+    )  # fmt: skip
+    time_share: float = built(
+        "of a GPU's time that kernels get, where others have the rest", above=0.0, at_most=1.0,
+        default=1.0,
     )  # fmt: skip
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)

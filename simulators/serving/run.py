@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -15,10 +15,11 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import both, deployment_bands
+from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import Deployment, Hardware, deployment_of
+from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
@@ -63,6 +64,7 @@ class Shelf:
         self.router = functools.cache(load_router)
         self.server = functools.cache(server)
         self.user_rows = UserRows()
+        self.answers = Answers()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
@@ -117,6 +119,71 @@ def run_of(
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a name or a file cannot be used.
     """
+    return ready_of(point, asked, shelf=shelf).run(log_rows)
+
+
+class Pool(NamedTuple):
+    """Equal replicas: what they may do, and what an iteration of theirs takes."""
+
+    deployment: Deployment
+    replicas: int
+    limits: Limits
+    table: IterationTable
+    price: Kernel[..., float]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A deployment that waits for its first request."""
+
+    point: ServingPoint
+    deployment: Deployment
+    engine: Engine
+    pools: Sequence[Pool]  # one, or those that read prompts and those that decode
+    let_in: Requests
+    rejected: int
+    frontend: Frontend
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How batches are formed."""
+        return self.engine.scheduler
+
+    @property
+    def limits(self) -> Limits:
+        """What a replica may hold that takes requests."""
+        return self.pools[0].limits
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether other replicas decode than read prompts."""
+        return len(self.pools) > 1
+
+    def run(self, log_rows: int = 0) -> Run:
+        """Serve all requests; so many batches are logged."""
+        point, let_in, first = self.point, self.let_in, self.pools[0]
+        # Requests have nothing in common where no prefix cache would find it.
+        asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
+        state = serve(
+            self.engine,
+            self.limits,
+            behind(asked, self.frontend, first.replicas),
+            replicas=first.replicas,
+            shape=first.table.shape,
+            table=first.table.table,
+            log_rows=log_rows,
+            decoders=_decoders(point, *self.pools) if self.has_pools else None,
+        )
+        if self.frontend != NO_SERVER:
+            state = seen_by_clients(state, self.frontend, let_in.output_tokens)
+        tables = [pool.table for pool in self.pools]
+        return Run(point, self.deployment, tables, let_in, self.rejected, state)
+
+
+def ready_of(
+    point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
+) -> Ready:
+    """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
@@ -130,36 +197,13 @@ def run_of(
         _pool(part, built, scheduler, asked)
         for part, built in zip(pools_of(point), deployment.pools or (deployment,), strict=True)
     ]
-    first, *others = pools
-    decoders = _decoders(point, first, others[0]) if others else None
     let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
+    engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
     frontend = frontend_of(point, shelf.server)
-    state = serve(
-        Engine(scheduler, shelf.router(point.router), first.price),
-        first.limits,
-        behind(_shared(let_in, point), frontend, first.replicas),
-        replicas=first.replicas,
-        shape=first.table.shape,
-        table=first.table.table,
-        log_rows=log_rows,
-        decoders=decoders,
-    )
-    if frontend != NO_SERVER:
-        state = seen_by_clients(state, frontend, let_in.output_tokens)
-    return Run(point, deployment, [pool.table for pool in pools], let_in, rejected, state)
+    return Ready(point, deployment, engine, pools, let_in, rejected, frontend)
 
 
-class _Pool(NamedTuple):
-    """Equal replicas: what they may do, and what an iteration of theirs takes."""
-
-    hardware: Hardware
-    replicas: int
-    limits: Limits
-    table: IterationTable
-    price: Kernel[..., float]
-
-
-def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> _Pool:
+def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> Pool:
     """Return the replicas of a point without separate pools."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
@@ -170,21 +214,22 @@ def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: R
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     lengths = asked.prompt_tokens, asked.output_tokens
     limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
-    return _Pool(built.hardware, point.replicas, limits, table, price)
+    return Pool(built, point.replicas, limits, table, price)
 
 
-def _decoders(point: ServingPoint, reader: _Pool, decoder: _Pool) -> Decoders:
+def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
     """Return the replicas that decode what others read, and the link between them.
 
     Raises:
         Infeasible: the pools have no link.
     """
+    ends = (pool.deployment.hardware.replica for pool in (reader, decoder))
     return Decoders(
         limits=decoder.limits,
         replicas=decoder.replicas,
         shape=decoder.table.shape,
         table=decoder.table.table,
-        link=link_of(point, reader.hardware.replica, decoder.hardware.replica),
+        link=link_of(point, *ends),
     )
 
 
@@ -201,11 +246,6 @@ def logged_run(point: ServingPoint) -> Run:
     state = run_of(point).state
     batches = int(state.pool[:, at.ITERATIONS].sum() * state.limits[at.RANKS])  # at most
     return run_of(point, log_rows=batches)
-
-
-def _shared(asked: Requests, point: ServingPoint) -> Requests:
-    """Return requests that have nothing in common where no prefix cache would find it."""
-    return asked if point.prefix_cache else replace(asked, prefixes=None)
 
 
 def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:

@@ -46,7 +46,8 @@ from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
-from simulators.serving.run import Shelf, logged_run, run_of
+from simulators.serving.run import Shelf, logged_run, ready_of
+from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 
 
@@ -66,7 +67,8 @@ class Serving:
     copies: str = "replicas"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
-        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi",
+        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", *PAYS,
+        "decode_gpu", "decode_gpus", "replicas",
     )  # fmt: skip
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
@@ -75,7 +77,8 @@ class Serving:
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""
         batch = with_runtimes(batch)
-        return evaluate_apart(is_analytic(batch), evaluate_analytic, evaluate_events, batch)
+        together = is_analytic(batch) & ~shared_rows(batch)
+        return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -108,12 +111,12 @@ class Serving:
         design = ServingPoint(**point)
         if design.fidelity != EVENT:
             return ""
-        text = report_of(logged_run(design))
+        text = report_of(logged_run(on_its_part(design)))
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
-        state = logged_run(ServingPoint(**point)).state
+        state = logged_run(on_its_part(ServingPoint(**point))).state
         return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
@@ -128,12 +131,12 @@ class Serving:
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""
-        replica = deployment_of(ServingPoint(**point)).hardware.replica
+        replica = deployment_of(on_its_part(ServingPoint(**point))).hardware.replica
         return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
-        return explained_request(logged_run(ServingPoint(**point)))
+        return explained_request(logged_run(on_its_part(ServingPoint(**point))))
 
     def question(self, flags: Flags) -> Question:
         """Return the question that some flags put."""
@@ -159,11 +162,20 @@ class Serving:
     ) -> Mapping[str, NDArray[np.float64]]:
         """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
         codes, gpus = categories(rows, "gpu")
-        usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
-        size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:])
-        per_mtok = (usd_per_mtok(usd[codes], size, rate) for rate in rates)
+        listed = str(prices["prices"]), prices["usd_per_gpu_hour"]
+        usd = usd_per_gpu_hours(gpus, *listed)[codes]
+        size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:5])
+        decoders, kinds = categories(rows, "decode_gpu")
+        if others := [str(kind) for kind in kinds if kind != NOTHING]:
+            dear = dict(zip(others, usd_per_gpu_hours(others, *listed), strict=True))
+            theirs = np.array([dear.get(str(kind), np.nan) for kind in kinds])[decoders]
+            part = numbers(rows, "decode_gpus") * numbers(rows, "replicas") / size
+            apart = np.array([kind in dear for kind in kinds])[decoders] & (part > 0.0)
+            usd = np.where(apart, usd + part * (theirs - usd), usd)
+        size = size * paid_shares(rows)
+        per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
-        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd[codes] * size}
+        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the GPUs of one replica, and what they cost an hour where a price is known."""
@@ -222,6 +234,12 @@ def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("runtime"), "runtime", column)
 
 
+def on_its_part(point: ServingPoint) -> ServingPoint:
+    """Return a design that means something, as one alone on what it gets of its GPUs."""
+    check_point(point)
+    return alone_on_its_part(point, simulate_analytic)
+
+
 def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Simulate every row on its own, those of one deployment after each other.
 
@@ -247,7 +265,7 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
     """
-    check_point(point)
+    point = on_its_part(point)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
     known = shelf or Shelf()
@@ -259,6 +277,6 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
 def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
     """Return the metrics of a run, or the mean of several."""
     if point.seeds == 1:
-        return run_of(point, shelf=shelf).metrics()
+        return shelf.answers.metrics(ready_of(point, shelf=shelf))
     seeds = range(point.seed, point.seed + point.seeds)
-    return averaged([run_of(replace(point, seed=s), shelf=shelf).metrics() for s in seeds])
+    return averaged([_simulated(replace(point, seed=s, seeds=1), shelf) for s in seeds])

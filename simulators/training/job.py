@@ -13,8 +13,8 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
-from simulators.training.work.routing import busiest_share
 from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.routing import skewed_share
 
 ATTENTIONS = ("flash", "flash2", "unfused")
 FLASH, FLASH2, UNFUSED = ATTENTIONS
@@ -75,7 +75,7 @@ class Job:
     @property
     def busiest(self) -> float:
         """Tokens of the busiest expert rank over those of a mean one."""
-        return busiest_share(
+        return skewed_share(
             self.model.experts, self.model.top_k, self.ep, self.routing_skew, self.capacity_factor
         )
 

@@ -177,6 +177,17 @@ class Collective:
     repeat: float = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExpertExchange(Collective):
+    """Tokens go to the GPUs of their experts alone; `size_bytes` is a copy of all of a rank's."""
+
+    tokens: Column  # of a rank
+    experts: int
+    top_k: int
+    groups: int = 1  # of neighbouring experts
+    chosen: int = 1  # of these groups, which a token keeps to
+
+
 Compute = (
     Gemm
     | GroupedGemm

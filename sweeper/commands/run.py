@@ -248,7 +248,7 @@ def _to_do(sweep: Sweep, picked: int) -> int:
     space, store = sweep.space, sweep.store
     if not store.parts():
         return picked
-    first = list(next(iter(sweep.sampler.rounds(space, store.scan)), ()))
+    first = list(next(iter(sweep.picks.rounds(space, store.scan)), ()))
     if sum(len(batch) for batch in first) < picked:  # a search: what it asks next is not known yet
         settled = sum(_allowed(space, span) for span in store.finished())
         return max(picked - settled - len(store.answered(space)), 0)

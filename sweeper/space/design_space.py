@@ -132,7 +132,14 @@ def space_of(written: Mapping[str, Any]) -> DesignSpace:
         simulator=str(written["simulator"]),
         factors=factors_of(written, simulator),
         derived={str(n): str(sql) for n, sql in mapping(written, "derived").items()},
-        constraints=_constraints(written.get("constraints") or ()),
+        constraints=(),
+    )
+    space = dataclasses.replace(
+        space,
+        constraints=(
+            *_constraints(written.get("constraints") or ()),
+            *_conditional(mapping(written, "when"), space),
+        ),
     )
     if space.size > _LARGEST:
         raise UserError(
@@ -155,6 +162,19 @@ def _constraints(written: Any) -> tuple[str, ...]:
     if not isinstance(written, list | tuple):
         raise UserError(f"`constraints` is a list of SQL conditions, not {written!r}")
     return tuple(str(sql) for sql in written)
+
+
+def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str, ...]:
+    """Return the constraints that keep axes at their first value where they do not count."""
+    found = []
+    for name, sql in conditions.items():
+        if name not in space.axes:
+            raise unknown(f"`when` names '{name}', which is no axis", name, list(space.axes))
+        first = space.axes[name][0]
+        quoted = "'" + first.replace("'", "''") + "'" if isinstance(first, str) else str(first)
+        usual = f"{name} IS NULL" if first is None else f"{name} = {quoted}"
+        found.append(f"({sql}) OR {usual}")
+    return tuple(found)
 
 
 def _check_names(space: DesignSpace, simulator: Simulator) -> None:

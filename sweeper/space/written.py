@@ -21,6 +21,7 @@ class Space(TypedDict, total=False):
     union: list[dict[str, Any]]
     derived: dict[str, Sql]
     constraints: str | list[Sql]
+    when: dict[str, Sql]
     slo: str | None
     where: str | None
     objectives: dict[str, Literal["min", "max"]]
@@ -36,6 +37,7 @@ _MEANT = {
     "union": "a list of small grids, as in [{x: 1, y: [4, 8]}]",
     "derived": "a mapping from names to SQL",
     "constraints": "a list of SQL conditions",
+    "when": "a mapping from axes to the SQL condition under which they count",
     "slo": "one SQL condition over the results",
     "where": "one SQL condition over the results",
     "objectives": "a mapping from metrics to min or max",

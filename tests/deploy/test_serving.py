@@ -33,6 +33,10 @@ DESIGNS = {
         model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
         scheduler="sglang", chunk_size=4096,
     ),
+    "experts by DeepEP": ServingPoint(
+        model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=32, ep=32, dtype="fp8",
+        scheduler="sglang", chunk_size=4096, moe_backend="deepep_auto", redundant_experts=32,
+    ),
 }  # fmt: skip
 
 
@@ -208,3 +212,18 @@ def test_an_engine_is_told_of_its_prefix_cache(
     else:
         with pytest.raises(UserError, match="keep no prefixes on the host"):
             said(prefix_cache=True, prefix_host_bytes=64e9)
+
+
+def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
+    design = replace(DESIGNS["experts by DeepEP"], moe_backend="deepep_low_latency")
+    told = " ".join(launch_of(design, "sglang").command)
+    assert "--moe-a2a-backend deepep --deepep-mode low_latency" in told
+    assert "--enable-eplb --ep-num-redundant-experts 32" in told
+    vllm = replace(design, scheduler="vllm_v1", runtime="vllm")
+    assert "--all2all-backend deepep_low_latency" in " ".join(launch_of(vllm, "vllm").command)
+    for backend, engine in (("deepep_auto", "vllm"), ("deepep_low_latency", "trtllm")):
+        other = replace(
+            vllm, moe_backend=backend, scheduler={"vllm": "vllm_v1"}.get(engine, engine)
+        )
+        with pytest.raises(UserError, match="moe_backend"):
+            launch_of(other, engine)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from simulators.core.columns import batch_of
@@ -19,7 +20,7 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.pools.link import NO_WAY, Link, link_of
 from simulators.serving.pools.parts import pools_of
 from simulators.serving.run import run_of
-from simulators.serving.simulator import simulate
+from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python
 
 TAKE_UP = [name for name in SCHEDULERS if load_scheduler(name).takes_up]
@@ -188,12 +189,28 @@ def test_pools_may_have_other_cuts_and_gpus() -> None:
         ({"decode_gpus": 3, "decode_tp": 2}, "decode_pool_is_no_whole_replicas"),
         ({"scheduler": "orca"}, "orca_has_no_separate_pools"),
         ({"decode_gpus": 8, "kv_link": "nvlink"}, "no_nvlink_between_pools"),
+        ({"colocated": "llama2_7b"}, "shared_gpus_have_no_separate_pools"),
         ({"fidelity": "analytic"}, "separate_pools_need_fidelity_event"),
     ],
 )
 def test_pools_that_cannot_be_say_why(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
         simulate(replace(APART, **changes))
+
+
+def test_two_kinds_of_gpus_cost_what_each_does() -> None:
+    point = replace(APART, requests=50, decode_gpus=3, decode_gpu="a100_sxm")
+    found = simulate(point)
+    listed = {"prices": "public_cloud", "usd_per_gpu_hour": None}
+    rows = {n: [vars(point).get(n, getattr(found, n, None))] for n in SIMULATOR.cost_needs}
+    again = SIMULATOR.costs(pa.RecordBatch.from_pydict(rows), listed)
+    alone = {
+        gpu: simulate(replace(PLAIN, requests=50, gpu=gpu)) for gpu in ("h100_sxm", "a100_sxm")
+    }
+    hours = (alone["h100_sxm"].cost_usd_per_hour or 0.0, alone["a100_sxm"].cost_usd_per_hour or 0.0)
+    assert found.cost_usd_per_hour == pytest.approx(hours[0] + 3 * hours[1])
+    assert again["cost_usd_per_hour"].tolist() == pytest.approx([found.cost_usd_per_hour])
+    assert again["cost_usd_per_mtok"].tolist() == pytest.approx([found.cost_usd_per_mtok])
 
 
 def test_ethernet_needs_a_rate() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.claims.decisions import TPOT, TTFT
 from lab.claims.lines import absent, at_least, at_most, within
 from lab.claims.pairs import kind_pairs, pair_lines
-from lab.claims.predicted_deployments import METRICS, TPOT, TTFT, Predicted, predict, predicted
+from lab.claims.predicted_deployments import METRICS, Predicted, predict, predicted
 from lab.fits.left_out import width_without
 from lab.fits.steady_state import by_replica, deployed_replica
 from lab.tables.deployments import SILICON

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.claims.decisions import TPOT, TTFT
 from lab.claims.lines import at_most
-from lab.claims.predicted_deployments import METRICS, TPOT, TTFT, predict
+from lab.claims.predicted_deployments import METRICS, predict
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, silicon
 from simulators.core.contract import Check
 from simulators.serving.measured_deployments import FRAMEWORKS

@@ -11,6 +11,10 @@ LLAMA_33B = LanguageModel(
     name="llama_33b", layers=60, hidden=6656, heads=52, kv_heads=52, head_dim=128, ffn=17_920,
     vocab=32_000, max_context=2048, source="Touvron et al., LLaMA (2023), table 2, and its release",
 )  # fmt: skip
+LLAMA_65B = LanguageModel(
+    name="llama_65b", layers=80, hidden=8192, heads=64, kv_heads=64, head_dim=128, ffn=22_016,
+    vocab=32_000, max_context=2048, source="Touvron et al., LLaMA (2023), table 2, and its release",
+)  # fmt: skip
 VICUNA_68M = LanguageModel(
     name="vicuna_68m", layers=2, hidden=768, heads=12, kv_heads=12, head_dim=64, ffn=3072,
     vocab=32_000, max_context=2048, source="double7/vicuna-68m config.json",
@@ -31,6 +35,8 @@ TINYLLAMA = LanguageModel(
 BY_NAME: Mapping[str, LanguageModel] = {
     "Vicuna-33B-v1.3": LLAMA_33B,
     "Llama 33B": LLAMA_33B,
+    "llama-30b": LLAMA_33B,
+    "llama-65b": LLAMA_65B,
     "CodeLlama 34B": CODELLAMA_34B,
     "OpenLlama 3B": OPENLLAMA_3B,
     "TinyLlama 1.1B": TINYLLAMA,
@@ -41,6 +47,8 @@ SAME_SHAPE = {
     "Vicuna-7B-v1.3": "llama2_7b",
     "Vicuna-13B-v1.3": "llama2_13b",
     "Llama 7B": "llama2_7b",
+    "llama-7b": "llama2_7b",
+    "llama-13b": "llama2_13b",
     "Llama2 7B": "llama2_7b",
     "Llama2 70B": "llama2_70b",
 }

@@ -75,6 +75,12 @@ ATTENTION = {PAPERS: UNFUSED, MEGASCALE: FLASH2, FOUNDRY: FLASH2, TITAN: FLASH2}
 WIDE_GRADIENTS = (PAPERS, MEGASCALE)
 """Megatron-LM sums gradients in fp32 by default where it trains in bf16, and can in fp16."""
 
+USELESS = (
+    "outlier", "regression", "same measurement", "early recipe", "gbs / N", "impossible",
+    "inconsistent", "different settings", "local batch",
+)  # fmt: skip
+"""Words of reasons that set a row aside."""
+
 UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2, 3, 4, 5, 6))
 
 
@@ -121,6 +127,15 @@ def flagged(reference: Path) -> dict[str, str]:
     return found
 
 
+def contradicts(reason: str) -> bool:
+    """Say whether a reason makes a row useless: it contradicts itself, repeats another or is early.
+
+    >>> contradicts("model is Llama3 8B (join)"), contradicts("outlier")
+    (False, True)
+    """
+    return any(word in reason for word in USELESS)
+
+
 def _step(row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]) -> MeasuredStep | None:
     source = next(name for word, name in SOURCES.items() if word in row["source"])
     named = re.search(r"model is (.+?) \(join", reason)
@@ -152,8 +167,6 @@ def _step(row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]) -> Measu
     plans = _plans(row, source, peer, pp, dp, cp)
     if plans is None:
         return None
-    bad = ("outlier", "regression", "same measurement", "early recipe", "gbs / N", "impossible",
-           "inconsistent", "different settings", "local batch")  # fmt: skip
     return MeasuredStep(
         row=row["row_id"],
         source=source,
@@ -162,7 +175,7 @@ def _step(row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]) -> Measu
         plans=plans,
         seconds=float(row["step_time_s"]),
         is_mixture=model.experts > 0,
-        is_flagged=any(word in reason for word in bad),
+        is_flagged=contradicts(reason),
         peer_s=float(peer.get("calculon_s") or np.nan),
         useful_flops=6.0 * model.active_parameters * row["gbs"] * row["seq_len"] / row["gpus"],
     )

@@ -145,6 +145,9 @@ class ServingMetrics:
     pool_imbalance: float | None = _pools("by what share the idler pool works less than the other")
     mfu: float = _use("model FLOPs of computed tokens over peak FLOPs of the GPUs", better="max")
     prefix_hit_ratio: float | None = _use("prompt tokens found in a prefix cache, share of all")
+    prompt_flops_saved: float | None = _use(
+        "arithmetic of prompts that the prefix cache spares, share of all; null without one"
+    )
     fetched_tokens: int | None = _use("tokens moved back from the host's copies of prefixes")
     cached_tokens: int | None = _use("prompt tokens found there, when requests were first let in")
     restarts: int = _count("times a request gave up its KV cache and was recomputed", better="min")

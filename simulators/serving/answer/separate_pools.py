@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 
 MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
@@ -34,3 +34,16 @@ def balance(busy: Sequence[float]) -> dict[str, float | None]:
     most = max(busy)
     apart = (most - min(busy)) / most if most else 0.0
     return dict(zip(names, (*busy, apart), strict=True))
+
+
+def memory(pool: Ints, ranks: int, used: float) -> dict[str, float]:
+    """Return the use of two pools' KV blocks, of which so many were used on average.
+
+    What a replica has is told of those that decode.
+    """
+    total = pool[:, at.TOTAL]
+    return {
+        "kv_use_mean": used / float(total.sum()),
+        "kv_use_max": float((pool[:, at.MOST_USED] / total).max()),
+        "kv_blocks": int(total[-1]) * ranks,
+    }

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulators.catalog.price import usd_per_mtok
+from simulators.composition.useful_flops import prompt_flops_saved
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.separate_pools import balance, moving
-from simulators.serving.answer.window import Sums, Window, steady_part, sums_within
+from simulators.serving.answer.separate_pools import balance, memory, moving
+from simulators.serving.answer.window import Sums, Window, steady_part, sums_within, together
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -37,7 +38,11 @@ class Run:
     state: State
 
     def metrics(self) -> ServingMetrics:
-        """Return what an operator of the service would put on a dashboard.
+        """Return what an operator of the service would put on a dashboard; see `judged`."""
+        return self.judged()[0]
+
+    def judged(self) -> tuple[ServingMetrics, Held]:
+        """Return what an operator of the service would put on a dashboard, and the blocks held.
 
         Latencies are those of answered requests between `warmup` and `cooldown`. Rates, costs,
         energy and use are of a window: from the arrival of the first of them to that of the last,
@@ -70,11 +75,17 @@ class Run:
         request = self.state.request[answered]
         seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
+        each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
+        did, pool = together(each), self.state.pool
+        held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
+        blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_rates(self, everyone, seen, window),
-            **_use(self, everyone, window, whole),
+            **_use(self, everyone, window, each),
+            **held.columns(blocks, ranks),
+            **(memory(pool, ranks, did.block_seconds / window.span_s) if len(each) > 1 else {}),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -85,7 +96,24 @@ class Run:
             "makespan_s": whole.span_s,
             "window_s": window.span_s,
         }
-        return ServingMetrics(**columns)
+        return ServingMetrics(**columns), held
+
+
+class Held(NamedTuple):
+    """The KV blocks in use: summed over the time that rates are of, at most, of how many queues."""
+
+    block_seconds: float
+    span_s: float
+    most: int
+    queues: int
+
+    def columns(self, blocks: int, ranks: int) -> dict[str, float]:
+        """Return the metrics that say which share of so many blocks that was."""
+        return {
+            "kv_use_mean": self.block_seconds / (self.span_s * blocks * self.queues),
+            "kv_use_max": float(self.most) / blocks,
+            "kv_blocks": blocks * ranks,
+        }
 
 
 class Served(NamedTuple):
@@ -172,15 +200,13 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
     }
 
 
-def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str, Any]:
+def _use(run: Run, everyone: Served, window: Window, each: Sequence[Sums]) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
-    queues, blocks = pool.shape[0], float(pool[:, at.TOTAL].mean())
     counted: list[int] = pool.sum(axis=0).tolist()
-    each = [sums_within(state, window, whole, place) for place in range(len(tables))]
-    did = Sums(*map(sum, zip(*each, strict=True)))
+    did = together(each)
     stages = [one.gpus // one.hardware.replica.cut.width for one in built.pools or (built,)]
     busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
@@ -193,11 +219,10 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
+        "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
         "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
-        "kv_use_mean": did.block_seconds / (window.span_s * blocks * queues),
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
-        "kv_use_max": float((pool[:, at.MOST_USED] / pool[:, at.TOTAL]).max()),
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
         "busy": did.busy_s / (window.span_s * sum(stages)),
@@ -207,7 +232,6 @@ def _use(run: Run, everyone: Served, window: Window, whole: Window) -> dict[str,
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
-        "kv_blocks": int(pool[-1, at.TOTAL] * state.limits[at.RANKS]),
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, _shares(tables, busy), strict=True)),
     }
@@ -219,6 +243,14 @@ def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[flo
         return list(tables[0].shares.tolist())
     shares = np.average([table.shares for table in tables], axis=0, weights=busy)
     return list(shares.tolist())
+
+
+def _flops_saved(run: Run) -> float | None:
+    """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
+    if not run.point.prefix_cache:
+        return None
+    prompt, cached = run.state.request[:, [at.PROMPT, at.CACHED]].T.astype(np.float64)
+    return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
 def _tokens_per_step(state: State) -> float | None:

@@ -6,6 +6,7 @@ and runs empty looks slower, and a token dearer, than in operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -93,6 +94,15 @@ def sums_within(state: State, window: Window, whole: Window, pool: int = 0) -> S
         begin, end = (_between_rows(moments, sums, moment) for moment in window)
         grown += end - begin
     return Sums(*grown.tolist())
+
+
+def together(each: Sequence[Sums]) -> Sums:
+    """Return what several pools did.
+
+    >>> together([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
+    6.0
+    """
+    return Sums(*map(sum, zip(*each, strict=True)))
 
 
 def _of_each(replica: Ints, count: int) -> list[slice]:

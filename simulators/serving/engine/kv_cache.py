@@ -25,6 +25,8 @@ def blocks_missing(limits: Ints, request: Ints, who: int) -> int:
     """Return the blocks that a request that decodes lacks for its next token and its drafts."""
     end = request[who, at.PROMPT] + request[who, at.OUTPUT]
     tokens = max(request[who, at.DONE], min(request[who, at.DONE] + limits[at.DRAFTED], end))
+    if tokens <= request[who, at.BLOCKS] * limits[at.BLOCK]:  # mostly, and products cost less
+        return 0
     return blocks_for(tokens, limits[at.BLOCK]) - request[who, at.BLOCKS]  # type: ignore[no-any-return]
 
 

@@ -58,7 +58,7 @@ class Limits:
         limits[at.BLOCK] = self.block_size
         limits[at.WATERMARK] = self.kept_free
         limits[at.SEATS] = self.seats
-        limits[at.BATCH_SEATS] = max(1, self.seats // self.stages)
+        limits[at.BATCH_SEATS] = self.batch_seats
         limits[at.RESERVED] = self.most_tokens // self.block_size
         if self.reserves:
             limits[at.BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[at.RESERVED]))
@@ -75,6 +75,11 @@ class Limits:
         limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
         limits[at.DRAFT_POWERS :] = np.rint(at.POWER_ONE * np.array(self.draft_powers or (0.0,)))
         return limits
+
+    @property
+    def batch_seats(self) -> int:
+        """Requests in one batch."""
+        return max(1, self.seats // self.stages)
 
     @property
     def kept_free(self) -> int:

@@ -265,6 +265,8 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if pool[at.BATCH] == 0:
         return 0
     pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
+    pool[at.MOST_HELD] = max(pool[at.MOST_HELD], pool[at.HOLDERS])
+    pool[at.MOST_BATCHED] = max(pool[at.MOST_BATCHED], pool[at.BATCH])
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0
@@ -353,8 +355,8 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             missing = prompt + request[who, at.OUTPUT] - done
             done += min(missing, accepted(state.limits, drafts, who, done))
         if rounds > 0:
-            grown = blocks_for(done - 1, state.limits[at.BLOCK])
-            request[who, at.BLOCKS] = max(request[who, at.BLOCKS], grown)
+            if done - 1 > request[who, at.BLOCKS] * state.limits[at.BLOCK]:
+                request[who, at.BLOCKS] = blocks_for(done - 1, state.limits[at.BLOCK])
             times[who, at.STALLED] += stall
         times[who, at.LAST_END] = now
         if done == prompt:

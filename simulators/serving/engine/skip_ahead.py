@@ -20,7 +20,6 @@ from simulators.serving.engine.state import (
     gap_edge,
     log_batch,
     pool_of,
-    tick,
 )
 
 
@@ -44,8 +43,10 @@ def possible_repeats(state: State, slot: int, holds: int) -> int:
         crossing = request[who, at.BLOCKS] * block - done + 1
         if crossing > block:
             repeats = min(repeats, crossing - 1)
+        elif crossing == block:
+            crossings[0] += 1
         else:
-            crossings[crossing % block] += 1
+            crossings[crossing] += 1
     return repeats
 
 
@@ -68,25 +69,30 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
     """Repeat the batch that ends first, while that is before `until` and it may be repeated.
 
     Returns 1 if the batch that now ends first must end for good: it has been repeated as often as
-    it may, could find no free block, or a client has given up.
+    it may, could find no free block, or a client has given up. Most iterations of all are made
+    here, so what a replica adds up is held in numbers, not in arrays.
     """
-    pool, gauge = state.pool[replica], state.gauge[replica]
+    pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
-    block = state.limits[at.BLOCK]
-    while True:
-        place = ring[pool[at.OLDEST]]
+    inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
+    free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
+    clock_s, next_leave = gauge[at.CLOCK_S], gauge[at.NEXT_LEAVE]
+    block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
+    gaps_s, batched, iterations, must_end = gauge[at.GAPS_S], 0, 0, 0
+    place = ring[oldest]
+    while ends[place] < until:
         slot, now = replica * stages.size + place, ends[place]
-        if not now < until:
-            return 0
         rounds, timing = state.rounds[slot], state.timing[slot]
         new_blocks = state.crossings[slot, (rounds[at.MADE] + 1) % block]
-        if rounds[at.REPEATS] == 0 or pool[at.FREE] - new_blocks < 1 or now >= gauge[at.NEXT_LEAVE]:
-            return 1
+        if rounds[at.REPEATS] == 0 or free - new_blocks < 1 or now >= next_leave:
+            must_end = 1
+            break
         rounds[at.REPEATS] -= 1
         rounds[at.MADE] += 1
-        tick(pool, gauge, now)
-        pool[at.FREE] -= new_blocks
-        pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
+        block_seconds += (pool[at.TOTAL] - free) * (now - clock_s)
+        inside_seconds += inside * (now - clock_s)
+        clock_s = now
+        free -= new_blocks
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
         step[at.DECODE_KV] += rounds[at.GROWTH]
         if step[at.DECODE_KV] >= priced[at.UNTIL_KV]:
@@ -102,16 +108,26 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
                 gap_edge(place_of + 1),
             )
         state.gaps[int(timing[at.BIN])] += size
-        gauge[at.GAPS_S] += size * gap
+        gaps_s += size * gap
         timing[at.LONGEST_S] = max(timing[at.LONGEST_S], gap)
-        count(pool, leads, size, size)
-        if state.clock[at.LOGGED] < state.log.shape[0]:
-            log_batch(state, replica, slot, now, end)
+        batched += size
+        iterations += leads
         ends[place] = end
-        if stages.size > 1:
-            back = (pool[at.OLDEST] + pool[at.FLIGHT]) % stages.size
-            ring[pool[at.OLDEST]], ring[back] = ring[back], place
-            pool[at.OLDEST] = (pool[at.OLDEST] + 1) % stages.size
+        if state.clock[at.LOGGED] < state.log.shape[0]:
+            pool[at.FREE] = free
+            log_batch(state, replica, slot, now, end)
+        if last > 0:
+            back = oldest + pool[at.FLIGHT]
+            back = back if back <= last else back - stages.size
+            ring[oldest], ring[back] = ring[back], place
+            oldest = oldest + 1 if oldest < last else 0
+            place = ring[oldest]
+    gauge[at.CLOCK_S], gauge[at.GAPS_S] = clock_s, gaps_s
+    gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS] = block_seconds, inside_seconds
+    pool[at.FREE], pool[at.OLDEST] = free, oldest
+    pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - free)
+    count(pool, iterations, batched, batched)
+    return must_end
 
 
 @kernel(f8(*arrays(f8, 1), f8, *arrays(f8, 3), f8, i8))

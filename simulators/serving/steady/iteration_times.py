@@ -33,7 +33,10 @@ from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
 
-OWN = ("pp", "ep", "attention_dp", "replicas", "without", "mixed_step", "usd_per_gpu_hour")
+OWN = (
+    "pp", "ep", "attention_dp", "moe_backend", "redundant_experts", "replicas", "without",
+    "mixed_step", "usd_per_gpu_hour",
+)  # fmt: skip
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
 SHARED = (*(name for name in DEPLOYED if name not in OWN), "acceptance")

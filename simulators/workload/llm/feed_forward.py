@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from simulators.catalog.model import MXFP4, LanguageModel
+from simulators.workload.llm.routing import skewed_share
 from simulators.workload.llm.shard import Shard
 from simulators.workload.operators import Column, Compute, GroupedGemm
 
@@ -52,6 +53,9 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
     everywhere = tokens * cut.attention_dp
     everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
+    everywhere = everywhere * skewed_share(
+        model.experts, model.top_k, cut.ep, cut.routing.skew, redundant=cut.routing.redundant
+    )
     routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
     return (
         shard.wide("router", tokens, model.experts, hidden, repeat),
@@ -73,7 +77,7 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
         tokens=tokens,
         n=n,
         k=k,
-        experts=model.experts // ep,
+        experts=(model.experts + shard.cut.routing.redundant) // ep,
         top_k=model.top_k / ep,
         dtype=how.expert_compute or how.compute,
         weight_dtype=stored,
@@ -89,7 +93,7 @@ def busiest_share(model: LanguageModel, parts: int, tokens: Column) -> Column:
     Tokens choose `k` of `E` experts at random, so the rows of a part have a variance of
     `T k (1 - k/E) / parts`, and the largest of several normal numbers is where Blom expects it
     ("Statistical estimates and transformed beta-variables", 1958). Experts that all tokens like
-    come on top.
+    come on top (`skewed_share`).
 
     >>> from simulators.catalog.model import load_model
     >>> [round(float(busiest_share(load_model("mixtral_8x7b"), 4, t)), 2) for t in (16.0, 1024.0)]

@@ -52,7 +52,8 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
     """Return the bytes of weights on each GPU of one pipeline stage."""
     part, how = stage_of(model, cut, stage), precision(dtype)
     split = _linear(model, cut, part) * how.weight_bytes / cut.tp
-    split += _experts(model, part) * how.expert_bytes / cut.width
+    experts = _experts(model, part) + _copies(model, part, cut)
+    split += experts * how.expert_bytes / cut.width
     split += _tables(model, part, cut) * how.activation_bytes / cut.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
 
@@ -119,6 +120,11 @@ def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
 def _experts(model: LanguageModel, part: Stage) -> int:
     """Weights of the routed experts of a stage."""
     return part.expert_layers * model.experts * model.expert_parameters if model.experts else 0
+
+
+def _copies(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
+    """Weights of experts that a stage holds once more."""
+    return part.expert_layers * cut.routing.redundant * model.expert_parameters
 
 
 def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:

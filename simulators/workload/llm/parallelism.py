@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
+from simulators.workload.llm.routing import USUAL, Routing, check_routing
 from simulators.workload.precision import BLOCKS, precision
 
 
@@ -24,6 +25,7 @@ class Parallelism:
     pp: int = 1
     ep: int = 1
     attention_dp: int = 1
+    routing: Routing = USUAL
 
     @property
     def gpus(self) -> int:
@@ -110,10 +112,12 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
         raise Infeasible("no_gpus", f"tp {cut.tp}, pp {cut.pp}")
     if cut.ep < 1 or cut.attention_dp < 1 or cut.width % cut.ep:
         raise Infeasible("ep_does_not_divide_gpus", f"ep {cut.ep}, {cut.width} GPUs of a stage")
-    if cut.ep > 1 and (model.experts == 0 or model.experts % cut.ep):
+    held = model.experts + cut.routing.redundant
+    if cut.ep > 1 and (model.experts == 0 or held % cut.ep):
         raise Infeasible(
-            "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {model.experts} experts"
+            "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {held} experts"
         )
+    check_routing(cut.routing, ep=cut.ep, width=cut.width, groups=cut.attention_dp)
     if model.heads % cut.tp:
         raise Infeasible(
             "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"

@@ -22,6 +22,7 @@ from simulators.workload.llm.parallelism import (
     kv_heads_per_gpu,
     stage_of,
 )
+from simulators.workload.llm.routing import GATHERED
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import (
@@ -29,11 +30,15 @@ from simulators.workload.operators import (
     Column,
     Compute,
     Embedding,
+    ExpertExchange,
     Norm,
     Operator,
     Quantisation,
 )
 from simulators.workload.precision import BYTES, QUANTISED
+
+SCALE_BYTES = 4.0 / 128.0
+"""Of a number of 8 bits on its way to experts: 128 of them share a scale of 32 bits (DeepEP)."""
 
 
 def forward(
@@ -120,10 +125,14 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
 
     As engines do on one node by default, every rank gathers the tokens of all groups, in the
     precision of the experts' products, and the ranks' sums are scattered, as wide as activations.
+    By DeepEP's kernels each rank of a group sends its part of the group's tokens to where their
+    experts are, and the ranks of a group gather what comes back.
     """
     cut, how = shard.cut, shard.how
-    numbers = tokens * cut.attention_dp * shard.model.hidden
     narrow = BYTES[how.expert_compute or how.compute]
+    if cut.routing.backend != GATHERED:
+        return _sent_to_experts(shard, tokens, narrow)
+    numbers = tokens * cut.attention_dp * shard.model.hidden
     return [
         Collective(
             name=f"experts_{name}",
@@ -137,6 +146,33 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
             ("combine", "reduce_scatter", how.activation_bytes),
         )
     ]
+
+
+def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collective]:
+    """Return the messages by which tokens reach their experts' GPUs alone, and sums come back."""
+    model, cut, wide = shard.model, shard.cut, shard.how.activation_bytes
+    mine, scaled = tokens / cut.tp, narrow + (SCALE_BYTES if narrow == 1.0 else 0.0)
+    messages: list[Collective] = [
+        ExpertExchange(
+            name=f"experts_{name}",
+            kind=cut.routing.backend,
+            size_bytes=mine * model.hidden * width,
+            ranks=cut.width,
+            repeat=shard.part.expert_layers,
+            tokens=mine,
+            experts=model.experts,
+            top_k=model.top_k,
+            groups=model.expert_groups,
+            chosen=model.groups_per_token,
+        )
+        for name, width in (("dispatch", scaled), ("combine", wide))
+    ]
+    if cut.tp > 1:
+        messages.append(
+            Collective(name="experts_gather", kind="all_gather", ranks=cut.tp,
+                       size_bytes=tokens * model.hidden * wide, repeat=shard.part.expert_layers)
+        )  # fmt: skip
+    return messages
 
 
 def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:

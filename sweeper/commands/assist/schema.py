@@ -28,6 +28,7 @@ _ABOUT = {
     "union": "alternatives, each with axes of its own",
     "derived": f"columns computed beforehand: name to {_SQL}",
     "constraints": f"conditions points must meet before they are simulated: {_SQL}",
+    "when": f"axes that count under a condition only, else at their first value: {_SQL}",
     "slo": "what a capacity axis is pushed up to: a condition on metrics",
     "where": "a condition on results that designs on the front must meet",
     "objectives": "metrics to make small or large: name to min or max",

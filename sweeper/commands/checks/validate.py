@@ -10,6 +10,7 @@ versions apart has `by_version` with the same arguments. Tables it cannot do wit
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,12 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--by", choices=("version",), help="errors of each version of what was measured, and drift"
     )
+    parser.add_argument(
+        "--predictions",
+        metavar="FILE",
+        help="score another tool's predictions on the measured rows: a CSV or Parquet file laid "
+        "out as docs/predictions.md says, or an entry, such as aiconfigurator",
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--write",
@@ -49,6 +56,8 @@ def main(words: list[str]) -> int:
         "--stored", action="store_true", help="what the package was last found to be, not anew"
     )
     chosen = parser.parse_args(words)
+    if chosen.predictions:
+        return _score(chosen.predictions, chosen.reference, as_json=chosen.json)
     for room in chosen.rooms:
         if room not in rooms():
             raise UnknownNameError("room", room, rooms())
@@ -58,10 +67,7 @@ def main(words: list[str]) -> int:
     else:
         by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
     checks = [check for found in by_room.values() for check in found]
-    if chosen.json or width() is None:
-        print_checks(checks, as_json=chosen.json)
-    else:
-        print_table("", *cells(checks))
+    _print(checks, as_json=chosen.json)
     if chosen.write:
         is_ours = chosen.rows == "test" and not chosen.reference and not chosen.by
         _write(Path(chosen.write), by_room, chosen.rows, is_ours=is_ours)
@@ -69,6 +75,20 @@ def main(words: list[str]) -> int:
 
 
 CLAIMS = Folder("claim", "claims", ".py", package="lab")
+
+
+def _score(named: str, reference: str | None, *, as_json: bool) -> int:
+    """Print how good the predictions of another tool are."""
+    module = importlib.import_module("lab.predictions.score")
+    _print(module.scores(named, _folder(reference)), as_json=as_json)
+    return 0
+
+
+def _print(checks: list[Check], *, as_json: bool) -> None:
+    if as_json or width() is None:
+        print_checks(checks, as_json=as_json)
+    else:
+        print_table("", *cells(checks))
 
 
 def _write(file: Path, by_room: dict[str, list[Check]], rows: str, *, is_ours: bool) -> None:
@@ -115,13 +135,23 @@ def run(room: str, reference: str | None, rows: str, by: str | None = None) -> l
     if by and not asked:
         known = ", ".join(rooms_by(by))
         raise UserError(f"checks of '{room}' are not told apart by {by}; those of {known} are")
+    folder = _folder(reference)
+    return [check for claim in asked for check in _lines(claim, function, folder, rows)]
+
+
+def _folder(reference: str | None) -> Path:
+    """Return the folder of measured tables.
+
+    Raises:
+        UserError: there is none.
+    """
     folder = Path(reference) if reference else reference_folder()
     if folder is None or not folder.is_dir():
         raise UserError(
             f"there is no measured data{f' in {reference}' if reference else ''}; name its folder "
             "by --reference DIR or $SWEEPER_REFERENCE"
         )
-    return [check for claim in asked for check in _lines(claim, function, folder, rows)]
+    return folder
 
 
 def _lines(claim: ModuleType, function: str, folder: Path, rows: str) -> Iterator[Check]:

@@ -1,0 +1,115 @@
+"""Seconds to take tokens to the GPUs of their experts, and to bring sums back, as DeepEP does.
+
+Two kinds of kernels, both of which send over links inside nodes and over cards between them at
+once. High throughput: a token crosses once to each node that has an expert of its, and goes on from
+there to each GPU that has one. Low latency: a copy for each expert goes there straight. DeepSeek,
+github.com/deepseek-ai/DeepEP, README; node-limited routing by groups of experts: DeepSeek-V3
+technical report (2024), section 2.1.2. What a message costs to start, and which shares of data
+sheets links sustain, is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import comb
+from pathlib import Path
+
+import numpy as np
+
+from simulators.core.calibration import read_calibration
+from simulators.core.folder import PACKAGE, once
+from simulators.core.jit import Floats
+
+CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchange.toml"
+
+HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
+MODES = (HIGH_THROUGHPUT, LOW_LATENCY)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """How a token chooses its experts, which are dealt evenly to ranks."""
+
+    experts: int
+    top_k: int
+    groups: int = 1  # of neighbouring experts
+    chosen: int = 1  # of these groups, which a token keeps to
+
+    def reached(self, parts: int) -> float:
+        """Return how many of equal parts of the experts a token reaches, on average.
+
+        >>> Routed(256, 8).reached(1), round(Routed(256, 8).reached(8), 2)
+        (1.0, 5.33)
+        >>> round(Routed(256, 8, groups=8, chosen=4).reached(8), 2)
+        3.64
+        """
+        near = self.experts * self.chosen // self.groups
+        if parts >= self.groups:
+            hit = _hit(near, self.experts // parts, self.top_k)
+            return parts * self.chosen / self.groups * hit
+        each, size = self.groups // parts, self.experts // self.groups
+        ways, total = comb(self.groups, self.chosen), 0.0
+        for within in range(1, min(each, self.chosen) + 1):
+            if self.chosen - within > self.groups - each:
+                continue
+            chance = comb(each, within) * comb(self.groups - each, self.chosen - within) / ways
+            total += chance * _hit(near, within * size, self.top_k)
+        return parts * total
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What an exchange takes to start, and the shares of data sheets that it sustains."""
+
+    start_s: float
+    inside: float  # of a GPU's ports to others of its node
+    between: float  # of its card to other nodes
+    band: float = 2.0  # nine of ten exchanges are within this factor
+
+
+def exchange_s(
+    mode: str,
+    rank_bytes: Floats,
+    routed: Routed,
+    *,
+    ranks: int,
+    inside: int,
+    link_bytes_per_s: tuple[float, float],
+    rates: Rates,
+) -> Floats:
+    """Return the seconds of one dispatch, or of one combine, of evenly liked experts.
+
+    Args:
+        mode: one of `MODES`.
+        rank_bytes: of one copy of all tokens of a rank.
+        routed: how tokens choose.
+        ranks: GPUs that the experts are dealt to.
+        inside: of these, on one node.
+        link_bytes_per_s: of a GPU, to others of its node and to other nodes.
+        rates: what was measured.
+    """
+    nodes = ranks // inside
+    if mode == LOW_LATENCY:
+        crossing = routed.top_k * (nodes - 1) / nodes
+        near = routed.top_k * (inside - 1) / ranks
+    else:
+        crossing = routed.reached(nodes) * (nodes - 1) / nodes
+        near = routed.reached(ranks) * (inside - 1) / inside
+    port, card = link_bytes_per_s
+    slower = max(near / (rates.inside * port), crossing / (rates.between * card))
+    return np.asarray(rates.start_s + slower * rank_bytes, np.float64)
+
+
+def exchange_rates() -> Rates:
+    """Return what DeepEP was measured to sustain."""
+    return once(_rates, CALIBRATION)
+
+
+def _rates(path: Path) -> Rates:
+    content = read_calibration(path)["exchange"]
+    return Rates(**{field.name: float(content[field.name]) for field in fields(Rates)})
+
+
+def _hit(near: int, mine: int, top_k: int) -> float:
+    """Return the chance that one of `mine` of the experts a token keeps to is among its own."""
+    return 1.0 - comb(near - mine, top_k) / comb(near, top_k) if mine < near else 1.0

@@ -1,0 +1,142 @@
+"""Answers that serve several designs.
+
+Designs that differ only in how many requests may run at once are served alike, request by request
+and bit by bit, as long as neither reaches its limit: then the run of one answers for the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.summary import Held, Run
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.policies import Scheduler
+from simulators.serving.engine.state import State
+from simulators.serving.point import ServingPoint
+
+
+class Ready(Protocol):
+    """A deployment that waits for its first request."""
+
+    @property
+    def point(self) -> ServingPoint:
+        """What was asked for."""
+        ...
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How batches are formed."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What a replica may hold."""
+        ...
+
+    @property
+    def rejected(self) -> int:
+        """Requests that no replica could ever run."""
+        ...
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether other replicas decode than read prompts."""
+        ...
+
+    def run(self) -> Run:
+        """Serve all the others."""
+        ...
+
+
+class Answers:
+    """Metrics of deployments, of which those that are served alike run once."""
+
+    def __init__(self) -> None:
+        self._known: dict[ServingPoint, list[_Answer]] = {}
+
+    def metrics(self, ready: Ready) -> ServingMetrics:
+        """Return the metrics of a run of a deployment.
+
+        Raises:
+            Infeasible: no request of the window is answered.
+            UserError: a request never ends.
+        """
+        if not _may_share(ready):
+            return ready.run().metrics()
+        known = self._known.setdefault(replace(ready.point, max_batch=1), [])
+        for answer in known:
+            if answer.holds_for(ready):
+                return answer.metrics_within(ready.limits)
+        run = ready.run()
+        found, held = run.judged()
+        known.append(_Answer(ready.limits, ready.rejected, found, held, _Reached.of(run.state)))
+        return found
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """What a run needed of its limits; one more would have been asked for at most."""
+
+    seats: int
+    batch: int  # requests
+    blocks: int  # in use, and those of one more request
+    preempted: bool
+
+    @classmethod
+    def of(cls, state: State) -> _Reached:
+        most = state.pool.max(axis=0)
+        tokens = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
+        longest = -(-int(tokens.max()) // int(state.limits[at.BLOCK]))
+        return cls(
+            seats=int(most[at.MOST_HELD]),
+            batch=int(most[at.MOST_BATCHED]),
+            blocks=int(most[at.MOST_USED]) + longest,
+            preempted=bool(most[at.RESTARTED] or most[at.SWAPS]),
+        )
+
+    def is_below(self, limits: Limits) -> bool:
+        """Return whether every question for a seat or for blocks was answered with yes."""
+        return (
+            not self.preempted
+            and self.seats < limits.seats
+            and self.batch < limits.batch_seats
+            and self.blocks + limits.kept_free < limits.blocks
+        )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The metrics of a run within some limits, and what it needed of them."""
+
+    limits: Limits
+    rejected: int  # the longest, so as many are the same
+    metrics: ServingMetrics
+    held: Held
+    reached: _Reached
+
+    def holds_for(self, ready: Ready) -> bool:
+        """Return whether a run within other limits is the same: neither reaches its own."""
+        limits = ready.limits
+        if replace(self.limits, seats=limits.seats, blocks=limits.blocks) != limits:
+            return False
+        below = self.reached.is_below(self.limits) and self.reached.is_below(limits)
+        return below and self.rejected == ready.rejected
+
+    def metrics_within(self, limits: Limits) -> ServingMetrics:
+        """Return the metrics of that run."""
+        memory: dict[str, Any] = self.held.columns(limits.blocks, limits.ranks)
+        return replace(self.metrics, **memory)
+
+
+def _may_share(ready: Ready) -> bool:
+    """Return whether a limit that is not reached changes nothing.
+
+    A cache of prefixes fills what memory is free, and what drafts is told how many may run.
+    """
+    limits = ready.limits
+    plain = not (limits.caches or limits.drafted or limits.host_blocks)
+    plain = plain and limits.ranks == 1 and not ready.has_pools
+    return plain and ready.scheduler.only_compares

@@ -1,0 +1,83 @@
+"""How busy a model keeps its part of a GPU, and how much memory bandwidth it takes, by means.
+
+Traffic is what operators of a mean request must move, over the time they take: its prompt alone,
+and its share of the batches that its answer is written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simulators.catalog.gpu import load_gpu
+from simulators.composition.price import Iteration, iteration
+from simulators.core.columns import batch_of
+from simulators.kernels.price import moved_bytes
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.point import ANALYTIC, MODULATED, POISSON, ServingPoint
+from simulators.serving.sharing.partition import Pressure
+from simulators.serving.steady.batch_limits import EVENT_ONLY
+from simulators.serving.steady.mean_lengths import lengths_of
+from simulators.workload.llm.memory import kv_bytes_per_token
+from simulators.workload.llm.step import decode_step, prefill_step
+from simulators.workload.operators import Collective
+
+SteadyState = Callable[[ServingPoint], ServingMetrics]
+"""What answers a design by its steady state."""
+
+
+def steady(point: ServingPoint) -> ServingPoint:
+    """Return the design nearest to a point whose steady state can be asked for.
+
+    Bursts become Poisson arrivals, and schedulers without a closed form the default.
+    """
+    usual: dict[str, Any] = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
+    known = replace(point, **usual, fidelity=ANALYTIC, usd_per_gpu_hour=None, seed=0)
+    if known.arrivals in MODULATED:
+        known = replace(known, arrivals=POISSON)
+    policy = load_scheduler(known.scheduler)
+    return known if policy.chunked or policy.whole_first else replace(known, scheduler="vllm")
+
+
+def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
+    """Return what a model does on the part of a GPU that its design stands on.
+
+    Args:
+        point: the design, of which there is a steady state.
+        answer: what says it.
+
+    Raises:
+        Infeasible: it has no steady state.
+    """
+    state = answer(point)
+    replica = deployment_of(point).hardware.replica
+    held = state.kv_use_mean * state.kv_blocks * point.block_size
+    context = float(point.max_context or replica.model.max_context)
+    lengths, _ = lengths_of(batch_of(ServingPoint, vars(point)), np.array([context]))
+    prompt, output, keys = (float(x[0]) for x in (lengths.prompt, lengths.output, lengths.keys))
+    batch = max(1.0, state.mean_batch)
+    passes = (
+        (1.0, iteration(replica, prefill_step(1.0, prompt))),
+        (max(output - 1.0, 0.0) / batch, iteration(replica, decode_step(batch, keys))),
+    )
+    seconds = sum(count * float(np.asarray(one.latency_s)) for count, one in passes)
+    moved = sum(count * _moved_bytes(one) for count, one in passes)
+    return Pressure(
+        busy=1.0 if state.saturated else min(1.0, state.busy),
+        traffic=min(1.0, moved / (seconds * load_gpu(point.gpu).hbm_bytes_per_s)),
+        kv_bytes=held * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype),
+    )
+
+
+def _moved_bytes(one: Iteration) -> float:
+    """Return what the kernels of a pass move at least."""
+    return sum(
+        float(np.asarray(moved_bytes(row.operator))) * row.operator.repeat
+        for row in one.rows
+        if not isinstance(row.operator, Collective) and np.any(row.seconds)
+    )

@@ -1,0 +1,314 @@
+"""A design that shares its GPUs with other models, as a design of its own on what it gets of them.
+
+How often the others are at work follows from their load, and that from what they get of the GPU in
+turn: their steady states are computed anew until they agree. A design with neighbours is answered
+as one on a device with fewer SMs, less bandwidth or less time, which makes its latencies those of
+mean interference: a burst of a neighbour is spread over all of its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.mig import mig_slice
+from simulators.catalog.price import load_prices
+from simulators.composition.replica import NOTHING
+from simulators.core.columns import categories
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.point import (
+    LOWER,
+    MIG,
+    MPS,
+    ONE_POOL,
+    POISSON,
+    TIME_SLICE,
+    UPPER,
+    ServingPoint,
+)
+from simulators.serving.row_groups import kinds_of
+from simulators.serving.sharing.partition import (
+    GREEDY,
+    IDLE,
+    Part,
+    Pressure,
+    by_share,
+    by_turns,
+)
+from simulators.serving.sharing.pressure import SteadyState, pressure_of, steady
+from simulators.workload.llm.memory import weight_bytes
+
+GB = 1e9
+
+ROUNDS, SETTLED = 12, 1e-3
+"""Steady states are computed anew at most so often, or until no busy share moves by more."""
+
+ALONE: dict[str, Any] = {
+    "colocated": NOTHING, "sharing": TIME_SLICE, "sm_share": 1.0, "colocated_sm_share": 0.0,
+    "mig_slice": "", "kv_pool": "split", "interference": "expected", "colocated_qps": None,
+}  # fmt: skip
+"""What a design without neighbours says."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One model on the GPU: its design as if alone, and its share of the SMs."""
+
+    point: ServingPoint
+    sm_share: float
+
+
+def shares_gpu(point: ServingPoint) -> bool:
+    """Say whether a design has but a part of its GPUs."""
+    return point.colocated != NOTHING or point.sharing != TIME_SLICE
+
+
+def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows of a batch of designs have but a part of their GPUs."""
+    found = np.zeros(batch.num_rows, bool)
+    for name, usual in (("colocated", NOTHING), ("sharing", TIME_SLICE)):
+        codes, names = categories(batch, name)
+        found |= np.array([value != usual for value in names], bool)[codes]
+    return found
+
+
+def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
+    """Return a design of a model alone on what it gets of its GPUs; one without others as it is.
+
+    Args:
+        point: the design.
+        answer: what says the steady states of the models on the GPU.
+
+    Raises:
+        Infeasible: weights do not fit together, or the GPU cannot be shared so.
+        UserError: a name is unknown.
+    """
+    if not shares_gpu(point):
+        return point
+    _check(point)
+    if point.sharing == MIG:
+        return _on_slice(point)
+    tenants = _tenants(point)
+    others = _others(point, tenants, answer)
+    part = _part(point.sharing, tenants, 0, others)
+    own, usd = tenants[0].point, _usd_per_gpu_hour(point)
+    if point.kv_pool == ONE_POOL and point.interference != UPPER:
+        own = _one_pool(point, tenants, others)
+    usd = None if usd is None else usd * paid(point)
+    return _on_part(own, part, own.memory_fraction, usd)
+
+
+def paid(point: ServingPoint) -> float:
+    """Return the share of a GPU's price that a design pays.
+
+    Processes that take turns pay evenly, those with shares of the SMs by these, and a slice by its
+    part of those that are sold.
+    """
+    if point.sharing == MIG:
+        return mig_slice(load_gpu(point.gpu), point.mig_slice).compute_share
+    if point.colocated == NOTHING:
+        return 1.0
+    names = point.colocated.split("+")
+    if point.sharing == TIME_SLICE:
+        return 1.0 / (1 + len(names))
+    return point.sm_share / (point.sm_share + len(names) * _share_of_others(point))
+
+
+PAYS = ("sharing", "colocated", "sm_share", "colocated_sm_share", "mig_slice")
+"""The fields of a point, besides its GPU, that say what share of a GPU's price it pays."""
+
+
+def paid_shares(rows: pa.RecordBatch) -> Floats:
+    """Return the share of a GPU's price that each row pays, by its GPU and the fields `PAYS`.
+
+    NaN where a GPU cannot be shared so.
+    """
+    if not shared_rows(rows).any():
+        return np.ones(rows.num_rows)
+    names = ("gpu", *PAYS)
+    kind = kinds_of(rows, names)
+    first = np.unique(kind, return_index=True)[1].tolist()
+    known = np.full(len(first), np.nan)
+    for number, row in enumerate(first):
+        told = {name: rows.column(name)[row].as_py() for name in names}
+        with contextlib.suppress(Infeasible):
+            known[number] = paid(ServingPoint(model="", **told))
+    shares: Floats = known[kind]
+    return shares
+
+
+def _check(point: ServingPoint) -> None:
+    """Raise an error for what cannot be shared."""
+    if point.iteration_table or point.accelerator != NOTHING:
+        raise Infeasible("sharing_needs_composition", "other times are not those of a part")
+    if point.prefill_gpus:
+        raise Infeasible("shared_gpus_have_no_separate_pools")
+    if point.sharing == MIG:
+        if point.colocated != NOTHING:
+            raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
+        if not point.mig_slice:
+            raise Infeasible("mig_needs_mig_slice")
+        if point.tp * point.pp * point.attention_dp > 1:
+            raise Infeasible("mig_needs_one_gpu", "slices exchange no data")
+    elif point.mig_slice:
+        raise Infeasible("mig_slice_needs_sharing_mig")
+    if point.sharing == TIME_SLICE and point.sm_share != 1.0:
+        raise Infeasible("sm_share_needs_sharing_mps")
+
+
+def _on_slice(point: ServingPoint) -> ServingPoint:
+    """Return a design on a device as large as its slice: nothing of it is shared."""
+    gpu = load_gpu(point.gpu)
+    cut = mig_slice(gpu, point.mig_slice)
+    usd = _usd_per_gpu_hour(point)
+    part = Part(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
+    paid_usd = None if usd is None else usd * cut.compute_share
+    whole = point.memory_fraction * cut.memory_share
+    if load_scheduler(point.scheduler).of_rest:
+        whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
+    own = _on_part(replace(point, **ALONE), part, whole, paid_usd)
+    return replace(own, l2_scale=own.l2_scale * cut.memory_share)
+
+
+def _on_part(
+    point: ServingPoint, part: Part, memory_fraction: float, usd: float | None
+) -> ServingPoint:
+    return replace(
+        point,
+        sm_scale=point.sm_scale * part.sms,
+        bandwidth_scale=point.bandwidth_scale * part.bandwidth,
+        time_share=point.time_share * part.time,
+        memory_fraction=memory_fraction,
+        usd_per_gpu_hour=usd,
+    )
+
+
+def _usd_per_gpu_hour(point: ServingPoint) -> float | None:
+    if point.usd_per_gpu_hour is not None:
+        return point.usd_per_gpu_hour
+    prices, gpu = load_prices(point.prices), load_gpu(point.gpu)
+    return prices.usd_per_gpu_hour(gpu) if prices.quote(gpu) else None
+
+
+def _share_of_others(point: ServingPoint) -> float:
+    """Return the share of the SMs of each other model."""
+    others = len(point.colocated.split("+"))
+    share = point.colocated_sm_share or (1.0 - point.sm_share) / others
+    if share <= 0.0:
+        raise Infeasible("no_sms_for_colocated", f"sm_share {point.sm_share:g} leaves nothing")
+    return share
+
+
+def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
+    """Return the model that is asked about and those beside it, memory split evenly.
+
+    Raises:
+        Infeasible: the weights of all do not fit.
+    """
+    own = replace(point, **ALONE)
+    if point.colocated == NOTHING:
+        return (Tenant(own, point.sm_share),)
+    share = _share_of_others(point) if point.sharing == MPS else 1.0
+    load = point.qps if point.colocated_qps is None else point.colocated_qps
+    names = point.colocated.split("+")
+    models = [own, *(replace(own, model=name, qps=load, arrivals=POISSON) for name in names)]
+    weights = [_weight_bytes(one) for one in models]
+    even = _rest_bytes(point, weights) / len(models)
+    shares = [point.sm_share] + [share] * len(names)
+    return tuple(
+        Tenant(replace(one, memory_fraction=_fraction(one, held + even, 1.0)), x)
+        for one, held, x in zip(models, weights, shares, strict=True)
+    )
+
+
+def _one_pool(
+    point: ServingPoint, tenants: Sequence[Tenant], others: Sequence[Pressure]
+) -> ServingPoint:
+    """Return a design that has what others do not hold of one pool of blocks, or its even part."""
+    weights = [_weight_bytes(one.point) for one in tenants]
+    rest = _rest_bytes(point, weights) - sum(other.kv_bytes for other in others)
+    own = tenants[0].point
+    fraction = _fraction(own, weights[0] + rest, 1.0) if rest > 0.0 else 0.0
+    return replace(own, memory_fraction=max(own.memory_fraction, fraction))
+
+
+def _part(sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[Pressure]) -> Part:
+    """Return what one of the tenants gets beside the others."""
+    if sharing == TIME_SLICE:
+        return by_turns(others)
+    shares = [t.sm_share for i, t in enumerate(tenants) if i != which]
+    return by_share(tenants[which].sm_share, shares, others)
+
+
+def _others(
+    point: ServingPoint, tenants: Sequence[Tenant], answer: SteadyState
+) -> tuple[Pressure, ...]:
+    """Return what the other models do on the GPU."""
+    count = len(tenants) - 1
+    if point.interference == LOWER or not count:
+        return (IDLE,) * count
+    if point.interference == UPPER:
+        return (GREEDY,) * count
+    asked = tuple(Tenant(steady(one.point), one.sm_share) for one in tenants)
+    return _agreed(point.sharing, asked, answer)[1:]
+
+
+@functools.lru_cache(maxsize=256)
+def _agreed(sharing: str, tenants: tuple[Tenant, ...], answer: SteadyState) -> tuple[Pressure, ...]:
+    """Return what each tenant does where all get what the others leave."""
+    found = [IDLE] * len(tenants)
+    for _ in range(ROUNDS):
+        before = list(found)
+        for i, tenant in enumerate(tenants):
+            part = _part(sharing, tenants, i, found[:i] + found[i + 1 :])
+            one = tenant.point
+            found[i] = pressure_of(_on_part(one, part, one.memory_fraction, None), answer)
+        moved = [abs(new.busy - old.busy) for new, old in zip(found, before, strict=True)]
+        if max(moved) < SETTLED:
+            break
+    return tuple(found)
+
+
+def _rest_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
+    """Return what the weights of all models leave of the memory that their engines may use.
+
+    Raises:
+        Infeasible: they leave nothing.
+    """
+    usable = point.memory_fraction * load_gpu(point.gpu).hbm_bytes
+    if load_scheduler(point.scheduler).of_rest:
+        usable += (1.0 - point.memory_fraction) * sum(weights)
+    if (rest := usable - sum(weights)) <= 0.0:
+        needed, has = sum(weights) / GB, usable / GB
+        raise Infeasible("colocated_weights_exceed_hbm", f"need {needed:.1f} GB, have {has:.1f} GB")
+    return rest
+
+
+def _weight_bytes(point: ServingPoint) -> float:
+    replica = deployment_of(point).hardware.replica
+    return weight_bytes(replica.model, replica.cut, replica.dtype)
+
+
+def _fraction(point: ServingPoint, memory_bytes: float, of_rest: float) -> float:
+    """Return the `memory_fraction` by which a scheduler's engine uses so many bytes.
+
+    Of engines whose fraction is one of what weights leave, `of_rest` of that is used.
+    """
+    memory = float(load_gpu(point.gpu).hbm_bytes)
+    if not load_scheduler(point.scheduler).of_rest:
+        return memory_bytes / memory
+    weights = _weight_bytes(replace(point, **ALONE))
+    if memory_bytes <= weights:
+        raise Infeasible("weights_exceed_hbm")
+    return of_rest * (memory_bytes - weights) / (memory - weights)

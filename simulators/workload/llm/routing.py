@@ -1,0 +1,129 @@
+"""How tokens get to their experts, and how many the busiest of expert ranks gets of them.
+
+Where tokens prefer some experts, by Zipf's law, the rank that holds these works longest. An expert
+that many prefer may be held more than once, as by DeepSeek's load balancer
+(github.com/deepseek-ai/EPLB): copies go to the expert with most tokens a copy, one by one, and to
+ranks so that they get about as much.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from simulators.core.errors import Infeasible
+
+GATHERED = "allgather_reducescatter"
+HIGH_THROUGHPUT, LOW_LATENCY = "deepep_high_throughput", "deepep_low_latency"
+AUTO = "deepep_auto"
+BACKENDS = (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY, AUTO)
+"""How tokens get to experts on other GPUs: every rank gathers those of all; or each token goes to
+its experts' GPUs alone, by DeepEP's kernels for many tokens, for few, or for as many as there are.
+Names are those of vLLM's `--all2all-backend`, and of SGLang's `--deepep-mode auto`."""
+
+FEW_TOKENS = 128.0
+"""Of a rank, up to which `deepep_auto` sends in low latency: what engines leave buffers for
+(SGLang, `SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK`)."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How tokens get to their experts, how unevenly, and how many experts are held twice."""
+
+    backend: str = GATHERED
+    skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
+    redundant: int = 0  # copies of experts besides the first of each, in a layer
+
+
+USUAL = Routing()
+
+
+def check_routing(routing: Routing, *, ep: int, width: int, groups: int) -> None:
+    """Raise `Infeasible` if experts cannot be reached or copied so.
+
+    Args:
+        routing: what is asked for.
+        ep: parts of a stage that whole experts are dealt to.
+        width: GPUs of the stage.
+        groups: of these, that attend on their own.
+    """
+    if routing.backend != GATHERED and not (ep == width > 1 and groups > 1):
+        raise Infeasible(
+            "moe_backend_needs_ep",
+            f"{routing.backend} sends tokens of groups of ranks to whole experts: attention_dp "
+            f"above 1, and ep {width}, that of all GPUs of a stage",
+        )
+    if routing.redundant and ep == 1:
+        raise Infeasible("redundant_experts_need_ep", "copies go to other GPUs: ep above 1")
+
+
+@functools.lru_cache(maxsize=256)
+def skewed_share(
+    experts: int,
+    top_k: int,
+    ranks: int,
+    skew: float,
+    capacity_factor: float = 0.0,
+    redundant: int = 0,
+) -> float:
+    """Return the tokens of the busiest rank over those of a mean one; 1 or more.
+
+    A token prefers the experts by Zipf's law of exponent `skew` and takes `top_k` of them: an
+    expert of popularity p is taken with 1 - exp(-rate * p), the rate such that these sum to
+    `top_k`. Experts are dealt to the ranks one by one, the most popular first, or with copies so
+    that ranks get alike. A capacity factor drops what an expert gets beyond that many times the
+    mean (Fedus et al., Switch Transformers, 2022); 0: nothing is dropped.
+
+    >>> skewed_share(8, 2, 8, 0.0), round(skewed_share(8, 2, 8, 1.0), 2)
+    (1.0, 2.42)
+    >>> skewed_share(8, 2, 8, 1.0, capacity_factor=1.25), skewed_share(8, 2, 1, 1.0)
+    (1.25, 1.0)
+    >>> round(skewed_share(8, 2, 8, 1.0, redundant=8), 2)
+    1.21
+    """
+    if not skew or ranks == 1:
+        return 1.0
+    weights = [float(i) ** -skew for i in range(1, experts + 1)]
+    popular = [weight / sum(weights) for weight in weights]
+    mean = top_k / experts
+    taken = _taken(popular, top_k)
+    if capacity_factor:
+        taken = [min(share, capacity_factor * mean) for share in taken]
+    if redundant:
+        return max(_balanced(taken, ranks, redundant)) / (top_k / ranks)
+    return max(sum(taken[rank::ranks]) for rank in range(ranks)) / (top_k / ranks)
+
+
+def _balanced(taken: list[float], ranks: int, redundant: int) -> list[float]:
+    """Return what ranks get with equally many copies each, the busiest copied and dealt first."""
+    copies = [1] * len(taken)
+    for _ in range(redundant):
+        busiest = max(range(len(taken)), key=lambda i: taken[i] / copies[i])
+        copies[busiest] += 1
+    loads = sorted(
+        (t / n for t, n in zip(taken, copies, strict=True) for _ in range(n)), reverse=True
+    )
+    got, free = [0.0] * ranks, [len(loads) // ranks] * ranks
+    for load in loads:
+        rank = min((r for r in range(ranks) if free[r]), key=lambda r: got[r])
+        got[rank] += load
+        free[rank] -= 1
+    return got
+
+
+def _taken(popular: list[float], top_k: int) -> list[float]:
+    """Return with which chance a token takes each expert."""
+    if top_k >= len(popular):
+        return [1.0] * len(popular)
+    low, high = 0.0, 1.0
+    while _sum(popular, high) < top_k:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _sum(popular, middle) < top_k else (low, middle)
+    return [-math.expm1(-high * p) for p in popular]
+
+
+def _sum(popular: list[float], rate: float) -> float:
+    return -sum(math.expm1(-rate * p) for p in popular)

@@ -1,0 +1,125 @@
+"""Models that share a GPU: what each gets, within bounds, and what it pays."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import schema_of
+from simulators.core.errors import Infeasible
+from simulators.serving.point import ServingPoint
+from simulators.serving.sharing.partition import GREEDY, IDLE, Pressure, by_share, by_turns
+from simulators.serving.sharing.tenants import paid
+from simulators.serving.simulator import SIMULATOR, on_its_part, simulate
+
+SMALL, LARGE = "llama2_7b", "llama2_13b"
+ALONE = ServingPoint(
+    model=SMALL, gpu="a100_sxm", prompt_tokens=256, output_tokens=32, requests=20, qps=1.0
+)
+TURNS = replace(ALONE, colocated=LARGE)
+SHARES = replace(TURNS, sharing="mps", sm_share=0.5)
+KINDS = [TURNS, SHARES, replace(SHARES, sm_share=1.0, colocated_sm_share=1.0)]
+
+
+def tpot_s(point: ServingPoint) -> float:
+    found = simulate(point).tpot_mean_s
+    assert found is not None
+    return found
+
+
+def test_a_design_without_neighbours_is_itself() -> None:
+    assert on_its_part(ALONE) is ALONE
+    assert by_turns([IDLE]) == by_share(1.0, [1.0], [IDLE]) == by_share(1.0, [], [])
+
+
+@pytest.mark.parametrize("point", KINDS)
+def test_what_is_expected_lies_between_the_bounds(point: ServingPoint) -> None:
+    lower, expected, upper = (
+        tpot_s(replace(point, interference=how)) for how in ("lower", "expected", "upper")
+    )
+    assert tpot_s(ALONE) <= lower <= expected <= upper
+
+
+def test_turns_with_one_that_always_works_take_twice_the_time_of_kernels() -> None:
+    own = on_its_part(replace(TURNS, interference="upper"))
+    assert own.time_share == 0.5
+    twice = tpot_s(own) / tpot_s(replace(own, time_share=1.0))
+    assert 1.9 < twice < 2.2  # host time is not doubled, but batches grow
+
+
+@pytest.mark.parametrize("traffic", [(0.2, 0.9), (0.9, 0.9), (0.1, 0.1)])
+def test_bandwidth_is_never_given_twice(traffic: tuple[float, float]) -> None:
+    parts = [by_share(0.5, [0.5], [Pressure(1.0, other)]) for other in reversed(traffic)]
+    used = [min(part.bandwidth, asked) for part, asked in zip(parts, traffic, strict=True)]
+    assert sum(used) <= 1.0 + 1.0 / 256.0
+    assert sum(part.sms for part in parts) <= 1.0
+
+
+def test_nobody_gets_less_than_an_even_part() -> None:
+    crowd = by_share(1.0, [1.0, 1.0], [GREEDY, GREEDY])
+    assert crowd.sms == pytest.approx(1 / 3)
+    assert crowd.bandwidth == pytest.approx(1 / 3, abs=1 / 256)
+    assert by_turns([GREEDY, GREEDY]).time == pytest.approx(1 / 3)
+
+
+def test_memory_is_divided_and_one_pool_holds_at_least_as_much() -> None:
+    other = replace(TURNS, model=LARGE, colocated=SMALL)
+    whole, mine, theirs = (simulate(point) for point in (ALONE, TURNS, other))
+    pooled = simulate(replace(TURNS, kv_pool="shared"))
+    least = simulate(replace(TURNS, kv_pool="shared", interference="upper"))
+    assert mine.kv_blocks + theirs.kv_blocks < whole.kv_blocks
+    assert mine.kv_blocks < pooled.kv_blocks < whole.kv_blocks
+    assert least.kv_blocks == mine.kv_blocks
+
+
+@pytest.mark.parametrize("point", KINDS)
+def test_shares_of_the_price_add_up(point: ServingPoint) -> None:
+    theirs = replace(point, model=LARGE, colocated=SMALL)
+    assert paid(point) + paid(theirs) == pytest.approx(1.0)
+
+
+def test_costs_from_rows_are_those_of_the_run() -> None:
+    points = [ALONE, *KINDS, replace(ALONE, sharing="mig", mig_slice="3g")]
+    batch = pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+    found = SIMULATOR.evaluate(batch)
+    rows = pa.Table.from_batches([batch]).to_pydict() | pa.Table.from_batches([found]).to_pydict()
+    needed = pa.RecordBatch.from_pydict({name: rows[name] for name in SIMULATOR.cost_needs})
+    prices = {"prices": "public_cloud", "usd_per_gpu_hour": None}
+    again = SIMULATOR.costs(needed, prices)["cost_usd_per_mtok"]
+    np.testing.assert_allclose(again, rows["cost_usd_per_mtok"], rtol=1e-12)
+
+
+def test_a_slice_is_a_smaller_device_with_memory_of_its_own() -> None:
+    own = on_its_part(replace(ALONE, sharing="mig", mig_slice="4g"))
+    assert (own.sm_scale, own.bandwidth_scale) == (56 / 108, 0.5)
+    assert own.memory_fraction == ALONE.memory_fraction / 2
+    rest = replace(ALONE, sharing="mig", mig_slice="4g", scheduler="trtllm")
+    assert simulate(rest).kv_blocks < simulate(replace(ALONE, scheduler="trtllm")).kv_blocks / 2
+
+
+def test_a_steady_state_has_neighbours_too() -> None:
+    assert tpot_s(replace(SHARES, fidelity="analytic")) > tpot_s(
+        replace(ALONE, fidelity="analytic")
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        (replace(TURNS, colocated="llama2_70b"), "colocated_weights_exceed_hbm"),
+        (replace(TURNS, sm_share=0.5), "sm_share_needs_sharing_mps"),
+        (replace(SHARES, sm_share=1.0), "no_sms_for_colocated"),
+        (replace(ALONE, sharing="mig"), "mig_needs_mig_slice"),
+        (replace(ALONE, sharing="mig", mig_slice="3g", tp=2), "mig_needs_one_gpu"),
+        (replace(ALONE, sharing="mig", mig_slice="3g", gpu="l4"), "no_mig_profiles"),
+        (replace(TURNS, sharing="mig", mig_slice="3g"), "mig_slices_are_apart"),
+        (replace(SHARES, mig_slice="3g"), "mig_slice_needs_sharing_mig"),
+    ],
+)
+def test_what_cannot_be_shared_is_said(point: ServingPoint, reason: str) -> None:
+    with pytest.raises(Infeasible) as verdict:
+        simulate(point)
+    assert verdict.value.reason == reason

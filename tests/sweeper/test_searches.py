@@ -1,0 +1,166 @@
+"""Searches find fronts, learn from earlier results, and judge designs over several scenarios."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from simulators.core.errors import UserError
+from sweeper.query.hypervolume import hypervolume
+from sweeper.query.pareto import minimised, pareto_front
+from sweeper.samplers import MEETS, Search, Told, load_sampler
+from sweeper.samplers._evolution import Genes, survivors, tournament
+from sweeper.samplers._search import ranked, started
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Index
+from sweeper.sweep import Sweep
+from tests.toys import QUADRATIC, space
+
+GOALS = {"cost_usd": "min", "gain": "max"}
+
+
+def plane(**more: Any) -> DesignSpace:
+    return space(QUADRATIC, {"x": "0..40 lin 41", "y": "0..40 lin 41", "n": [1, 2]}, **more)
+
+
+def share_found(folder: Path, name: str, **options: Any) -> float:
+    """Return the share of the whole front's hypervolume that a search finds."""
+    whole = Sweep.of(plane(), outputs=str(folder / "all" / "rows")).run()
+    found = Sweep.of(plane(), outputs=str(folder / name / "rows"), sampler=name, **options).run()
+    fronts = [minimised(pareto_front(rows, GOALS), GOALS) for rows in (found, whole)]  # type: ignore[arg-type]
+    worst = np.max(fronts[1], axis=0) + 1.0
+    ours, best = (hypervolume(front, worst.tolist()) for front in fronts)
+    return ours / best
+
+
+@pytest.mark.parametrize("name", ["nsga2", "local"])
+def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
+    name: str, tmp_path: Path
+) -> None:
+    assert share_found(tmp_path, name, points=680) > 0.995
+    assert share_found(tmp_path, "random", points=680) < 0.99
+
+
+@pytest.mark.slow
+def test_bayes_finds_more_of_a_front_than_a_random_sample(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the extra search")
+    ours = share_found(tmp_path, "bayes", points=60)
+    assert ours > share_found(tmp_path, "random", points=60)
+
+
+def test_the_front_of_zdt1_is_reached_by_generations() -> None:
+    """Zitzler, Deb and Thiele (2000): the front is 1 - sqrt(f), 0.87 up to (1.1, 1.1)."""
+
+    def zdt1(unit: np.ndarray) -> np.ndarray:
+        g = 1.0 + 9.0 * unit[:, 1:].mean(axis=1)
+        return np.column_stack([unit[:, 0], g * (1.0 - np.sqrt(unit[:, 0] / g))])
+
+    random, genes = np.random.default_rng(0), Genes.real(10)
+    alive = random.random((60, 10))
+    for _ in range(80):
+        ranks, room = _ranked(zdt1(alive))
+        pairs = [tournament(random, ranks, room, 30) for _ in range(2)]
+        alive = np.concatenate([alive, genes.children(random, *(alive[p] for p in pairs))])
+        alive = alive[survivors(*_ranked(zdt1(alive)), 60)]
+    assert hypervolume(zdt1(alive), [1.1, 1.1]) > 0.84
+
+
+def _ranked(losses: np.ndarray) -> tuple[Any, Any]:
+    none = np.zeros(len(losses), np.int64)
+    return ranked(Told(np.arange(len(losses)), losses, none, none))
+
+
+def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_front() -> None:
+    told = Told(
+        index=np.arange(4),
+        losses=np.array([[5.0], [1.0], [7.0], [math.inf]]),
+        tier=np.array([MEETS, MEETS + 1, MEETS, MEETS + 2]),
+        group=np.array([0, 0, 1, 0]),
+    )
+    assert ranked(told)[0].tolist() == [0, 1, 0, 2]
+
+
+def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> None:
+    """Of n given as 1 and 2, the cost counts twice: a design's points are picked together."""
+    seen: list[Told] = []
+
+    class Watching:
+        points, across = 8, "worst"
+
+        def size(self, space: DesignSpace) -> int:
+            return self.points
+
+        def search(self, space: DesignSpace) -> Search:
+            assert space.varied == ("x", "y")
+            return self
+
+        def ask(self) -> Index:
+            return np.array([0, 1, 41, 42])
+
+        def tell(self, told: Told) -> None:
+            seen.append(told)
+
+    asked = plane()
+    sweep = Sweep.of(
+        asked, outputs=str(tmp_path), sampler=Watching(), objectives={"cost_usd": "min"}
+    )
+    rows = Sweep(**{**vars(sweep), "given": ("n",)}).run().collect()
+    assert rows.height == 8
+    assert seen[0].losses[:, 0].tolist() == [2 * ((x - 3) ** 2 + (y - 4) ** 2)
+                                             for x in (0, 1) for y in (0, 1)]  # fmt: skip
+
+
+def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "front.parquet"
+    pl.DataFrame({"x": [7.4, 40.0], "n": [2, 1], "cost_usd": [0.1, 0.2]}).write_parquet(file)
+    found = plane().points(started(plane(), str(file))).select("x", "y", "n").rows()
+    assert found == [(7.0, 0.0, 2), (40.0, 0.0, 1)]
+    with pytest.raises(UserError, match="cannot be read"):
+        started(plane(), str(tmp_path / "none.parquet"))
+
+
+def test_an_axis_counts_when_its_condition_holds() -> None:
+    asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "b"], "y": "0..4"}, when={"y": "x = 2"})
+    rows = asked.points(np.flatnonzero(asked.kept(np.arange(len(asked)))))
+    assert rows.filter(pl.col("x") == 1)["y"].unique().to_list() == [0.0]
+    assert rows.filter(pl.col("x") == 2)["y"].n_unique() == 5
+    with pytest.raises(UserError, match="`when` names 'z'"):
+        space(QUADRATIC, {"x": 1}, when={"z": "x = 2"})
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [({"points": 0}, "sampler.points=0"), ({"across": "best"}, "sampler.across=best"),
+     ({"population": 1}, "two designs")],
+)  # fmt: skip
+def test_a_mistake_in_a_searchs_options_is_explained(
+    options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        load_sampler("nsga2", **options)
+
+
+@pytest.mark.slow
+def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
+    """Trials of others are learned from; ours are written once, in values of axes."""
+    optuna = pytest.importorskip("optuna", reason="needs the extra search")
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(storage=url, study_name="mine", directions=["minimize", "minimize"])
+    kind = optuna.distributions.FloatDistribution(0.0, 40.0)
+    study.add_trial(
+        optuna.trial.create_trial(params={"x": 3.2}, distributions={"x": kind}, values=[0.0, -12.0])
+    )
+    for points in (12, 20, 20):
+        Sweep.of(
+            plane(), outputs=str(tmp_path / "out"), sampler="bayes", points=points, first=8,
+            study=url, study_name="mine",
+        ).run()  # fmt: skip
+    trials = optuna.load_study(storage=url, study_name="mine").trials
+    assert len(trials) == 21
+    assert all(t.values[0] == 2 ** (t.params["n"] - 1) * ((t.params["x"] - 3) ** 2
+               + (t.params["y"] - 4) ** 2) for t in trials[1:])  # fmt: skip

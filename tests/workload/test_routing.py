@@ -1,0 +1,63 @@
+"""How evenly tokens reach experts, and by which messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulators.catalog.model import load_model
+from simulators.core.errors import Infeasible
+from simulators.workload.llm.memory import weight_bytes
+from simulators.workload.llm.parallelism import Parallelism, check_cut
+from simulators.workload.llm.routing import LOW_LATENCY, Routing, skewed_share
+from simulators.workload.llm.step import decode_step
+from simulators.workload.llm.transformer import forward
+from simulators.workload.operators import Collective, ExpertExchange, GroupedGemm
+
+MODEL = load_model("deepseek_v3")
+CUT = Parallelism(tp=2, ep=16, attention_dp=8, routing=Routing(LOW_LATENCY))
+
+
+def test_skew_of_zipf_is_that_of_draws() -> None:
+    """Busiest of devices over the mean, drawn: 256 experts, 8 a token, 32 ranks: 3.85 at 1."""
+    assert skewed_share(256, 8, 32, 1.0) == pytest.approx(3.85, rel=0.2)
+    assert skewed_share(256, 8, 32, 0.5) < skewed_share(256, 8, 32, 1.0)
+
+
+def test_copies_even_ranks_out_and_take_memory() -> None:
+    shares = [skewed_share(256, 8, 32, 1.0, redundant=r) for r in (0, 32, 64)]
+    assert shares[0] > shares[1] >= shares[2] >= 1.0
+    bytes_without, bytes_with = (
+        weight_bytes(MODEL, replace(CUT, routing=Routing(redundant=r)), "fp8") for r in (0, 16)
+    )
+    per_rank = MODEL.expert_layers * MODEL.expert_parameters  # one copy more a rank, a byte each
+    assert bytes_with - bytes_without == pytest.approx(per_rank)
+
+
+def test_ranks_of_a_group_send_their_part_of_its_tokens() -> None:
+    operators = forward(MODEL, CUT, decode_step(64.0, 1000.0), "fp8", "fp8")
+    sent = [o for o in operators if isinstance(o, ExpertExchange)]
+    assert [(o.name, o.tokens, o.ranks) for o in sent] == [
+        ("experts_dispatch", 32.0, 16), ("experts_combine", 32.0, 16),
+    ]  # fmt: skip
+    assert sent[0].size_bytes == pytest.approx(32 * 7168 * (1 + 4 / 128))
+    assert (sent[0].groups, sent[0].chosen) == (8, 4)
+    gathered = [o for o in operators if isinstance(o, Collective) and o.name == "experts_gather"]
+    assert [(o.ranks, o.repeat) for o in gathered] == [(2, 58)]
+    experts = [o for o in operators if isinstance(o, GroupedGemm)]
+    assert {o.experts for o in experts} == {16}
+
+
+@pytest.mark.parametrize(
+    ("cut", "why"),
+    [
+        (Parallelism(tp=8, ep=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
+        (Parallelism(attention_dp=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
+        (Parallelism(tp=8, routing=Routing(redundant=8)), "redundant_experts_need_ep"),
+        (replace(CUT, routing=Routing(redundant=8)), "ep_does_not_divide_experts"),
+    ],
+)
+def test_what_no_kernel_does_is_refused(cut: Parallelism, why: str) -> None:
+    with pytest.raises(Infeasible, match=why):
+        check_cut(MODEL, cut)
