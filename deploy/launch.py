@@ -13,7 +13,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
+from simulators.serving.point import BY_TOKEN, DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,19 @@ def drafts_model(point: ServingPoint) -> str:
     if point.speculation == DRAFT:
         return repository_of(load_model(point.draft_model))
     return HEAD if point.speculation in (EAGLE, EAGLE3) else ""
+
+
+def adapters_kept(point: ServingPoint) -> int:
+    """Return how many adapters an engine is told to keep on a GPU, all of which a batch may have.
+
+    Raises:
+        UserError: their products are not those of engines on offer.
+    """
+    if point.adapter_kernels == BY_TOKEN:
+        raise UserError(
+            f"adapter_kernels {BY_TOKEN}: engines on offer multiply tokens of one adapter together"
+        )
+    return point.adapter_slots or min(point.adapters, point.max_batch)
 
 
 def drafts(point: ServingPoint) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import drafts, drafts_model, launches, pairs
+from deploy.launch import adapters_kept, drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
@@ -49,6 +49,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words += pairs({"--hicache-size": max(1, int(point.prefix_host_bytes // 1e9))})
     if launches(point):
         words.append("--disable-cuda-graph")
+    if point.adapters:
+        words += ["--enable-lora", *pairs({"--max-loras-per-batch": adapters_kept(point)})]
+        words += pairs({"--max-lora-rank": point.adapter_rank})
     if drafts(point):
         if point.draft_until:
             raise UserError("sglang drafts however many requests run: draft_until 0")

@@ -55,6 +55,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")
     if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
+    if point.adapters:
+        raise UserError("adapters: no option of trtllm-serve for them is documented here; write 0")
     if drafts(point):
         lines += ["speculative_config:", f"  decoding_type: {DECODING[point.speculation]}"]
         drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
+from deploy.launch import adapters_kept, check_chain, drafts, drafts_model, launches, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
@@ -58,6 +58,9 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         words.append("--enforce-eager")
     if point.preemption == SWAP:
         words += ["--preemption-mode", "swap", "--swap-space", f"{point.swap_bytes / 2**30:.3g}"]
+    if point.adapters:
+        words += ["--enable-lora", *pairs({"--max-loras": adapters_kept(point)})]
+        words += pairs({"--max-lora-rank": point.adapter_rank, "--max-cpu-loras": point.adapters})
     if drafts(point):
         words += ["--speculative-config", json.dumps(_speculation(point))]
     return words, ""

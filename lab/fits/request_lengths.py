@@ -2,8 +2,9 @@
 
 Patel et al., "Splitwise" (2024) published Azure's: `chat` and `code`. Of the conversations of
 `sharegpt` are kept those that the clients of vLLM and SGLang keep (`is_valid_sequence`,
-`sample_sharegpt_requests`). Every fifth row is held out; the error is that of the deciles of
-lengths drawn from the tables against those of the held-out rows.
+`sample_sharegpt_requests`). `summarization` are papers and their abstracts, with the lengths that
+VIDUR publishes (Agrawal et al., 2024). Every fifth row is held out; the error is that of the
+deciles of lengths drawn from the tables against those of the held-out rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TRACES = {
     "chat": "traces/azure_llm_2023_conv.parquet",
     "code": "traces/azure_llm_2023_code.parquet",
     "sharegpt": "traces/sharegpt_10k_lengths.parquet",
+    "summarization": "traces/arxiv_summarization_lengths.parquet",
 }
 LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 """Of conversations that are kept: tokens of a prompt and of an answer, of a prompt, of both."""

@@ -185,13 +185,22 @@ class Kernel(Generic[A, R]):
 
     def _dispatcher(self, function: Callable[A, R], options: dict[str, bool]) -> Any:
         on_disk = Path(function.__code__.co_filename).is_file()  # else numba cannot watch it
-        # Callees first: in the middle of a caller's type inference they take several times as
-        # long to compile.
-        for name in function.__code__.co_names:
-            callee = function.__globals__.get(name)
-            if isinstance(callee, Kernel) and callee is not self:
-                _ = callee.inner
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
+        compiler = dispatcher._compiler
+        translate = compiler.compile
+
+        def compile_callees_first(*how: Any) -> Any:
+            """In the middle of a caller's type inference they take several times as long.
+
+            One that comes from the cache brings what it calls.
+            """
+            for name in function.__code__.co_names:
+                callee = function.__globals__.get(name)
+                if isinstance(callee, Kernel) and callee is not self:
+                    _ = callee.inner
+            return translate(*how)
+
+        compiler.compile = compile_callees_first
         dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher

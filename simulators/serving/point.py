@@ -9,6 +9,7 @@ from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
+from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
 
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
@@ -25,6 +26,7 @@ WINDOWS = STEADY, WHOLE = "steady", "whole"
 FIXED, ADAPTIVE = "fixed", "adaptive"
 LINKS = _, NVLINK, RDMA, ETHERNET, INFINITE = AUTO, "nvlink", "rdma", "ethernet", "infinite"
 TRANSFERS = SERIAL, BY_LAYER = "serial", "by_layer"
+ADAPTER_KERNELS = GROUPED, BY_TOKEN = "grouped", "by_token"
 SHARINGS = TIME_SLICE, MPS, MIG = "time_slice", "mps", "mig"
 INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
 POOLS = SPLIT, ONE_POOL = "split", "shared"
@@ -101,7 +103,7 @@ class ServingPoint:
         "fidelity gives each freed seat to a new request", unit="1/s", above=0.0, default=1.0,
     )  # fmt: skip
     workload: str = asked(
-        "lengths: chat, code, sharegpt, a file of one's own, or the path of a trace",
+        "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
         names="workload", default="chat",
     )  # fmt: skip
     prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
@@ -264,6 +266,25 @@ class ServingPoint:
     fidelity: str = choice(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
         known=FIDELITIES, default=EVENT, given=True,
+    )  # fmt: skip
+    adapters: int = built(
+        "low-rank adapters (LoRA) of which each request wants one; 0: none", at_least=0, default=0
+    )
+    adapter_rank: int = built("of all of them", at_least=1, default=16)
+    adapter_targets: str = built(
+        "what they adapt: attention (the projections around it), or all linear layers",
+        known=TARGETS, default=ALL,
+    )  # fmt: skip
+    adapter_zipf: float = built(
+        "exponent of their popularity; 0: all are wanted alike", at_least=0.0, default=0.0
+    )
+    adapter_kernels: str = built(
+        "grouped: tokens of one adapter are multiplied together (vLLM, SGMV); or by_token: in "
+        "decodes each token reads its own (BGMV, S-LoRA)", known=ADAPTER_KERNELS, default=GROUPED,
+    )  # fmt: skip
+    adapter_slots: int = built(
+        "adapters that a GPU keeps, the others wait on the host; 0: as many as a full batch wants",
+        at_least=0, default=0,
     )  # fmt: skip
     colocated: str = built(
         "other models on the same GPUs, each a process of its own, joined by +; or nothing",

@@ -51,7 +51,9 @@ class Flags:
     model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B; or a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
     gpus: int = flag("how many there are (default 8)", least=1, default=8)
-    workload: str = flag("chat, code, sharegpt, or the path of a trace", default="chat")
+    workload: str = flag(
+        "chat, code, sharegpt, summarization, or the path of a trace", default="chat"
+    )
     system_prompt: int = flag(
         "tokens that all prompts begin with, found in the engine's prefix cache (default 0)",
         least=0,

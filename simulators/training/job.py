@@ -13,6 +13,7 @@ from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
+from simulators.workload.llm.adapters import TARGETS, adapter_numbers
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.llm.routing import skewed_share
 
@@ -21,7 +22,7 @@ FLASH, FLASH2, UNFUSED = ATTENTIONS
 """Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; or as
 products, softmax and dropout that keep all scores, as until 2022."""
 
-LORA_TARGETS = ("attention", "all")
+LORA_TARGETS = TARGETS
 """Products beside which adapters are trained: attention's projections, or a dense layer's all."""
 
 BASES = ("bf16", "nf4")
@@ -83,13 +84,7 @@ class Job:
     def trained_share(self) -> float:
         """Weights that have gradients over those that have not: all, or the adapters alone."""
         model = self.model
-        widths = (2 * model.heads + 2 * model.kv_heads) * model.head_dim + 4 * model.hidden
-        numbers = model.layers * widths
-        if self.lora_targets == LORA_TARGETS[1]:
-            products = 3 if model.gated_ffn else 2
-            dense = model.layers - model.expert_layers
-            numbers += dense * products * (model.hidden + model.ffn)
-        adapters = self.lora_rank * numbers
+        adapters = self.lora_rank * adapter_numbers(model, self.lora_targets)
         return adapters / model.parameters if self.lora_rank else 1.0
 
     @property

@@ -50,7 +50,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("export quickstart knee --target kubernetes",),
     "verify": ("verify quickstart --rows 20",),
     "schema": ("schema --write space.schema.json",),
-    "validate": ("validate serving --stored", "validate --predictions aiconfigurator"),
+    "validate": (
+        "validate serving --stored",
+        "validate dataflow/maestro",
+        "validate --predictions aiconfigurator",
+    ),
     "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),

@@ -94,8 +94,12 @@ def headlines_of(evidence: Evidence) -> list[Headline]:
 
 
 def table(known: Known) -> str:
-    """Return the claims as a Markdown table, each figure of a cell on a line of its own."""
-    cells = [[cell.replace("|", "/") for cell in one.cells(known)] for one in headlines()]
+    """Return the claims as a Markdown table, each figure of a cell on a line of its own.
+
+    A claim of which no line has been computed yet is not in it.
+    """
+    told = [one for one in headlines() if any(checks for _, checks in one.found(known))]
+    cells = [[cell.replace("|", "/") for cell in one.cells(known)] for one in told]
     lines = [
         (name, *(c.replace("; ", "<br>") for c in figures), said) for name, *figures, said in cells
     ]
@@ -121,11 +125,11 @@ def claims(known: Known) -> str:
     return "\n\n".join(text for text in (table(known), missed(known)) if text)
 
 
-def write_page(file: Path, known: Known, command: str) -> None:
-    """Write the table and all lines of all rooms as one page of Markdown."""
+def page(known: Known, command: str) -> str:
+    """Return the table and all lines of all rooms as one page of Markdown."""
     pages = [f"# Accuracy\n\nWritten by `{command}`, on rows outside the fits.", claims(known)]
     pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in known.items()]
-    write_text(file, "\n\n".join(pages) + "\n")
+    return "\n\n".join(pages) + "\n"
 
 
 def write_readme(known: Known, file: Path = README) -> None:

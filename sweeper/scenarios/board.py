@@ -12,6 +12,7 @@ from sweeper.report.tables import print_words, width
 from sweeper.scenarios.scenario import Figure, Outcome
 from sweeper.terminal import printable
 
+SETS = {"survey": " of the survey", "today": " of today"}
 HEADER = ["", "figure", "value", "90 %", "plausible"]
 
 
@@ -34,14 +35,23 @@ def print_board(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> None:
 
 def in_short(outcomes: Sequence[Outcome]) -> str:
     """Return how many are supported and plausible, in one sentence."""
+    sets = dict.fromkeys(outcome.scenario.set for outcome in outcomes)
+    return " ".join(_count([o for o in outcomes if o.scenario.set == one]) for one in sets)
+
+
+def _count(outcomes: Sequence[Outcome]) -> str:
+    """Return how many scenarios of one set are supported, and of those with bands in them."""
+    named = SETS.get(outcomes[0].scenario.set, "")
     supported = sum(outcome.supported for outcome in outcomes)
-    plausible = sum(outcome.in_band for outcome in outcomes)
-    figures = [figure for outcome in outcomes for figure in outcome.figures]
+    said = f"{supported} of {len(outcomes)} scenarios{named} are supported"
+    figures = [f for outcome in outcomes for f in outcome.figures if f.target.band]
+    if not figures:
+        return f"{said}; no band has evidence."
+    judged = [outcome for outcome in outcomes if outcome.is_judged]
+    plausible = sum(outcome.in_band for outcome in judged)
+    every = "" if len(judged) == len(outcomes) else f" of {len(judged)}"
     inside = sum(figure.in_band for figure in figures)
-    return (
-        f"{supported} of {len(outcomes)} scenarios are supported, {plausible} in band: "
-        f"{inside} of {len(figures)} figures."
-    )
+    return f"{said}, {plausible}{every} in band: {inside} of {len(figures)} figures."
 
 
 def as_json(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> str:
@@ -56,7 +66,7 @@ def page(outcomes: Sequence[Outcome], command: str) -> str:
     heads = [f"| {o.scenario.id} | {o.scenario.title} | {_verdict(o)} |" for o in outcomes]
     figures = [
         f"| {o.scenario.id} | `{f.target.name}` | {_short(f.value)} {f.target.unit} "
-        f"| {_interval(f)} | {_span(*f.target.band)} | {f.target.basis}: {f.target.why} |"
+        f"| {_interval(f)} | {_plausible(f)} | {_basis(f)} |"
         for o in outcomes
         for f in o.figures
     ]
@@ -79,11 +89,22 @@ def page(outcomes: Sequence[Outcome], command: str) -> str:
 def _verdict(outcome: Outcome) -> str:
     if not outcome.supported:
         return "not supported"
+    if not outcome.is_judged:
+        return "answered"
     return "in band" if outcome.in_band else "outside of its band"
 
 
 def _interval(figure: Figure) -> str:
     return "-" if figure.low is None or figure.high is None else _span(figure.low, figure.high)
+
+
+def _plausible(figure: Figure) -> str:
+    return "-" if figure.target.band is None else _span(*figure.target.band)
+
+
+def _basis(figure: Figure) -> str:
+    target = figure.target
+    return f"{target.basis}: {target.why}" if target.band else "no evidence for a band"
 
 
 def _heading(outcome: Outcome, seconds: float) -> str:
@@ -102,7 +123,7 @@ def _lines(outcome: Outcome) -> list[list[str]]:
             printable(f"{figure.target.name} {figure.target.unit}".rstrip()),
             _short(figure.value),
             _interval(figure),
-            _span(*figure.target.band),
+            _plausible(figure),
         ]
         for figure in outcome.figures
     ]
@@ -113,7 +134,7 @@ def _misses(outcome: Outcome) -> list[str]:
     if not outcome.supported:
         return [f"is not supported: {outcome.reason}"]
     return [
-        f"{f.target.name} lies outside of its band ({f.target.basis}: {f.target.why})"
+        f"{f.target.name} lies outside of its band ({_basis(f)})"
         + (f". {f.target.miss}" if f.target.miss else "")
         for f in outcome.figures
         if not f.in_band
@@ -127,7 +148,7 @@ def _object(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "title": outcome.scenario.title,
         "set": outcome.scenario.set,
         "supported": outcome.supported,
-        "in_band": outcome.in_band,
+        "in_band": outcome.in_band if outcome.is_judged else None,
         "reason": outcome.reason or None,
         "metrics": {figure.target.name: _figure(figure) for figure in outcome.figures},
         "shares": shares_of_row(outcome.rows[0]) if outcome.rows else {},
@@ -141,10 +162,10 @@ def _figure(figure: Figure) -> dict[str, Any]:
         "unit": figure.target.unit,
         "low": figure.low,
         "high": figure.high,
-        "band": list(figure.target.band),
-        "basis": figure.target.basis,
-        "why": figure.target.why,
-        "in_band": figure.in_band,
+        "band": list(figure.target.band) if figure.target.band else None,
+        "basis": figure.target.basis or None,
+        "why": figure.target.why or None,
+        "in_band": figure.in_band if figure.target.band else None,
     }
 
 

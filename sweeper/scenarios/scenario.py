@@ -83,8 +83,8 @@ class Target:
     Args:
         name: what it is called.
         sql: an expression over the columns of the scenario's cases, `CASE_COLUMN`.
-        band: between what it plausibly lies, in its unit.
-        basis: what the band rests on, one of `BASES`.
+        band: between what it plausibly lies, in its unit; None where no evidence says.
+        basis: what the band rests on, one of `BASES`; needed with a band, as is the next.
         why: the reason for the band.
         unit: of the figure.
         error: a column with an interval to which the figure is proportional, or `1/COLUMN`;
@@ -94,9 +94,9 @@ class Target:
 
     name: str
     sql: str
-    band: tuple[float, float]
-    basis: str
-    why: str
+    band: tuple[float, float] | None = None
+    basis: str = ""
+    why: str = ""
     unit: str = ""
     error: str = ""
     miss: str = ""
@@ -113,8 +113,9 @@ class Figure:
 
     @property
     def in_band(self) -> bool:
-        """Say whether it is plausible."""
-        return self.target.band[0] <= self.value <= self.target.band[1]
+        """Say whether it is plausible, as far as evidence says."""
+        band = self.target.band
+        return band is None or band[0] <= self.value <= band[1]
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ class Outcome:
     def in_band(self) -> bool:
         """Say whether every figure is plausible."""
         return self.supported and all(figure.in_band for figure in self.figures)
+
+    @property
+    def is_judged(self) -> bool:
+        """Say whether any figure has a band, or there is no answer to judge."""
+        return not self.supported or any(figure.target.band for figure in self.figures)
 
 
 @dataclass(frozen=True)
@@ -253,6 +259,10 @@ def _case(name: str, written: Any) -> Case:
 def _target(name: str, written: Any) -> Target:
     what = f"target '{name}'"
     target = _made(Target, {"name": name, **dict(written)}, what)
+    if target.band is None:
+        return dataclasses.replace(target, sql=str(target.sql))
+    if not target.why:
+        raise UserError(f"{what} has a band, so it needs `why:`")
     if target.basis not in BASES:
         raise unknown(f"{what} rests on '{target.basis}'", target.basis, BASES)
     try:

@@ -29,6 +29,7 @@ DESIGNS = {
     "drafts of a look-up": replace(LLAMA, scheduler="sglang", speculation="ngram"),
     "drafts of the model's own": replace(LLAMA, scheduler="trtllm", speculation="mtp"),
     "drafts of a model": replace(LLAMA, speculation="draft", draft_model="llama3_1_8b"),
+    "adapters": replace(LLAMA, chunk_size=2048, adapters=500, adapter_rank=32),
     "experts": ServingPoint(
         model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
         scheduler="sglang", chunk_size=4096,
@@ -227,3 +228,20 @@ def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
         )
         with pytest.raises(UserError, match="moe_backend"):
             launch_of(other, engine)
+
+
+def test_adapters_are_told_by_how_many_are_kept() -> None:
+    design = DESIGNS["adapters"]
+    told = " ".join(launch_of(design, "vllm").command)
+    assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in told
+    sglang = replace(design, scheduler="sglang", runtime="sglang", adapter_slots=300)
+    assert "--max-loras-per-batch 300" in " ".join(launch_of(sglang, "sglang").command)
+    for change in ({"scheduler": "trtllm", "runtime": "trtllm"}, {"adapter_kernels": "by_token"}):
+        engine = change.get("scheduler", "vllm")
+        with pytest.raises(UserError, match="adapter"):
+            launch_of(replace(design, **change), engine)  # type: ignore[arg-type]
+
+
+def test_a_part_of_a_gpu_is_not_deployed() -> None:
+    with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+        launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")

@@ -27,8 +27,9 @@ from sweeper.store.keys import define, keys
 
 FOLDER = Path(__file__).resolve().parent
 POINTS = 6
-DIGESTED, SEARCHED = 240, 40
-"""Points of a space whose columns are kept as digests; fewer where each is a search."""
+DIGESTED, DEAR = 240, 40
+MANY_REQUESTS = 10_000
+"""Points of a space whose columns are kept as digests; fewer where each is dear."""
 DIGESTS = FOLDER / "digests.json"
 _MOST = 4096
 """Numbers looked at to find points that constraints allow."""
@@ -55,9 +56,15 @@ def digests_of(name: str) -> dict[str, str]:
     Numbers count by seven digits: other processors round otherwise in the last ones.
     """
     space = space_of(read_space(shipped_files.spaces()[name]))
-    where, results = evaluated(space, SEARCHED if space.simulator == "dataflow" else DIGESTED)
+    where, results = evaluated(space, DEAR if _is_dear(space) else DIGESTED)
     columns = {"key": keys(define(space), space.points(where)), **results.to_dict()}
     return {column: _digest(values) for column, values in sorted(columns.items())}
+
+
+def _is_dear(space: DesignSpace) -> bool:
+    """Return whether each point is a search, or a run of many requests."""
+    requests = max(space.axes.get("requests", (0,)))
+    return space.simulator == "dataflow" or requests >= MANY_REQUESTS
 
 
 def _digest(values: pl.Series) -> str:

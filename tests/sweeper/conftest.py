@@ -27,8 +27,8 @@ CHEAP = {
     ],
     "quickstart": ["sampler.points=30", "space.axes.qps=[2,4]", _REQUESTS],
     "llama70b_capacity": [
-        "sampler=grid", "space.axes.tp=[2,4]", "space.axes.pp=1", "space.axes.replicas=[1,2]",
-        "space.axes.max_batch=[32,64]", _REQUESTS,
+        "sampler=grid", "space.axes.gpu=h100_sxm", "space.axes.tp=[2,4]", "space.axes.pp=1",
+        "space.axes.replicas=[1,2]", "space.axes.max_batch=[32,64]", _REQUESTS,
     ],
 }  # fmt: skip
 """How a space is asked cheaply: few scenarios, fewer requests and tries."""

@@ -18,6 +18,8 @@ from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
+from simulators.serving.adapters.fleet import Fleet, fleet_of
+from simulators.serving.adapters.price import products_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import Run
@@ -41,6 +43,7 @@ def explained_request(run: Run) -> list[Contribution]:
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
+    fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state, run.point.block_size)
     moves_s = {
         "room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s
@@ -57,7 +60,9 @@ def explained_request(run: Run) -> list[Contribution]:
         row
         for phase, seconds in spans.items()
         if phase in steps
-        for row in _divided(hardware[phase].replica, steps[phase], phase, seconds, drafters[phase])
+        for row in _divided(
+            hardware[phase].replica, steps[phase], phase, seconds, drafters[phase], fleets[phase]
+        )
     ]
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
@@ -117,7 +122,12 @@ def _step(
 
 
 def _divided(
-    replica: Replica, step: Step, phase: str, seconds: float, drafter: Drafter | None
+    replica: Replica,
+    step: Step,
+    phase: str,
+    seconds: float,
+    drafter: Drafter | None,
+    fleet: Fleet | None,
 ) -> list[Contribution]:
     """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
@@ -139,6 +149,15 @@ def _divided(
             for row in explained(drafter.hardware.replica, once, phase, 0.0)
             if row.phase.startswith(phase) and row.time_s
         ]
+    if fleet:
+        tokens, requests = float(step.tokens), float(step.prefills + step.decodes)
+        prompts = phase == PROMPT
+        time_s, joules = products_of(replica, fleet, tokens, requests, prompts=prompts)
+        note = "their products; the share of their launches is with the others'"
+        rows.append(
+            Contribution(phase=phase, name="adapters", time_s=time_s, energy_j=joules,
+                         memory_bytes=fleet.bytes_per_gpu, note=note)
+        )  # fmt: skip
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [

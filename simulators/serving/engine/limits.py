@@ -11,6 +11,7 @@ from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Ints
+from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
@@ -135,9 +136,11 @@ def limits_of(
         host_keeps, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
     groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
+    fleet = fleet_of(point, hardware)
     blocks = kv_blocks(
         hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
         tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest, drafter=drafter,
+        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
     )  # fmt: skip
     return Limits(
         blocks=max(1, blocks // ranks),
@@ -189,10 +192,12 @@ def kv_blocks(
     rows: int,
     of_rest: bool = False,
     drafter: Drafter | None = None,
+    adapter_bytes: float = 0.0,
 ) -> int:
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
-    An iteration has at most so many tokens and rows of logits, and what drafts is there too.
+    An iteration has at most so many tokens and rows of logits; what drafts and adapters are there
+    too.
     The memory fraction may be one `of` the `rest` that the weights leave.
 
     Raises:
@@ -202,6 +207,7 @@ def kv_blocks(
     model, cut = replica.model, replica.cut
     usable = replica.gpu.hbm_bytes * memory_fraction
     weights = weight_bytes(model, cut, replica.dtype) + (drafter.weight_bytes if drafter else 0.0)
+    weights += adapter_bytes
     if of_rest:
         usable += (1.0 - memory_fraction) * weights
     if weights > usable:

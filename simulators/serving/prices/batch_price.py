@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from simulators.core.jit import Kernel
 from simulators.core.levels import MEASURED, shares_of
+from simulators.serving.adapters.fleet import fleet_of
+from simulators.serving.adapters.price import adapted_price, with_adapters
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import (
@@ -23,7 +25,7 @@ def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
     """Return the tables of a point and of what drafts for it, and the kernel that reads them."""
-    if point.iteration_table:
+    if point.iteration_table and not point.adapters:
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
         measured = shares_of(MEASURED).reshape(-1)
@@ -31,6 +33,9 @@ def prices_of(
         return table, op_price
     additive = point.mixed_step == ADDITIVE
     found = iteration_table(hardware, additive=additive)
+    if fleet := fleet_of(point, hardware):
+        shape, numbers = with_adapters(found, hardware, fleet)
+        return replace(found, shape=shape, table=numbers), adapted_price
     if drafter is None:
         return found, table_price
     shape, numbers = with_drafts(found, drafter, additive=additive)

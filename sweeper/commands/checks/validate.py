@@ -30,7 +30,10 @@ def main(words: list[str]) -> int:
     """Print the checks; exit code 1 when one misses its limit."""
     parser = flags("validate", "accuracy of simulators against measured data")
     parser.add_argument(
-        "rooms", nargs="*", help=f"{', '.join(rooms())}; all of them if none is named"
+        "rooms",
+        nargs="*",
+        help=f"{', '.join(rooms())}, or one claim, as in dataflow/maestro; all of them if none "
+        "is named",
     )
     parser.add_argument(
         "--reference", metavar="DIR", help="a folder laid out like the reference data"
@@ -59,10 +62,13 @@ def main(words: list[str]) -> int:
     if chosen.predictions:
         return _score(chosen.predictions, chosen.reference, as_json=chosen.json)
     for room in chosen.rooms:
-        if room not in rooms():
-            raise UnknownNameError("room", room, rooms())
+        _known(room)
+    if chosen.write and any("/" in room for room in chosen.rooms):
+        raise UserError("a page has whole rooms: name rooms to --write, or no claim")
     asked = chosen.rooms or (rooms_by(chosen.by) if chosen.by else rooms())
     if chosen.stored:
+        if any("/" in room for room in asked):
+            raise UserError("what was found is stored by room: name rooms, or leave --stored out")
         by_room = {room: found for room, found in evidence.stored().items() if room in asked}
     else:
         by_room = {room: run(room, chosen.reference, chosen.rows, chosen.by) for room in asked}
@@ -75,6 +81,16 @@ def main(words: list[str]) -> int:
 
 
 CLAIMS = Folder("claim", "claims", ".py", package="lab")
+
+
+def _known(named: str) -> None:
+    """Raise where there is no such room, or no such claim in it."""
+    room, _, claim = named.partition("/")
+    if room not in rooms():
+        raise UnknownNameError("room", room, rooms())
+    names = [file.stem for file in _files(room)]
+    if claim and claim not in names:
+        raise UnknownNameError("claim", named, [f"{room}/{name}" for name in names])
 
 
 def _score(named: str, reference: str | None, *, as_json: bool) -> int:
@@ -96,7 +112,7 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str, *, is_ours: b
     command = f"python -m sweeper validate --write {file}"
     if is_ours:
         known = evidence.write(by_room)
-        headlines.write_page(file, known, command)
+        write_text(file, headlines.page(known, command))
         headlines.write_readme(known)
         return
     which = "rows outside the fits" if rows == "test" else "all rows"
@@ -115,17 +131,18 @@ def rooms_by(word: str) -> list[str]:
     return [room for room in rooms() if claims(room, f"by_{word}")]
 
 
-def claims(room: str, function: str = "checks") -> list[ModuleType]:
-    """Return the claims of a room that have that function, in the order of their files."""
+def claims(named: str, function: str = "checks") -> list[ModuleType]:
+    """Return the claims of a room, or the one named, that have that function, by their files."""
+    room, _, claim = named.partition("/")
     return [
         module
         for file in _files(room)
-        if hasattr(module := load_module(CLAIMS, str(file)), function)
+        if claim in ("", file.stem) and hasattr(module := load_module(CLAIMS, str(file)), function)
     ]
 
 
 def run(room: str, reference: str | None, rows: str, by: str | None = None) -> list[Check]:
-    """Return the checks of one room, told apart `by` a word if one is given.
+    """Return the checks of one room, or of one claim of it, told apart `by` a word if one is given.
 
     Raises:
         UserError: there is no reference folder to check against; the room knows no such word.

@@ -1,0 +1,151 @@
+"""Write what is known of accuracy and coverage: `python -m docs.evidence`.
+
+`docs/accuracy.md` shows the figures that travel with the package; `validate --write` computes them
+anew. `docs/coverage.md` shows all scenarios as they are answered now, other tools beside them, when
+each simulator leaves what it knows, and the command that offers what each known system offers. A
+test holds that both pages are what this writes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import yaml  # type: ignore[import-untyped]
+
+from docs.reference import table
+from simulators.core.contract import load_simulator
+from sweeper.commands.checks.scenarios import shipped
+from sweeper.engines.task import evaluate
+from sweeper.report import evidence, headlines
+from sweeper.report.shares import in_words, shares_of_row
+from sweeper.scenarios.board import page
+from sweeper.scenarios.scenario import Outcome
+from sweeper.space.design_space import space_of
+
+FOLDER = Path(__file__).resolve().parent
+SYSTEMS = FOLDER.parent / "tests" / "questions" / "systems.yaml"
+ACCURACY_COMMAND = "python -m sweeper validate --write docs/accuracy.md"
+HALF = 0.5
+
+TOOLS = ("AISimulate", "LLMServingSim", "LLMCompass", "Calculon")
+OTHERS = {
+    "T1 data parallel": ("no", "no", "no", "yes"),
+    "T2 tensor parallel": ("no", "no", "no", "yes"),
+    "T3 pipelines": ("no", "no", "no", "yes"),
+    "T4 formats, adapters, experts, sequences": ("no", "no", "no", "in part"),
+    "I1 one request": ("yes", "yes", "yes", "no"),
+    "I2 serving": ("yes", "yes", "no", "no"),
+    "I3 KV cache": ("yes", "yes", "no", "no"),
+    "I4 two models on one GPU": ("no", "no", "no", "no"),
+    "I5 drafts, prefixes, formats, pools": ("in part", "in part", "no", "no"),
+}
+"""What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
+
+WITHOUT = (
+    "AQUA, Ansor, AttAcc, Concorde, DRAMsim3, DistServe, ESM, GRANITE, HELP, HERMES, HW-NAS-Bench, "
+    "LitePred, NeuPIMs, ONNXim, PAISE, POD-Attention, PyTorchSim, Ramulator, Sailor, TLP, TVM, "
+    "TenSet, gem5, nn-Meter, uPIMulator"
+)
+"""Systems of the field whose use no command here offers yet."""
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield both pages, and what they say."""
+    yield FOLDER / "accuracy.md", accuracy()
+    yield FOLDER / "coverage.md", coverage(answers())
+
+
+def accuracy() -> str:
+    """Return the page of the figures that travel with the package."""
+    return headlines.page(evidence.stored(), ACCURACY_COMMAND)
+
+
+def answers() -> list[Outcome]:
+    """Return the answer to each scenario, all of them computed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [one.answer(Path(folder)) for one in shipped()]
+
+
+def coverage(outcomes: Sequence[Outcome]) -> str:
+    """Return the page of what is asked."""
+    parts = [
+        page(outcomes, "python -m docs.evidence").rstrip(),
+        "## Beside other tools",
+        beside(outcomes),
+        "## When a simulator leaves what it knows",
+        "Each of these raises a flag: a share of the time that rests on numbers fitted elsewhere "
+        "(`extrapolated`) or on the data sheet alone (`unmodelled`), `saturated`, or a verdict.",
+        table(("simulator", "when", "a point", "flag"), map(_break, breaks())),
+        "## What known systems offer, by command",
+        "Those of another nature (cycle-level simulators, DRAM and network simulators, compilers) "
+        "are met by what a designer wants from them, not by their method.",
+        table(("system", "what is wanted of it", "command"), map(_system, systems())),
+        f"By no command yet: {WITHOUT}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def beside(outcomes: Sequence[Outcome]) -> str:
+    """Return which kinds of scenarios are answered, here and by others."""
+    rows = []
+    for kind, theirs in OTHERS.items():
+        mine = [o for o in outcomes if o.scenario.id.startswith(f"{kind.split()[0]}.")]
+        rows.append((kind, f"{sum(o.supported for o in mine)} of {len(mine)}", *theirs))
+    return (
+        "The survey that the first 28 come from counted, of the five tools it tried, 5 answered "
+        "and 3 in part, 7 and 2, 6 and 2, none, none. Tools of today by what they document (none "
+        "was run on these scenarios; of InferaSim nothing public was found to judge it by):\n\n"
+        + table(("kind", "here", *TOOLS), rows)
+    )
+
+
+def breaks() -> list[Mapping[str, Any]]:
+    """Return the points that leave what simulators know, with their answers under `row`."""
+    told = yaml.safe_load((FOLDER / "breaks.yaml").read_text(encoding="utf-8"))
+    return [{**one, "row": answer(one["simulator"], one["point"])} for one in told]
+
+
+def answer(simulator: str, point: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a simulator says of a point."""
+    space = space_of({"simulator": simulator, "axes": dict(point)})
+    rows: pa.RecordBatch = evaluate(load_simulator(simulator), space.batch(np.arange(1)))
+    found: Mapping[str, Any] = rows.to_pylist()[0]
+    return found
+
+
+def is_raised(flag: str, row: Mapping[str, Any]) -> bool:
+    """Say whether an answer has a flag: most of its time, a column that is true, or its verdict."""
+    if (share := row.get(f"{flag}_share")) is not None:
+        return bool(share > HALF)
+    return bool(row.get(flag)) or str(row.get("reason") or "").startswith(flag)
+
+
+def systems() -> list[Mapping[str, Any]]:
+    """Return the systems, each with a command that a test runs."""
+    found: list[Mapping[str, Any]] = yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))
+    return found
+
+
+def _break(one: Mapping[str, Any]) -> tuple[str, ...]:
+    row = one["row"]
+    point = ", ".join(f"{name}={value}" for name, value in one["point"].items())
+    said = row.get("reason") or in_words(shares_of_row(row))
+    said = f"`{one['flag']}`: {said}" if one["flag"] not in said else said
+    return one["simulator"], one["when"], f"`{point}`", said
+
+
+def _system(one: Mapping[str, Any]) -> tuple[str, ...]:
+    system, _, wanted = str(one["question"]).partition(": ")
+    commands = [*one.get("before", ()), one["command"]]
+    return system, wanted, "<br>".join(f"`{command}`" for command in commands)
+
+
+if __name__ == "__main__":
+    for file, text in pages():
+        file.write_text(text, encoding="utf-8")
+        print(file.relative_to(FOLDER.parent))

@@ -1,0 +1,86 @@
+"""The adapters of a design: how many the GPU keeps, their memory, how long one takes to load."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.composition.replica import NOTHING, Replica
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Floats
+from simulators.serving.adapters.popularity import distinct, missing_share, popularity
+from simulators.serving.deployment import Hardware
+from simulators.serving.point import BY_TOKEN, ServingPoint
+from simulators.workload.llm.adapters import adapter_numbers
+from simulators.workload.precision import number_bytes, precision
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Adapters of one rank, and which of them are on the GPU."""
+
+    adapters: int
+    rank: int
+    targets: str
+    zipf: float
+    by_token: bool  # in decodes each token reads its adapter; else tokens share what is read
+    kept: int  # on the GPU
+    load_s: float  # to bring one from the host
+    missing: float  # share of requests whose adapter has to be loaded
+    bytes_per_gpu: float  # of all that are kept
+
+    def wanted(self, requests: Floats) -> Floats:
+        """Return how many adapters a batch of so many requests has, on average."""
+        return distinct(popularity(self.adapters, self.zipf), requests)
+
+
+def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
+    """Return the adapters of a design, if it has any.
+
+    Raises:
+        Infeasible: what it combines is not modelled, or a batch may want more than are kept.
+        UserError: nobody has said how fast the GPU's link to its host is.
+    """
+    if not point.adapters:
+        return None
+    replica = hardware.replica
+    _check(point, replica)
+    most = min(point.adapters, point.max_batch)
+    kept, missing = _kept(point.adapters, point.adapter_zipf, most, point.adapter_slots)
+    if kept < most and point.adapter_slots:
+        raise Infeasible(
+            "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
+        )
+    numbers = adapter_numbers(replica.model, point.adapter_targets) / replica.model.layers
+    layers = np.ceil(replica.model.layers / replica.cut.pp)
+    width = number_bytes(precision(replica.dtype).activations)
+    one = point.adapter_rank * numbers * layers * width / replica.cut.tp
+    if missing and replica.gpu.pcie_bytes_per_s <= 0.0:
+        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which adapters need")
+    return Fleet(
+        point.adapters, point.adapter_rank, point.adapter_targets, point.adapter_zipf,
+        point.adapter_kernels == BY_TOKEN, kept,
+        one / replica.gpu.pcie_bytes_per_s if missing else 0.0, missing, kept * one,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(adapters: int, zipf: float, most: int, slots: int) -> tuple[int, float]:
+    """Return how many adapters the GPU keeps, and the share of requests that miss theirs."""
+    shares = popularity(adapters, zipf)
+    kept = slots or int(np.ceil(distinct(shares, np.array([float(most)]))[0]))
+    return min(kept, adapters), missing_share(shares, kept)
+
+
+def _check(point: ServingPoint, replica: Replica) -> None:
+    """Raise `Infeasible` where adapters meet what is not modelled with them."""
+    if point.speculation != NOTHING and point.draft_tokens:
+        raise Infeasible("adapters_with_drafts")
+    if point.iteration_table or replica.accelerator:
+        raise Infeasible("adapters_need_composition", "other times say nothing of their products")
+    if point.attention_dp > 1:
+        raise Infeasible("adapters_need_attention_dp_1")
+    if replica.model.is_latent or replica.model.has_states:
+        raise Infeasible("adapters_need_plain_attention", replica.model.name)

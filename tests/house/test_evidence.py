@@ -1,0 +1,49 @@
+"""The pages of accuracy and coverage are what `python -m docs.evidence` writes."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from docs import evidence
+from simulators.core.calibration import reference_folder
+from sweeper.scenarios.scenario import Outcome
+
+REFERENCE = reference_folder()
+measured = pytest.mark.skipif(
+    REFERENCE is None or not REFERENCE.is_dir(), reason="there is no measured data"
+)
+
+
+@functools.cache
+def answers() -> list[Outcome]:
+    return evidence.answers()
+
+
+def test_the_page_of_accuracy_shows_what_is_stored() -> None:
+    text = (evidence.FOLDER / "accuracy.md").read_text(encoding="utf-8")
+    assert text == evidence.accuracy(), "python -m docs.evidence"
+
+
+@pytest.mark.slow
+@measured
+def test_the_page_of_coverage_shows_what_is_answered() -> None:
+    text = (evidence.FOLDER / "coverage.md").read_text(encoding="utf-8")
+    assert text == evidence.coverage(answers()), "python -m docs.evidence"
+
+
+@pytest.mark.slow
+@measured
+def test_what_misses_is_explained() -> None:
+    for one in answers():
+        assert one.reason == one.scenario.missing
+        assert all(f.in_band or f.target.miss for f in one.figures), one.scenario.id
+
+
+@pytest.mark.slow
+def test_every_point_beyond_what_is_known_raises_its_flag() -> None:
+    silent = [
+        one["when"] for one in evidence.breaks() if not evidence.is_raised(one["flag"], one["row"])
+    ]
+    assert silent == []

@@ -1,0 +1,165 @@
+"""Many adapters of one model: which a batch wants, what they take, and who waits for one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats
+from simulators.serving.adapters.fleet import Fleet, fleet_of
+from simulators.serving.adapters.popularity import distinct, missing_share, popularity
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine import replica as at
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.simulator import SIMULATOR, simulate
+
+PLAIN = ServingPoint(
+    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", prompt_tokens=256, output_tokens=64,
+    arrivals="closed", clients=32, requests=96, max_batch=64,
+)  # fmt: skip
+MANY = replace(PLAIN, adapters=64)
+
+
+def fleet(point: ServingPoint) -> Fleet:
+    found = fleet_of(point, deployment_of(point).hardware)
+    assert found is not None
+    return found
+
+
+def tpot_s(point: ServingPoint) -> float:
+    found = simulate(point).tpot_mean_s
+    assert found is not None
+    return found
+
+
+def test_without_adapters_nothing_of_them_matters() -> None:
+    other = replace(PLAIN, adapter_rank=64, adapter_zipf=1.0, adapter_slots=3)
+    assert simulate(other) == simulate(PLAIN)
+
+
+def test_a_batch_wants_as_many_adapters_as_drawing_them_finds() -> None:
+    shares, random = popularity(40, 1.0), np.random.default_rng(0)
+    drawn = random.choice(40, size=(4000, 24), p=shares)
+    found = np.mean([np.unique(batch).size for batch in drawn])
+    assert distinct(shares, np.array([24.0]))[0] == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.parametrize("kept", [4, 20])
+def test_as_many_miss_their_adapter_as_in_a_cache_of_the_last_used(kept: int) -> None:
+    shares, random = popularity(50, 0.8), np.random.default_rng(0)
+    there: list[int] = []
+    missed = 0
+    wanted = random.choice(50, size=20_000, p=shares).tolist()
+    for one in wanted:
+        if one in there:
+            there.remove(one)
+        else:
+            missed += 1
+            del there[: max(0, len(there) - kept + 1)]
+        there.append(one)
+    assert missing_share(shares, kept) == pytest.approx(missed / len(wanted), rel=0.03)
+
+
+def test_more_adapters_and_higher_ranks_take_longer() -> None:
+    times = [tpot_s(replace(PLAIN, adapters=count)) for count in (0, 1, 8, 64)]
+    assert times == sorted(times)
+    assert tpot_s(MANY) < tpot_s(replace(MANY, adapter_rank=64))
+    assert tpot_s(replace(MANY, adapter_targets="attention")) < tpot_s(MANY)
+    assert tpot_s(replace(MANY, adapter_zipf=1.5)) < tpot_s(MANY)
+
+
+def test_where_each_token_reads_its_own_their_number_does_not_matter() -> None:
+    one, many = (
+        tpot_s(replace(MANY, adapters=count, adapter_kernels="by_token")) for count in (1, 64)
+    )
+    assert one == pytest.approx(many, rel=0.05)
+    assert one > tpot_s(replace(MANY, adapters=1))
+
+
+def test_adapters_take_memory_of_the_blocks() -> None:
+    point = replace(MANY, adapter_slots=64)
+    plain, adapted = simulate(PLAIN).kv_blocks, simulate(point).kv_blocks
+    block_bytes = 16 * 131_072
+    assert plain - adapted == pytest.approx(fleet(point).bytes_per_gpu / block_bytes, abs=1.0)
+    assert fleet(replace(point, tp=2)).bytes_per_gpu == fleet(point).bytes_per_gpu / 2
+
+
+def test_who_misses_an_adapter_waits_for_the_host() -> None:
+    none = replace(PLAIN, adapters=640, adapter_slots=640, adapter_rank=8)
+    some = replace(none, adapter_slots=64)
+    assert fleet(none).missing == 0.0
+    assert fleet(some).missing == pytest.approx(0.9)
+    waits_s = prefill_s(some) - prefill_s(none)
+    assert waits_s == pytest.approx(fleet(some).missing * fleet(some).load_s)
+
+
+def prefill_s(point: ServingPoint) -> float:
+    return price(point, prompts=1.0)[at.LAST_STAGE_S]
+
+
+def price(point: ServingPoint, prompts: float = 0.0, decodes: float = 0.0) -> Floats:
+    table, kernel = prices_of(point, deployment_of(point).hardware)
+    step, found = np.zeros(at.STEP_COLUMNS), np.zeros(2 * at.PRICE_COLUMNS)
+    tokens = 256.0 * prompts
+    step[at.PREFILLS], step[at.PREFILL_TOKENS], step[at.PREFILL_KV] = prompts, tokens, tokens
+    step[at.PREFILL_PAIRS] = tokens * 257.0 / 2.0
+    step[at.DECODES], step[at.DECODE_KV] = decodes, 300.0 * decodes
+    step[at.TOKENS] = step[at.EVERYWHERE] = tokens + decodes
+    step[at.LOGITS_ROWS] = prompts + decodes
+    kernel(step, table.shape, table.table, found)
+    plain = np.zeros_like(found)
+    kernel.py_func(step, table.shape, table.table, plain)
+    np.testing.assert_allclose(found, plain, rtol=1e-12)
+    return found
+
+
+@pytest.mark.parametrize("cut", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"time_share": 0.5}])
+def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
+    plain, adapted = (
+        price(replace(point, **cut), decodes=32.0)  # type: ignore[arg-type]
+        for point in (PLAIN, MANY)
+    )
+    for column in (at.STAGE_S, at.LAST_STAGE_S, at.ENERGY_J, at.BASE_J):
+        assert adapted[column] > plain[column]
+    busy_s = adapted[at.BASE_S] + adapted[at.SLOPE_S] * 32.0 * 300.0
+    whole_s = max(busy_s, adapted[at.FLOOR_S]) + adapted[at.ADDED_S]
+    assert adapted[at.LAST_STAGE_S] == pytest.approx(whole_s, rel=1e-12)
+
+
+def test_everything_at_once_answers_every_request() -> None:
+    point = replace(
+        MANY, prefix_cache=True, system_prompt_tokens=100, adapter_slots=64, colocated="qwen3_4b",
+        sharing="mps", sm_share=0.6, kv_pool="shared", memory_fraction=0.5, adapter_zipf=1.0,
+    )  # fmt: skip
+    found = simulate(point)
+    assert found.completed_requests == point.requests
+    assert found.rejected_requests == found.cancelled_requests == 0
+
+
+def test_what_is_explained_names_their_products() -> None:
+    rows = SIMULATOR.explain(asdict(MANY))
+    found = [row for row in rows if row.name == "adapters"]
+    assert len(found) == 2
+    whole, e2e_s = sum(row.time_s for row in rows), simulate(MANY).e2e_mean_s
+    assert e2e_s == pytest.approx(whole)
+    assert 0.05 < sum(row.time_s for row in found) / whole < 0.6
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        (replace(MANY, adapter_slots=8), "adapter_slots_below_batch"),
+        (replace(MANY, speculation="ngram"), "adapters_with_drafts"),
+        (replace(MANY, fidelity="analytic"), "adapters_needs_fidelity_event"),
+        (replace(MANY, model="deepseek_v2_lite"), "adapters_need_plain_attention"),
+        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "weights_exceed_hbm"),
+    ],
+)
+def test_what_is_not_modelled_with_adapters_is_said(point: ServingPoint, reason: str) -> None:
+    with pytest.raises(Infeasible) as verdict:
+        simulate(point)
+    assert verdict.value.reason == reason
