@@ -79,6 +79,7 @@ def many_points(values: int) -> Iterator[Check]:
         key = keys(define(space), space.points(np.array([rows // 2])))[0]
         yield from told("show KEY", ask(folder, "show", "big", key), rows)
         yield from told("verify", ask(folder, "verify", "big"), rows)
+        yield from told("report", ask(folder, "report", "big"), rows)
 
 
 def many_parts(count: int) -> Iterator[Check]:
@@ -94,6 +95,9 @@ def many_parts(count: int) -> Iterator[Check]:
         for what, words in (("resume", again), ("pareto", ("pareto", "parts"))):
             seconds = ask(folder, *words).seconds
             yield Check(f"{count:,} parts: {what}", seconds, "s", 5.0, seconds <= 5.0)
+        yield Check(f"{count:,} parts: prune", ask(folder, "prune", "parts").seconds, "s")
+        seconds = ask(folder, "pareto", "parts").seconds
+        yield Check(f"{count:,} parts: pareto after it", seconds, "s")
         roofline(folder, "parts", m="1..100", n="1..100", k="1..10", batch="1..11")
         for what, words in (("one more value", again), ("pareto then", ("pareto", "parts"))):
             yield Check(f"{count:,} parts: {what}", ask(folder, *words).seconds, "s")

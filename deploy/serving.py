@@ -148,6 +148,10 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield f"the precision is that of the checkpoint: name one in {point.dtype}"
     if point.dtype in engine.remarks:
         yield engine.remarks[point.dtype]
+    if clock := point.gpu_clock_hz:
+        yield f"on each node first: nvidia-smi --lock-gpu-clocks=0,{clock / 1e6:.0f}"
+    if limit := point.power_limit_w:
+        yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
     if point.speculation in (EAGLE, EAGLE3) and point.draft_tokens:
         yield f"{HEAD} stands for the repository of a head that was trained for the model"
     if point.speculation == MTP and point.draft_tokens:

@@ -39,6 +39,7 @@ class Gpu:
     aliases: tuple[str, ...] = ()
     like: str = ""  # the GPU whose facts it has but for those that its file states
     measured_as: str = field(default="")
+    clock_share: float = 1.0  # of the clock of its sheet, at which it is held
     is_copy: bool = False  # every rate is that of the GPU that it is like
 
     @property
@@ -147,6 +148,25 @@ def what_if(
         hbm_bytes_per_s=gpu.hbm_bytes_per_s * bandwidth_scale,
         l2_bytes=round(gpu.l2_bytes * l2_scale),
     )
+
+
+def held_at(gpu: Gpu, clock_share: float) -> Gpu:
+    """Return a GPU that runs at a share of its clock, at a lower voltage than it was made for.
+
+    >>> half = held_at(load_gpu("h100_sxm"), 0.5)
+    >>> half.clock_share, half.peak("fp16") / load_gpu("h100_sxm").peak("fp16")
+    (0.5, 0.5)
+    """
+    if clock_share == 1.0:
+        return gpu
+    slower = what_if(gpu, clock_scale=clock_share)
+    return dataclasses.replace(slower, clock_share=gpu.clock_share * clock_share)
+
+
+def at_full_clock(gpu: Gpu) -> Gpu:
+    """Return a GPU whose clock nobody holds down."""
+    faster = what_if(gpu, clock_scale=1.0 / gpu.clock_share)
+    return dataclasses.replace(faster, clock_share=1.0)
 
 
 def as_sold(gpu: Gpu) -> Gpu:

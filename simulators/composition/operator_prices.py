@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.catalog.gpu import at_full_clock, held_at
 from simulators.catalog.model import LanguageModel
 from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT as FOR_MANY
 from simulators.collectives.closed.expert_exchange import LOW_LATENCY as FOR_FEW
@@ -61,6 +62,9 @@ MODES_OF = {
 
 WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
 """Libraries whose attention writes the narrow numbers that the product after it reads."""
+
+CLOCKS = tuple(1.0 - step / 20.0 for step in range(1, 17))
+"""Shares of the clock that a board falls to, one after the other, until it keeps to a limit."""
 
 ALIKE = 1.5
 """Intervals up to so many times as wide as the narrowest are those of kernels known as well."""
@@ -228,6 +232,36 @@ def _inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[s
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of a kernel at the highest clock at which a board keeps to its limit."""
+    row = _held_row(operator, replica, part)
+    if not replica.power_limit_w:
+        return row
+    for clock_share in CLOCKS:
+        is_over = np.asarray(row.joules) > replica.power_limit_w * np.asarray(row.seconds)
+        if not is_over.any():
+            break
+        slower = replace(replica, gpu=held_at(replica.gpu, clock_share))
+        lower = _held_row(operator, slower, part)
+        columns = {
+            name: np.where(is_over, getattr(lower, name), getattr(row, name))
+            for name in ("seconds", "joules", "lo_s", "hi_s", "level")
+        }
+        row = replace(row, **columns)
+    return row
+
+
+def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of a kernel at a board's clock; no less than where nobody holds it down."""
+    row, gpu = _row_at_clock(operator, replica, part), replica.gpu
+    if gpu.clock_share == 1.0:
+        return row
+    free = _row_at_clock(operator, replace(replica, gpu=at_full_clock(gpu)), part)
+    factor = np.maximum(1.0, free.seconds / np.maximum(row.seconds, np.finfo(np.float64).tiny))
+    columns = ("seconds", "joules", "lo_s", "hi_s")
+    return replace(row, **{name: getattr(row, name) * factor for name in columns})
+
+
+def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
     allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)

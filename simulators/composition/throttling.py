@@ -29,7 +29,15 @@ joules than one of the boards it was drawn through."""
 
 
 def slowdown(gpu: Gpu) -> float:
-    """Return what is added while matrix units work, as a share of their least possible time."""
+    """Return what is added while matrix units work, as a share of their least possible time.
+
+    A board held at a lower clock has as much less to give up.
+    """
+    return max(0.0, gpu.clock_share * (1.0 + _at_full_clock(gpu)) - 1.0)
+
+
+def _at_full_clock(gpu: Gpu) -> float:
+    """Return the share for a board whose clock nobody holds down."""
     known = _calibration()
     fitted, line = known["slowdown"], known[LINE]
     if (name := gpu.measured_as or gpu.name) in fitted:

@@ -7,9 +7,10 @@
 is what clocks, caches and leakage add as soon as anything runs; `compute` belongs to a format, and
 attention, whose exponentials run beside its products, has factors of its own. Above the limit the
 board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards, from
-which all others borrow them. Of a board that was metered trees of the shape carry these watts to
-those its own meter settled at; time and rates are none of their concern, so that the same work in
-more time draws no more.
+which all others borrow them. A board held at a share of its clock switches less often and at a
+lower voltage: `awake` and `compute` count by `swing`. Of a board that was metered trees of the
+shape carry these watts to those its own meter settled at; time and rates are none of their concern,
+so that the same work in more time draws no more.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ IDLE_SHARE = 0.15
 
 ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
 """Formats nobody measured, by the one whose multipliers they use."""
+
+LOWEST_VOLTAGE = 0.7
+"""Of the voltage at full clock, below which none goes: about 0.7 V of 1.0 V on boards of today. A
+choice: no table of boards at several clocks stands behind it."""
 
 SHARPNESS = 8.0
 """Of the edge where the limit takes over: within 1 % of either side at a tenth from it."""
@@ -91,10 +96,23 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
     f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = resting_w(gpu)
-    activity = model.awake + share * np.minimum(f, 1.0) + model.memory * np.minimum(g, 1.0)
+    core = swing(gpu.clock_share) * (model.awake + share * np.minimum(f, 1.0))
+    activity = core + model.memory * np.minimum(g, 1.0)
     want_w = idle_w + (gpu.tdp_w - idle_w) * activity
     limit_w = model.limit * gpu.tdp_w
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+
+
+def swing(clock_share: float) -> float:
+    """Return the power of what is clocked, at a share of the full clock, over that at all of it.
+
+    Power goes as clock times voltage squared, and voltage as the clock, down to a floor: cubic,
+    then linear, as Kandiah et al. model GPUs ("AccelWattch", MICRO 2021, section 4).
+
+    >>> swing(1.0), round(swing(0.8), 3), round(swing(0.5), 3)
+    (1.0, 0.512, 0.245)
+    """
+    return clock_share * max(LOWEST_VOLTAGE, clock_share) ** 2
 
 
 def kernel_of(operator: Compute) -> str:
@@ -154,7 +172,8 @@ def resting_w(gpu: Gpu) -> float:
 def awake_w(gpu: Gpu) -> float:
     """Return the watts of a board between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
-    return idle_w + (gpu.tdp_w - idle_w) * power_model_of(gpu).awake
+    awake = swing(gpu.clock_share) * power_model_of(gpu).awake
+    return idle_w + (gpu.tdp_w - idle_w) * awake
 
 
 def power_model_of(gpu: Gpu) -> PowerModel:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import Cluster, cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu, what_if
+from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import (
@@ -27,6 +27,7 @@ from simulators.composition.replica import (
 from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
+from simulators.kernels.energy import resting_w
 from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.pools.parts import pools_of
 from simulators.serving.row_groups import evaluate_apart, kinds_of
@@ -122,6 +123,7 @@ def deployment_of(
         _array(point.accelerator),
         point.mixed_step == UNIFIED,
         point.time_share,
+        (point.gpu_clock_hz, point.power_limit_w),
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -163,6 +165,7 @@ def _hardware(
     array: tuple[str, str],
     unified: bool,
     time_share: float,
+    held: tuple[float, float],
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
     dtype, kv_dtype = dtypes
@@ -177,13 +180,26 @@ def _hardware(
     device = what_if(
         gpu.value, sm_scale=sm, clock_scale=clock, bandwidth_scale=bandwidth, l2_scale=l2
     )
+    clock_hz, power_limit_w = held
+    if clock_hz > device.clock_hz:
+        raise Infeasible(
+            "gpu_clock_too_high",
+            f"gpu_clock_hz {clock_hz:g}: {device.name} runs at {device.clock_hz:g} at most",
+        )
+    if clock_hz:
+        device = held_at(device, clock_hz / device.clock_hz)
+    if power_limit_w and power_limit_w <= resting_w(device):
+        raise Infeasible(
+            "power_limit_too_low",
+            f"power_limit_w {power_limit_w:g}: {device.name} draws {resting_w(device):g} W at rest",
+        )
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0], unified=unified,
-        time_share=time_share,
+        time_share=time_share, power_limit_w=power_limit_w,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {time_share}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {time_share} {held}"
     return Hardware(f"{parts} {choices}", replica)
 
 

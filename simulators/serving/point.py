@@ -319,6 +319,14 @@ class ServingPoint:
         "of a GPU's time that kernels get, where others have the rest", above=0.0, at_most=1.0,
         default=1.0,
     )  # fmt: skip
+    gpu_clock_hz: float = built(
+        "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "
+        "highest", unit="Hz", at_least=0.0, default=0.0,
+    )  # fmt: skip
+    power_limit_w: float = built(
+        "of a GPU (nvidia-smi --power-limit), for which it lowers its clock; 0: the data sheet's",
+        unit="W", at_least=0.0, default=0.0,
+    )  # fmt: skip
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
     bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)

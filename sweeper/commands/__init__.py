@@ -3,7 +3,8 @@
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
 answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `trust` says whose code may run; `assist` serves editors and shells.
+practitioners ask; `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
+serves editors and shells.
 """
 
 COMMANDS = {
@@ -23,6 +24,8 @@ COMMANDS = {
     "validate": "checks.validate.main",
     "scenarios": "checks.scenarios.main",
     "doctor": "checks.verify.doctor",
+    "prune": "upkeep.prune",
+    "merge": "upkeep.merge",
     "trust": "trust.main",
     "completion": "assist.completion.main",
 }

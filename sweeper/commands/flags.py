@@ -56,6 +56,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate --predictions aiconfigurator",
     ),
     "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
+    "prune": ("prune quickstart",),
+    "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (

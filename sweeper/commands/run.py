@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +25,9 @@ from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, split, width
-from sweeper.store.parquet import check_writable
+from sweeper.store.lock import alone
 from sweeper.store.reuse import answered_elsewhere
-from sweeper.store.store import FAILURES, Part, Store
+from sweeper.store.store import FAILURES, Part
 from sweeper.sweep import Sweep
 from sweeper.units import duration, human
 
@@ -84,7 +83,7 @@ def sweep(asked: Asked) -> Ended:
         raise UserError(
             f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
         )
-    with _alone(store):
+    with alone(store):
         picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
         folder = begin(store, {**asked.written, "points": picked})
         try:
@@ -159,29 +158,6 @@ def _write(ended: Ended, *, plot: bool) -> None:
                     plots.draw("front", answers.usual, folder / "front.png")
     except OSError as error:
         raise UserError(f"the results are kept, but {folder} cannot be written: {error}") from error
-
-
-@contextlib.contextmanager
-def _alone(store: Store) -> Iterator[None]:
-    """Refuse to run one definition of a space twice at the same time on this machine."""
-    check_writable(store.folder)
-    if "://" in store.folder:
-        yield
-        return
-    file = Path(store.folder) / f".{store.definition.id}.lock"
-    try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything
-        lock = os.fdopen(os.open(file, flags, 0o666), "w")
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}; delete it if it is no lock of yours") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"this sweep is already running into {store.folder}; wait for it, or stop it"
-            ) from error
-        yield
 
 
 def plan(words: list[str]) -> int:

@@ -8,10 +8,11 @@ patience allows; towards the end they shrink, so that no worker sits idle while 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.space.spans import Batch, Span, cut, split, spread, width
+from sweeper.store.store import Part
 
 PART = 200_000
 """Points in a part: this many rows make a good Parquet row group."""
@@ -19,6 +20,8 @@ LARGEST = 4 * PART
 """Points in a chunk: so many that the round trip is lost in the work, and few enough to watch."""
 FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
+_WORTH = 10.0
+"""A chunk aims at so many times the seconds that writing a part takes: some stores are slow."""
 _TAPER = 16
 """The last chunks are this much smaller than full ones, not more: each is a trip and a file."""
 _STRETCHES = 64
@@ -41,6 +44,7 @@ class Chunks:
     workers: int = 1
     point_s: float = FIRST_S / 64
     spent_s: float = 0.0
+    part_s: float = 0.0  # that writing a part takes, whatever its points
     _source: Iterator[Batch] = field(init=False)
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
@@ -49,16 +53,18 @@ class Chunks:
         ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
         self._source = iter(spread(list(self.batches)) if ranges else self.batches)
 
-    def learn(self, points: int, seconds: float) -> None:
-        """Take note of how long a chunk took."""
+    def learn(self, points: int, seconds: float, written_s: float = 0.0) -> None:
+        """Take note of how long a chunk took, and writing it."""
+        weight = _MEMORY if self.spent_s else 1.0
         if points and seconds > 0:
-            weight = _MEMORY if self.spent_s else 1.0
             self.point_s += weight * (seconds / points - self.point_s)
+        self.part_s += weight * (written_s - self.part_s)
         self.spent_s += seconds
 
     def size(self) -> int:
         """Return how many points the next chunk should have."""
         aim_s = min(max(FIRST_S, self.spent_s / (20 * self.workers)), LAST_S)
+        aim_s = max(aim_s, _WORTH * self.part_s)
         by_time = int(aim_s / max(self.point_s, 1e-12))
         full = min(by_time, LARGEST)
         tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
@@ -87,3 +93,9 @@ class Chunks:
         pieces = min(_STRETCHES, width(whole) // self.size())
         self._waiting.extend((spread(split(whole, pieces)) if pieces > 1 else []) or [whole])
         self._by_turns = True
+
+
+def learn(chunks: Chunks, parts: Sequence[Part]) -> None:
+    """Take note of the parts of one chunk."""
+    points, seconds = sum(p.points for p in parts), sum(p.seconds for p in parts)
+    chunks.learn(points, seconds, sum(p.written_s for p in parts) / max(len(parts), 1))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from simulators.core.errors import UserError
 from sweeper.engines import Say
-from sweeper.engines.chunks import Chunks
+from sweeper.engines.chunks import Chunks, learn
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch, split
 from sweeper.store.presence import appears
@@ -274,7 +274,7 @@ class Team:
                 why = f"its part {unseen.name} is not in {folder}, where this process reads"
                 self._let_go(post, f"{post.worker.name} is let go: {why}", say, unfit=True)
                 return
-            chunks.learn(sum(p.points for p in answer), sum(p.seconds for p in answer))
+            learn(chunks, answer)
             yield from answer
 
     def _hangs(self, task: Task, post: _Post, chunks: Chunks) -> bool:
@@ -282,7 +282,7 @@ class Team:
         spent = time.monotonic() - post.since
         if points <= 1:
             return spent > most
-        expected = points * chunks.point_s
+        expected = points * chunks.point_s + chunks.part_s
         patience = min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
         return spent > max(patience, min(_SHORTEST_S, _SHORTEST * most))
 

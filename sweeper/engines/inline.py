@@ -5,13 +5,12 @@ It holds no limits per point: one that hangs or exits takes this process along.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sweeper.engines import Say
-from sweeper.engines.chunks import Chunks
+from sweeper.engines.chunks import Chunks, learn
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
 from sweeper.store.store import Part
@@ -40,9 +39,8 @@ class _Here:
             say("engine inline: this process, without limits per point")
         chunks = Chunks(batches, total)
         for chunk in chunks:
-            started = time.perf_counter()
             parts = list(task.answer_in_parts(chunk))
-            chunks.learn(sum(p.points for p in parts), time.perf_counter() - started)
+            learn(chunks, parts)
             yield from parts
 
 

@@ -22,7 +22,7 @@ from sweeper.space.sql import check_columns, computed, condition
 
 FEASIBLE = pl.col("status").cast(pl.String) == "ok"
 """Whether a row is a design that can exist and was simulated."""
-_AT_ONCE = 1_000_000
+_AT_ONCE = 100_000
 """Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
 
 
@@ -73,9 +73,17 @@ def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFra
 
 
 def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
-    """Return rows by their numbers, which stand in the column `__row`; in any order."""
-    numbered = results.with_row_index("__row")
-    return numbered.filter(pl.col("__row").is_in(numbers.implode())).collect()
+    """Return rows by their numbers, which stand in the column `__row`, in the order of the rows.
+
+    Pieces of the results without any of them are not read.
+    """
+    wanted = np.unique(numbers.to_numpy().astype(np.int64))
+    found = [results.with_row_index("__row").head(0).collect()]
+    for some in np.split(wanted, np.flatnonzero(np.diff(wanted // _AT_ONCE)) + 1):
+        if len(some):
+            found.append(_slice(results, int(some[0]), int(some[-1] - some[0]) + 1).collect())
+            found[-1] = found[-1][some - some[0]]
+    return pl.concat(found)
 
 
 def alike(design: Mapping[str, Any], names: Iterable[str]) -> pl.Expr:
@@ -144,23 +152,40 @@ def objective_matrix(
     """
     rows, filled = _count(results), 0
     matrix, numbers = np.empty((rows, len(objectives))), np.empty(rows, np.int64)
-    for some in _pieces(results, list(objectives), where):
-        matrix[filled : filled + len(some)] = minimised(some, objectives)
-        numbers[filled : filled + len(some)] = some["__row"].to_numpy()
+    for some, which in objective_pieces(results, objectives, where=where):
+        matrix[filled : filled + len(some)] = some
+        numbers[filled : filled + len(some)] = which
         filled += len(some)
     return matrix[:filled], numbers[:filled]
+
+
+def objective_pieces(
+    results: pl.LazyFrame, objectives: Objectives, *, where: str | None = None
+) -> Iterator[tuple[Matrix, Ints]]:
+    """Yield the same of some rows at a time."""
+    for some in _pieces(results, list(objectives), where):
+        yield minimised(some, objectives), some["__row"].to_numpy().astype(np.int64)
 
 
 def _pieces(
     results: pl.LazyFrame, columns: Sequence[str], where: str | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the qualifying rows, numbered in `__row`, as many as fit into memory at a time."""
-    numbered = results.with_row_index("__row")
-    for start in range(0, _count(results) or 1, _AT_ONCE):
-        some = qualifying(numbered.slice(start, _AT_ONCE), where=where).select("__row", *columns)
+    for some in slices(results):
         with computed(f"where '{where}'"):
-            table = some.collect()
+            table = qualifying(some, where=where).select("__row", *columns).collect()
         yield table
+
+
+def slices(results: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
+    """Yield all rows, numbered in `__row`, as many as fit into memory at a time; one at least."""
+    for start in range(0, _count(results) or 1, _AT_ONCE):
+        yield _slice(results, start, _AT_ONCE)
+
+
+def _slice(results: pl.LazyFrame, start: int, count: int) -> pl.LazyFrame:
+    """Return so many rows, numbered: numbered before, all up to them would be read."""
+    return results.slice(start, count).with_row_index("__row", offset=start)
 
 
 def _count(results: pl.LazyFrame) -> int:

@@ -18,7 +18,7 @@ Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _SMALL = 20_000
-"""Rows up to which plain numpy is quicker than loading a compiled loop."""
+"""Rows up to which plain numpy is quicker than loading a compiled loop, where none is loaded."""
 _WINDOW = 1_000
 """Front members above which divide and conquer is cheaper than the window."""
 _LEAF, _SWEEP = 20_000, 2_000
@@ -40,7 +40,7 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     ([0, 1], [2, 1])
     """
     values = np.ascontiguousarray(values, np.float64)
-    if len(values) <= _SMALL:
+    if len(values) <= _SMALL and "compiled" not in vars(_window_pass):
         return _small_front(values)
     rows, ties = np.empty(_WINDOW, np.int64), np.empty(_WINDOW, np.int64)
     size = _window_pass(values, rows, ties)

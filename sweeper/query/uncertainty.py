@@ -16,7 +16,8 @@ import polars as pl
 
 from simulators.core.chances import chance_of
 from simulators.core.errors import UserError
-from sweeper.query.pareto import objective_matrix, rows_at
+from simulators.core.jit import Ints
+from sweeper.query.pareto import objective_pieces, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.ranks import rank_layers
 from sweeper.space.objectives import Objectives
@@ -68,7 +69,7 @@ def probable_front(
             raise UserError(f"band of '{name}': {band} is no share of its value, as in 0.2")
     if not 0 <= shared <= 1:
         raise UserError(f"shared={shared}: write a share between 0 and 1")
-    values, numbers = objective_matrix(results, objectives, where=where)
+    values, numbers = _first_layers(results, objectives, where)
     ranks = rank_layers(values, LAYERS)
     order = np.argsort(ranks, kind="stable")
     candidates = order[ranks[order] > 0][:limit]
@@ -85,6 +86,21 @@ def probable_front(
         hits[distinct_front(drawn)[0]] += 1
     likely = designs.with_columns(p_front=pl.Series(hits / draws), behind=pl.Series(ranks - 1))
     return likely.sort("p_front", descending=True, maintain_order=True)
+
+
+def _first_layers(
+    results: pl.LazyFrame, objectives: Objectives, where: str | None
+) -> tuple[Matrix, Ints]:
+    """Return the objectives and numbers of all rows of the first layers, and of some others.
+
+    No row is further back in a piece of the results than in the whole.
+    """
+    found = []
+    for values, numbers in objective_pieces(results, objectives, where=where):
+        near = rank_layers(values, LAYERS) > 0
+        found.append((values[near], numbers[near]))
+    values, numbers = map(np.concatenate, zip(*found, strict=True))
+    return values, numbers
 
 
 def chance_within(

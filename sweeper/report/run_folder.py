@@ -113,9 +113,7 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     outputs, _, name = store.folder.rpartition("/")
     home = home_of(outputs, name) / "runs"
-    number = max((_number(run) for run in home.glob("*")), default=0) + 1
-    while (folder := home / f"{number:06d}-{now}").exists() or list(home.glob(f"{number:06d}-*")):
-        number += 1
+    folder = next_run(home, now)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "config.json", json.dumps(written, indent=1, default=str))
@@ -124,6 +122,14 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     return folder
+
+
+def next_run(home: Path, time: str) -> Path:
+    """Return the folder of the next run among those in a folder."""
+    number = max((_number(run) for run in home.glob("*")), default=0) + 1
+    while list(home.glob(f"{number:06d}-*")):  # by another driver, a moment ago
+        number += 1
+    return home / f"{number:06d}-{time}"
 
 
 def _number(run: Path) -> int:

@@ -29,7 +29,7 @@ from sweeper.typed import from_json
 
 SHOWN = 10
 """Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
-_AT_ONCE = 1_000_000
+_AT_ONCE = 1 << 18
 """Rows whose keys are taken at a time."""
 
 
@@ -143,10 +143,10 @@ def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
 def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.DataFrame:
     """Return in `__row` and `key` the rows whose keys begin so, read some at a time."""
     axes = [name for factor in definition.factors for name in factor]
-    numbered, found = rows.with_row_index("__row").select("__row", *axes), []
+    axes_of, found = rows.select(axes), []
     digits = prefix.lower() if re.fullmatch(r"[0-9a-fA-F]{1,32}", prefix) else ""
     for start in range(0, int(rows.select(pl.len()).collect().item()) or 1, _AT_ONCE):
-        some = numbered.slice(start, _AT_ONCE).collect()
+        some = axes_of.slice(start, _AT_ONCE).with_row_index("__row", offset=start).collect()
         begins = np.full(len(some), bool(digits))
         for half, part in zip(_halves(definition, some), (digits[:16], digits[16:]), strict=True):
             low, high = int(part.ljust(16, "0"), 16), int(part.ljust(16, "f"), 16)

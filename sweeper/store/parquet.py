@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +20,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
-from sweeper.store.seals import BLANK, KEY, filesystem, sealed
+from sweeper.store.seals import BLANK, KEY, answered, filesystem, sealed
 
 _META = b"sweeper"
-_ANSWER_S = 8.0
-"""Within which an object store says whether it is there."""
 _WRITING_S = 60.0
 """Age from which a temporary file is not being written by another machine."""
 
@@ -32,16 +30,17 @@ _WRITING_S = 60.0
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
     """Write a table and what it says of itself."""
     fs, path = filesystem(folder)
+    content = _content(table, meta)
     try:
-        fs.create_dir(path, recursive=True)
         if not isinstance(fs, pafs.LocalFileSystem):
-            with fs.open_output_stream(f"{path}/{name}") as sink:
-                _write(table, sink, meta)
+            with fs.open_output_stream(f"{path}/{name}") as sink:  # which needs no folders
+                sink.write(b"".join(content))  # at once: what was begun is kept, whatever befalls
             return
+        fs.create_dir(path, recursive=True)
         temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
         try:
             with new_file(temporary) as stream:
-                _write(table, stream, meta)
+                stream.writelines(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.rename(Path(path) / name)
@@ -114,41 +113,27 @@ def metadata(folder: str, name: str) -> dict[str, Any]:
 
 def check_writable(folder: str) -> None:
     """Find out before the work starts whether results can be kept; sweep up after dead writers."""
-    if "://" in folder:
-        _check_answers(folder)
     fs, path = filesystem(folder)
     try:
+        if not isinstance(fs, pafs.LocalFileSystem):
+            answered(folder, lambda: _try_object(fs, f"{path}/.probe-{secrets.token_hex(8)}"))
+            return
         fs.create_dir(path, recursive=True)
-        if isinstance(fs, pafs.LocalFileSystem):
-            probe = Path(path) / f".probe.{os.getpid()}"
-            new_file(probe).close()
-            probe.unlink()
-            for leftover in Path(path).rglob(".*.tmp"):
-                if not _is_being_written(leftover):
-                    leftover.unlink(missing_ok=True)
+        probe = Path(path) / f".probe.{os.getpid()}"
+        new_file(probe).close()
+        probe.unlink()
+        for leftover in Path(path).rglob(".*.tmp"):
+            if not _is_being_written(leftover):
+                leftover.unlink(missing_ok=True)
     except OSError as error:
         raise explained(error, folder) from error
 
 
-def _check_answers(folder: str) -> None:
-    """Raise `UserError` unless a URL answers in time: object stores are tried for minutes."""
-    failed: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            fs, path = filesystem(folder)
-            fs.get_file_info(path)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            failed.append(error)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_ANSWER_S)
-    why = f"nobody answers within {_ANSWER_S:g} s" if asking.is_alive() else ""
-    if failed:
-        why = " ".join(str(failed[0]).split())[:200]
-    if why:
-        raise UserError(f"outputs: {folder} cannot be reached: {why}")
+def _try_object(fs: pafs.FileSystem, name: str) -> None:
+    """Write an object and take it away."""
+    with fs.open_output_stream(name) as sink:
+        sink.write(name.encode())
+    fs.delete_file(name)
 
 
 def explained(error: OSError, folder: str) -> UserError:
@@ -163,11 +148,20 @@ def explained(error: OSError, folder: str) -> UserError:
             f"{folder} may not be written ({os.strerror(error.errno)}); choose another folder with "
             "outputs=/another/folder"
         )
+    if "://" in folder:
+        said = " ".join(str(error).split())[:300]
+        return UserError(
+            f"{folder}: the store of objects failed ({said}). What it has taken is kept, and the "
+            "same command goes on"
+        )
     return UserError(f"{folder}: {error}")
 
 
-def _write(table: pa.Table, sink: Any, meta: str) -> None:
-    """Write one row group of plain types: dictionaries are an encoding, not a type, to readers."""
+def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
+    """Return a file of one row group of plain types.
+
+    To readers dictionaries are an encoding, not a type.
+    """
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
         content, table.schema, compression="zstd", compression_level=1, write_statistics=False,
@@ -175,8 +169,7 @@ def _write(table: pa.Table, sink: Any, meta: str) -> None:
     ) as writer:  # fmt: skip
         writer.write_table(table, row_group_size=max(len(table), 1))
         writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
-    for piece in sealed(content.getvalue()):
-        sink.write(piece)
+    return list(sealed(content.getvalue()))
 
 
 def _is_being_written(temporary: Path) -> bool:

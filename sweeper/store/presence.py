@@ -22,7 +22,8 @@ def leave(folder: str, name: str) -> None:
     """
     fs, path = filesystem(folder)
     try:
-        fs.create_dir(path, recursive=True)
+        if isinstance(fs, pafs.LocalFileSystem):
+            fs.create_dir(path, recursive=True)
         with fs.open_output_stream(f"{path}/{name}") as stream:
             stream.write(name.encode())
     except OSError as error:

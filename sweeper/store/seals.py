@@ -13,14 +13,16 @@ import queue
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
+
+T = TypeVar("T")
 
 KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
 """The footer's key of the checksum, and what stands there while it is taken: eight digits."""
@@ -44,32 +46,46 @@ def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
     Raises:
         UserError: no file system answers to the URL within seconds.
     """
-    if "://" not in folder:
-        return pafs.LocalFileSystem(), folder
-    found = _connected(folder)
-    if isinstance(found, str):
-        raise UserError(f"{folder}: {found}")
-    return found
+    return _connected(folder) if "://" in folder else (pafs.LocalFileSystem(), folder)
 
 
 @functools.lru_cache(maxsize=1024)
-def _connected(url: str) -> tuple[pafs.FileSystem, str] | str:
-    """Return the file system of a URL, or why there is none; its client would try for minutes."""
-    answers: queue.SimpleQueue[tuple[pafs.FileSystem, str] | str] = queue.SimpleQueue()
+def _connected(url: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URL that has answered once."""
 
-    def connect() -> None:
+    def connect() -> tuple[pafs.FileSystem, str]:
+        fs, path = pafs.FileSystem.from_uri(url)
+        fs.get_file_info(path)
+        return fs, path
+
+    return answered(url, connect)
+
+
+def answered(url: str, ask: Callable[[], T]) -> T:
+    """Return what an object store answers; its own client would try for minutes.
+
+    Raises:
+        UserError: it answers nothing within seconds, or that it cannot.
+    """
+    answers: queue.SimpleQueue[T | OSError | ValueError] = queue.SimpleQueue()
+
+    def run() -> None:
         try:
-            fs, path = pafs.FileSystem.from_uri(url)
-            fs.get_file_info(path)
-            answers.put((fs, path))
-        except (OSError, ValueError) as error:
-            answers.put(str(error).splitlines()[0])
+            answers.put(ask())
+        except (OSError, ValueError) as error:  # which those of Arrow are as well
+            answers.put(error)
 
-    threading.Thread(target=connect, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     try:
-        return answers.get(timeout=_ANSWER_S)
+        found = answers.get(timeout=_ANSWER_S)
     except queue.Empty:
-        return f"nobody answers within {_ANSWER_S:g} s"
+        raise UserError(
+            f"outputs: {url} cannot be reached: nobody answers within {_ANSWER_S:g} s"
+        ) from None
+    if isinstance(found, (OSError, ValueError)):
+        said = " ".join(str(found).split())[:200]
+        raise UserError(f"outputs: {url} cannot be reached: {said}") from found
+    return found
 
 
 def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
@@ -135,7 +151,8 @@ def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
     fs, path = filesystem(folder)
     if size <= _BLOCK and isinstance(fs, pafs.LocalFileSystem):
         return io.BytesIO(Path(path, name).read_bytes())
-    return fs.open_input_file(f"{path}/{name}")
+    found = fs.open_input_file(f"{path}/{name}")
+    return io.BytesIO(found.read()) if size <= _BLOCK else found
 
 
 def _footer(tail: bytes) -> int:

@@ -54,7 +54,8 @@ class Part:
     reasons: Mapping[str, int]  # rows that are not `ok`, by the word their reason begins with
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
     ties: NDArray[np.int64]  # how many rows reach each
-    seconds: float
+    seconds: float  # that evaluating it took
+    written_s: float = 0.0  # that writing it took
     laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
 
 
@@ -120,11 +121,11 @@ class Store:
 
     def finished(self) -> list[Span]:
         """Return what parts of this definition settle by range, merged and in order."""
-        return merged(self._own().values())
+        return merged(self.ranges().values())
 
     def answered(self, space: DesignSpace) -> Index:
         """Return the numbers of points answered by parts outside the finished ranges, sorted."""
-        return self._answered(space, self._own())
+        return self._answered(space, self.ranges())
 
     def _answered(self, space: DesignSpace, own: Mapping[str, Span]) -> Index:
         found = [index for _, index in self._elsewhere(space, own, list(space.axes))]
@@ -132,7 +133,7 @@ class Store:
 
     def missing(self, space: DesignSpace, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield what of each batch is not answered yet."""
-        own = self._own()
+        own = self.ranges()
         done, answered = merged(own.values()), self._answered(space, own)
         holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
         if len(holes):  # what a range left to a part that is gone
@@ -152,7 +153,7 @@ class Store:
     def scan(self) -> pl.LazyFrame:
         """Return all answers to the space as it is defined now, one row per point."""
         space = completed(self.definition.space())
-        own = self._own()
+        own = self.ranges()
         frames = []
         cells = sum(map(len, own.values())) * len(columns_of(space))
         if len(own) > _MANY and cells <= _CELLS:  # else each question would open all the files
@@ -190,7 +191,7 @@ class Store:
             hidden.unlink()
         return dropped
 
-    def _own(self) -> dict[str, Span]:
+    def ranges(self) -> dict[str, Span]:
         """Return the parts that settle ranges of this definition, in order, none overlapping.
 
         A worker that outlives its driver may finish a range that the next run cuts otherwise. Such

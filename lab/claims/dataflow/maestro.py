@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.claims.lines import absent, at_least, at_most
+from lab.claims.lines import absent, at_least, at_most, rank_correlation
 from lab.parity.maestro import CLUSTER, Window, named_cycles
 from lab.tables.rows import read_records
 from simulators.core.contract import PARITY, Check
@@ -41,7 +41,7 @@ def checks(reference: Path, _rows: str) -> list[Check]:
         return [absent("dataflow/MAESTRO cycles", f"{len(pairs)} rows have no ranks")]
     ours, theirs = np.array(pairs, np.float64).T
     off = np.abs(ours / theirs - 1.0)
-    rank = _rank_correlation(ours, theirs)
+    rank = rank_correlation(ours, theirs)
     median = 100.0 * float(np.median(off))
     note = f"at most; {100.0 * float(np.mean(off <= 0.01)):.1f} % of rows within 1 %"
     title = "dataflow/MAESTRO cycles"
@@ -78,14 +78,3 @@ def _window_of(row: Mapping[str, Any], kind: str) -> Window:
 
 def _square(number: float) -> bool:
     return number == int(number) and math.isqrt(int(number)) ** 2 == int(number)
-
-
-def _rank_correlation(a: Any, b: Any) -> float:
-    """Spearman's, equal values sharing their mean rank."""
-
-    def ranks(values: Any) -> Any:
-        _, member, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ends = np.cumsum(counts)
-        return (ends - (counts - 1) / 2.0)[member]
-
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])

@@ -77,14 +77,18 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
     >>> low < 1.0 < high
     True
     """
-    framework = load_runtime(runtime).framework
-    engines = (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
+    engines = engines_of(load_runtime(runtime).framework)
     found = {}
     for metric, ends in reach.items():
         bands = [shipped_width(engine, metric).band(ends) for engine in engines]
         lows, highs = zip(*bands, strict=True)
         found[metric] = min(lows), max(highs)
     return found
+
+
+def engines_of(framework: str) -> tuple[str, ...]:
+    """Return the engines whose widths a framework has; of one nobody measured, all of them."""
+    return (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
 
 
 def shipped_width(engine: str, metric: str) -> Width:

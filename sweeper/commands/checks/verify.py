@@ -15,7 +15,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper.commands.flags import at_least, flags
 from sweeper.engines.task import evaluate
-from sweeper.query.pareto import rows_at
+from sweeper.query.pareto import rows_at, slices
 from sweeper.query.repricing import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.run_folder import rows_of
@@ -43,13 +43,10 @@ def main(words: list[str]) -> int:
             "files that these results were made with have changed since, so they would differ; "
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
-    done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
     stored = rows_of(last.store, space)
-    rows = stored.with_row_index("__row").filter(done).select("__row").collect()["__row"]
-    if rows.is_empty():
+    sample, rows = _sampled(stored, chosen.rows, chosen.seed)
+    if not rows:
         raise UserError(f"there are no rows of '{chosen.name}' to verify")
-    picked = np.random.default_rng(chosen.seed).permutation(len(rows))[: chosen.rows]
-    sample = rows_at(stored, rows[np.sort(picked)]).drop("__row")
     index = space.index_of(sample)
     sample, index = sample.filter(index >= 0), index[index >= 0]
     again = pl.DataFrame(pl.from_arrow(evaluate(last.simulator, space.batch(index))))
@@ -61,11 +58,19 @@ def main(words: list[str]) -> int:
         )
         wrong |= mine.ne_missing(kept.cast(mine.dtype))
     if not wrong.any():
-        print(f"{len(sample):,} of {len(rows):,} rows simulated again: equal to the bit")
+        print(f"{len(sample):,} of {rows:,} rows simulated again: equal to the bit")
         return 0
     named = keys(last.store.definition, sample.filter(wrong)).str.head(SHOWN)
     print(f"{int(wrong.sum()):,} of {len(sample):,} rows differ: {', '.join(named[:10])}")
     return 1
+
+
+def _sampled(stored: pl.LazyFrame, count: int, seed: int) -> tuple[pl.DataFrame, int]:
+    """Return so many of the rows that can be compared, at random, and how many such there are."""
+    done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
+    good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
+    picked = np.random.default_rng(seed).choice(len(good), min(count, len(good)), replace=False)
+    return rows_at(stored, good["__row"][picked]).drop("__row"), len(good)
 
 
 def doctor(words: list[str]) -> int:

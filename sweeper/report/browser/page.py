@@ -13,14 +13,14 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from simulators.core.errors import UserError
-from sweeper.query.pareto import FEASIBLE
+from sweeper.query.pareto import FEASIBLE, slices
 from sweeper.report.browser.answer import answer, scenarios, selector
 from sweeper.report.browser.columns import Coded, coded, packed
 from sweeper.report.browser.content import Content
@@ -144,19 +144,29 @@ def _meta(content: Content, columns: list[Coded], sizes: list[int]) -> dict[str,
 def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     """Return the front and then other feasible designs, and how many feasible ones there are."""
     answers = content.answers
-    good = answers.results.filter(FEASIBLE)
-    schema = good.collect_schema()
+    schema = answers.results.collect_schema()
     names = schema.names()
     wanted = [n for n in content.columns if n in names]
     qualifies = condition(answers.where, schema) if answers.where else pl.lit(value=True)
-    chosen = good.select(*wanted, qualifies=qualifies.fill_null(value=False))
-    total = int(good.select(pl.len()).collect().item())
+    chosen = [*map(pl.col, wanted), qualifies.fill_null(value=False).alias("qualifies")]
+    total = answers.status.get("ok", 0)
     room = max(0, rows - len(answers.front))
     every = max(1, -(-total // max(1, room)))
-    sample = chosen.gather_every(every).collect() if room else chosen.head(0).collect()
+    sample = _sample(answers.results, chosen, every)
+    sample = sample if room else sample.head(0)
     front = answers.front.select(*wanted).with_columns(qualifies=pl.lit(value=True))
     table = pl.concat([front.cast(sample.schema), sample])
     return table.unique(maintain_order=True, keep="first"), total
+
+
+def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], every: int) -> pl.DataFrame:
+    """Return some columns of the first of every so many feasible rows."""
+    found, seen = [], 0
+    for some in slices(results):
+        table = some.filter(FEASIBLE).select(columns).collect()
+        found.append(table.gather_every(every, offset=-seen % every))
+        seen += len(table)
+    return pl.concat(found)
 
 
 def _columns(content: Content, table: pl.DataFrame) -> list[Coded]:

@@ -1,0 +1,89 @@
+"""Which layer makes how much of a latency's interval: kernels, messages, the pass or the engine.
+
+Within a pass, families of kernels and messages add up by squares, and with them what no kernel
+explains; what the engine does adds to the logarithm of that by squares (`error_bands.py`). So the
+squared logarithm of each end of a band is a sum over layers, and a layer switched off leaves the
+rest. With `w` the half-widths of a pass, which ends at `r`:
+
+    ln(end)^2 = scale^2 * ( engine^2 + ln(r)^2 * sum over layers of w_layer^2 / w^2 )
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from simulators.composition.intervals import HalfWidth, summed, unexplained_share
+from simulators.composition.price import pass_interval, pipeline_iterations
+from simulators.composition.replica import Replica
+from simulators.core.jit import Floats
+from simulators.evidence.lookup import has_kin
+from simulators.serving.answer.error_bands import engines_of, scale, shipped_width
+from simulators.serving.prices.iteration_table import Ends
+from simulators.workload.llm.step import Step
+
+KERNELS, MESSAGES, MODEL, SERVING = "kernels", "messages", "pass", "engine"
+LAYERS = (KERNELS, MESSAGES, MODEL, SERVING)
+
+Squares = Mapping[str, Ends]
+"""By layer, its part of the squared logarithms of a band's two ends."""
+
+
+def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
+    """Return what each layer adds to the band of `tpot` or `ttft` that passes of a step make.
+
+    Summed over layers, they are the squared logarithms of the ends of `deployment_bands`.
+    """
+    reach = np.array(pass_interval(replica, step))
+    parts, found = _parts(replica, step), {}
+    widths = [shipped_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
+    ends = []
+    for end, side in enumerate(("below", "above")):
+        far = [getattr(w, side) * scale(w.engine, reach)[end] for w in widths]
+        widest = widths[int(np.argmax(far))]
+        stretch = getattr(widest, side) ** 2
+        ends.append((stretch * widest.engine**2, max(far) ** 2 - stretch * widest.engine**2))
+    for layer in LAYERS:
+        low, high = (
+            engine if layer == SERVING else within * parts[layer][end]
+            for end, (engine, within) in enumerate(ends)
+        )
+        found[layer] = low, high
+    return found
+
+
+def band_of(squares: Squares, without: str = "") -> Ends:
+    """Return the band that layers make, with one of them switched off if it is named."""
+    low, high = np.sqrt(
+        np.sum([ends for layer, ends in squares.items() if layer != without], axis=0)
+    ).tolist()
+    return math.exp(-low), math.exp(high)
+
+
+def _parts(replica: Replica, step: Step) -> Mapping[str, Ends]:
+    """Return the part of each layer of a pass in the square of its half-widths, below and above.
+
+    Where no kernel of the vendor was ever measured all err together, so their half-widths add up.
+    """
+    stages = pipeline_iterations(replica, step)
+    families = summed(stage.half_widths for stage in stages)
+    unexplained_s = unexplained_share(replica.runtime, replica.gpu) * sum(
+        float(np.asarray(stage.latency_s)) for stage in stages
+    )
+    own = {name: _ends(one) for name, one in families.items()}
+    squares = {name: ends**2 for name, ends in own.items()}
+    if not has_kin(replica.gpu):
+        together = np.sum(list(own.values()), axis=0)
+        squares = {name: ends * together for name, ends in own.items()}
+    messages = squares.pop("messages", np.zeros(2))
+    kernels = np.sum(list(squares.values()), axis=0)
+    model = np.full(2, unexplained_s**2)
+    whole = kernels + messages + model
+    parts = {KERNELS: kernels / whole, MESSAGES: messages / whole, MODEL: model / whole}
+    return {layer: (float(part[0]), float(part[1])) for layer, part in parts.items()}
+
+
+def _ends(one: HalfWidth) -> Floats:
+    return np.array([float(np.asarray(one.below_s)), float(np.asarray(one.above_s))])

@@ -1,0 +1,40 @@
+"""One at a time: a definition of a space is swept, or tidied up, by one process of a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulators.core.errors import UserError
+from sweeper.store.parquet import check_writable
+from sweeper.store.store import Store
+
+
+@contextlib.contextmanager
+def alone(store: Store) -> Iterator[None]:
+    """Refuse to work on one definition of a space twice at the same time on this machine.
+
+    Two machines, or two that write to a store of objects, at most evaluate points twice: the parts
+    of both are whole, and of two that hold the same rows one counts.
+    """
+    check_writable(store.folder)
+    if "://" in store.folder:
+        yield
+        return
+    file = Path(store.folder) / f".{store.definition.id}.lock"
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything
+        lock = os.fdopen(os.open(file, flags, 0o666), "w")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; delete it if it is no lock of yours") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"this sweep is already running into {store.folder}; wait for it, or stop it"
+            ) from error
+        yield

@@ -1,0 +1,175 @@
+"""Upkeep of results: many small parts become few, and folders of several places become one.
+
+A part is written before those it replaces are taken away, and the wider of two parts counts: an
+upkeep that is killed at any moment has lost nothing and repeated nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from simulators.core.errors import UserError
+from sweeper.space.design_space import completed
+from sweeper.space.spans import Index, Span, covered
+from sweeper.store.parquet import metadata, read_frames
+from sweeper.store.part_names import definition_in, is_part
+from sweeper.store.presence import remove
+from sweeper.store.seals import DamagedPart, check, filesystem
+from sweeper.store.store import Store, merged, repeated
+
+ROWS = 200_000
+"""Points of a part: this many rows make a good Parquet row group."""
+_AT_ONCE = 1 << 22
+"""Bytes that are copied at a time."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an upkeep found and left."""
+
+    parts: int = 0  # that were there
+    left: int = 0
+    damaged: tuple[str, ...] = ()  # taken away: their points are asked again
+
+    def __add__(self, other: Kept) -> Kept:
+        """Return what two upkeeps found and left."""
+        return Kept(self.parts + other.parts, self.left + other.left, self.damaged + other.damaged)
+
+
+def definitions(store: Store) -> list[Store]:
+    """Return the stores of all definitions that have whole parts in a folder of results."""
+    held: dict[str, Store] = {}
+    for name in store.parts():
+        if definition_in(name) not in held:
+            try:
+                check(store.results, name)
+                held[definition_in(name)] = replace(store, definition=store.definition_of(name))
+            except DamagedPart:
+                continue
+    return list(held.values())
+
+
+def compact(store: Store) -> Kept:
+    """Make few parts of the many of one definition, and take damaged ones away."""
+    names = [n for n in store.parts() if definition_in(n) == store.definition.id]
+    damaged = tuple(n for n in names if _is_damaged(store, n))
+    for name in damaged:
+        remove(store.results, name)
+    whole = [n for n in names if n not in damaged]
+    if not whole:
+        return Kept(len(names), 0, damaged)
+    said = metadata(store.results, whole[0])
+    store = replace(store, metadata={n: said[n] for n in ("space", "objectives") if n in said})
+    own = store.ranges()
+    for run in _runs(own):
+        _join(store, [name for name, _ in run], merged(span for _, span in run)[0])
+    _gather(store, [n for n in whole if n not in own])
+    left = [n for n in store.parts() if definition_in(n) == store.definition.id]
+    return Kept(len(names), len(left), damaged)
+
+
+def copy(source: str, target: str, name: str) -> tuple[int, int]:
+    """Copy the parts of a space from one folder or URL to another; those that are there stay.
+
+    Return how many were copied and how many were there. A part's name says which definition of the
+    space it answers and which points, so the same name is the same rows.
+
+    Raises:
+        UserError: the folders are the same, or a part in the source is damaged.
+    """
+    fs, path = filesystem(f"{source}/{name}/results")
+    there_fs, there = filesystem(f"{target}/{name}/results")
+    if fs == there_fs and path.rstrip("/") == there.rstrip("/"):
+        raise UserError(f"{source} cannot be merged into itself")
+    copied = known = 0
+    selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+    for info in fs.get_file_info(selector):
+        if not info.is_file or not is_part(info.base_name):
+            continue
+        kind = info.path.removeprefix(path).strip("/").rpartition("/")[0]
+        check(f"{source}/{name}/results/{kind}", info.base_name, info)
+        if there_fs.get_file_info(f"{there}/{kind}/{info.base_name}").is_file:
+            known += 1
+            continue
+        _copy(fs, info.path, there_fs, f"{there}/{kind}", info.base_name)
+        copied += 1
+    return copied, known
+
+
+def _copy(fs: pafs.FileSystem, path: str, there: pafs.FileSystem, folder: str, name: str) -> None:
+    """Copy a file: under another name first, where names can be changed."""
+    local = isinstance(there, pafs.LocalFileSystem)
+    if local:
+        there.create_dir(folder, recursive=True)
+    written = f"{folder}/.{name}.0.tmp" if local else f"{folder}/{name}"
+    with fs.open_input_stream(path) as source, there.open_output_stream(written) as sink:
+        while block := source.read(_AT_ONCE):
+            sink.write(block)
+    if local:
+        there.move(written, f"{folder}/{name}")
+
+
+def _is_damaged(store: Store, name: str) -> bool:
+    try:
+        check(store.results, name)
+    except DamagedPart:
+        return True
+    return False
+
+
+def _runs(own: dict[str, Span]) -> Iterator[list[tuple[str, Span]]]:
+    """Yield parts in order that touch, as many as make one of a good size; none alone."""
+    run: list[tuple[str, Span]] = []
+    for name, span in own.items():
+        if run and (span.lo != run[-1][1].hi or span.hi - run[0][1].lo > ROWS):
+            if len(run) > 1:
+                yield run
+            run = []
+        run.append((name, span))
+    if len(run) > 1:
+        yield run
+
+
+def _join(store: Store, names: Sequence[str], where: Span) -> None:
+    rows = read_frames(store.results, names)
+    store.write(rows.to_arrow(), where)
+    for name in names:
+        remove(store.results, name)
+
+
+def _gather(store: Store, names: Sequence[str]) -> None:
+    """Make few parts of those that settle the rows they hold; drop what others hold too."""
+    if not names:
+        return
+    space, done = completed(store.definition.space()), store.finished()
+    seen = np.empty(0, np.int64)
+    written: set[str] = set()
+    for some in _batches(store, names):
+        rows = read_frames(store.results, some)
+        index: Index = space.index_of(rows)
+        fresh = (index >= 0) & ~covered(index, done) & ~np.isin(index, seen) & ~repeated(index)
+        if fresh.any():
+            seen = np.concatenate([seen, index[fresh]])
+            written.add(store.write(rows.filter(fresh).to_arrow(), index[fresh]))
+        for name in some:
+            if name not in written:
+                remove(store.results, name)
+
+
+def _batches(store: Store, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield parts as many at a time as make one of a good size."""
+    held: list[str] = []
+    size = 0
+    for name in names:
+        rows = read_frames(store.results, [name], ["status"]).height
+        if held and size + rows > ROWS:
+            yield held
+            held, size = [], 0
+        held.append(name)
+        size += rows
+    if held:
+        yield held

@@ -1,0 +1,57 @@
+"""Boards whose clock is held down, or whose power is limited."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulators.catalog.cluster import load_cluster
+from simulators.catalog.gpu import at_full_clock, held_at, load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.price import iteration
+from simulators.composition.replica import Replica
+from simulators.kernels.energy import power_w, swing
+from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.operators import Gemm
+
+H100 = load_gpu("h100_sxm")
+REPLICA = Replica(load_model("llama3_1_8b"), H100, load_cluster("dgx_h100"))
+PROMPT, DECODE = prefill_step(1.0, 4096.0), decode_step(8.0, 1024.0)
+
+
+def taken(replica: Replica, step: Step) -> tuple[float, float]:
+    """Return seconds and joules of one iteration."""
+    found = iteration(replica, step)
+    return float(np.sum(found.latency_s)), float(np.sum(found.energy_j))
+
+
+def test_a_prompt_slows_down_with_the_clock_and_a_decode_hardly() -> None:
+    slow = replace(REPLICA, gpu=held_at(H100, 0.5))
+    assert 1.4 < taken(slow, PROMPT)[0] / taken(REPLICA, PROMPT)[0] < 2.1
+    assert 1.0 <= taken(slow, DECODE)[0] / taken(REPLICA, DECODE)[0] < 1.3
+    assert taken(slow, DECODE)[1] < taken(REPLICA, DECODE)[1]
+
+
+@pytest.mark.parametrize("step", [PROMPT, DECODE])
+def test_no_clock_is_quicker_than_the_highest(step: Step) -> None:
+    times = [taken(replace(REPLICA, gpu=held_at(H100, s)), step)[0] for s in (0.4, 0.6, 0.8, 1.0)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_board_keeps_to_its_limit() -> None:
+    seconds, joules = taken(replace(REPLICA, power_limit_w=350.0), PROMPT)
+    assert joules / seconds <= 350.0
+    assert seconds > taken(REPLICA, PROMPT)[0]
+    assert taken(replace(REPLICA, power_limit_w=2 * H100.tdp_w), PROMPT) == taken(REPLICA, PROMPT)
+
+
+def test_watts_of_what_is_clocked_fall_faster_than_the_clock() -> None:
+    product = Gemm(name="product", m=8192.0, n=8192.0, k=8192.0, dtype="bf16")
+    seconds = np.array([4.0 * 8192.0**3 / H100.peak("bf16")])  # half of the peak
+    full, held = (power_w(product, gpu, seconds / gpu.clock_share)[0]
+                  for gpu in (H100, held_at(H100, 0.8)))  # fmt: skip
+    assert held < 0.8 * full
+    assert swing(0.8) < 0.8
+    assert at_full_clock(held_at(H100, 0.8)).peak("bf16") == pytest.approx(H100.peak("bf16"))

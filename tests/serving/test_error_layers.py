@@ -1,0 +1,25 @@
+"""Layers of an error: they sum to the band that is stated, and one switched off narrows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.serving.answer.error_bands import deployment_bands
+from simulators.serving.answer.error_layers import LAYERS, band_of, error_layers
+from simulators.serving.deployment import deployment_of
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import EVERYDAY, everyday_reach
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "graphs"])
+@pytest.mark.parametrize("gpu", ["h100_sxm", "mi300x"])
+def test_layers_sum_to_the_band(runtime: str, gpu: str) -> None:
+    point = ServingPoint(model="llama2_70b", gpu=gpu, tp=8, runtime=runtime)
+    replica = deployment_of(point).hardware.replica
+    stated = deployment_bands(runtime, everyday_reach(replica))
+    for metric, (_, step) in zip(("ttft", "tpot"), EVERYDAY, strict=True):
+        squares = error_layers(replica, step, metric)
+        assert band_of(squares) == pytest.approx(stated[metric])
+        for layer in LAYERS:
+            low, high = band_of(squares, layer)
+            assert stated[metric][0] <= low <= 1.0 <= high <= stated[metric][1]
