@@ -19,7 +19,7 @@ from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import Deployment, deployment_of
+from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
@@ -34,7 +34,6 @@ from simulators.serving.engine.policies import Scheduler, load_router, load_sche
 from simulators.serving.engine.service import Decoders, Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
-from simulators.serving.pools.parts import pools_of
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval

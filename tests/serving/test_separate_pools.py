@@ -11,14 +11,13 @@ import pytest
 
 from simulators.core.columns import batch_of
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.deployment import describe
+from simulators.serving.deployment import describe, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Decoders, Engine, serve
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
 from simulators.serving.pools.link import NO_WAY, Link, link_of
-from simulators.serving.pools.parts import pools_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python

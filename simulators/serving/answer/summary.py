@@ -16,13 +16,13 @@ from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.separate_pools import balance, memory, moving
 from simulators.serving.answer.window import Sums, Window, steady_part, sums_within, together
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 from simulators.serving.point import STEADY, ServingPoint
+from simulators.serving.pools.use import balance, memory, moving
 from simulators.serving.prices.iteration_table import IterationTable
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
-from simulators.serving.engine.cancellation import dismiss, release_successor
+from simulators.serving.engine.cancellation import dismiss
 from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
@@ -48,6 +48,7 @@ from simulators.serving.engine.state import (
     log_batch,
     pool_of,
     pop_release,
+    release_successor,
     tick,
 )
 from simulators.serving.pools.handover import hand_on, hand_over, send_who_fits

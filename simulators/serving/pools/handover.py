@@ -14,11 +14,10 @@ from typing import Any
 
 from simulators.core.jit import f8, i8, pointer
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.cancellation import let_go
 from simulators.serving.engine.kv_cache import blocks_for, fits
 from simulators.serving.engine.prefix_cache import leave
 from simulators.serving.engine.replica import ROUTE, kernel
-from simulators.serving.engine.state import STATE, State, keep_sums, push_release, tick
+from simulators.serving.engine.state import STATE, State, keep_sums, let_go, push_release, tick
 
 
 @kernel(i8(STATE, i8, i8, f8))
