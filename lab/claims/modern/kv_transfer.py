@@ -30,7 +30,7 @@ LONG = 4096
 
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield errors of transfers, of each and of a framework left out, and of their share of TTFT."""
+    """Yield errors of transfers, of each and of a framework left out, and of shares of TTFT."""
     rows = list(moved(reference))
     alone = list(left_out(rows))
     yield _line("KV transfer, each cache by the others of its framework", alone, LIMIT)
