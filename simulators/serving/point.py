@@ -267,6 +267,23 @@ class ServingPoint:
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
         known=FIDELITIES, default=EVENT, given=True,
     )  # fmt: skip
+    min_replicas: int = built(
+        "replicas that always run, of those at most; others are started and stopped with the load; "
+        "0: all of them run", at_least=0, default=0,
+    )  # fmt: skip
+    replica_qps: float = built(
+        "arrivals per second for which a replica is started", unit="1/s", above=0.0, default=1.0
+    )
+    startup_s: float = built(
+        "from the start of a replica to its first request", unit="s", at_least=0.0, default=60.0
+    )
+    scale_every_s: float = built(
+        "between looks at the arrivals since the last one", unit="s", above=0.0, default=15.0
+    )
+    scale_down_s: float = built(
+        "for how long fewer replicas must do before one is stopped", unit="s", at_least=0.0,
+        default=300.0,
+    )  # fmt: skip
     adapters: int = built(
         "low-rank adapters (LoRA) of which each request wants one; 0: none", at_least=0, default=0
     )

@@ -18,6 +18,7 @@ from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
+from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
@@ -142,6 +143,7 @@ class Ready:
     let_in: Requests
     rejected: int
     frontend: Frontend
+    plan: Plan | None
 
     @property
     def scheduler(self) -> Scheduler:
@@ -176,7 +178,7 @@ class Ready:
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state, self.frontend, let_in.output_tokens)
         tables = [pool.table for pool in self.pools]
-        return Run(point, self.deployment, tables, let_in, self.rejected, state)
+        return Run(point, self.deployment, tables, let_in, self.rejected, state, self.plan)
 
 
 def ready_of(
@@ -199,7 +201,10 @@ def ready_of(
     let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
     engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
     frontend = frontend_of(point, shelf.server)
-    return Ready(point, deployment, engine, pools, let_in, rejected, frontend)
+    plan = _plan(point, let_in)
+    if plan:
+        let_in = replace(let_in, routable=plan.routable)
+    return Ready(point, deployment, engine, pools, let_in, rejected, frontend, plan)
 
 
 def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> Pool:
@@ -230,6 +235,21 @@ def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
         table=decoder.table.table,
         link=link_of(point, *ends),
     )
+
+
+def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
+    """Return the replicas that come and go with the arrivals, if they do.
+
+    Raises:
+        Infeasible: arrivals depend on answers, or replicas do not all do the same.
+    """
+    if not point.min_replicas or point.min_replicas >= point.replicas:
+        return None
+    if point.prefill_gpus:
+        raise Infeasible("min_replicas_has_no_separate_pools")
+    if let_in.clients or let_in.session is not None:
+        raise Infeasible("min_replicas_needs_open_arrivals", "clients wait for their answers")
+    return plan_of(point, let_in.arrival_s)
 
 
 def logged_run(point: ServingPoint) -> Run:

@@ -67,8 +67,8 @@ class Serving:
     copies: str = "replicas"
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
-        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", *PAYS,
-        "decode_gpu", "decode_gpus", "replicas",
+        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",
+        "replicas_mean", *PAYS, "decode_gpu", "decode_gpus",
     )  # fmt: skip
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
@@ -172,7 +172,8 @@ class Serving:
             part = numbers(rows, "decode_gpus") * numbers(rows, "replicas") / size
             apart = np.array([kind in dear for kind in kinds])[decoders] & (part > 0.0)
             usd = np.where(apart, usd + part * (theirs - usd), usd)
-        size = size * paid_shares(rows)
+        running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
+        size = size * paid_shares(rows) * running
         per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}

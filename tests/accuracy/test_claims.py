@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "room", ["collectives", "composition", "dataflow", "modern", "serving", "training"]
+    "room", ["collectives", "composition", "dataflow", "edge", "modern", "serving", "training"]
 )
 def test_every_line_stays_within_its_budget(claimed: Callable[[str], Lines], room: str) -> None:
     found, budgets = claimed(room), BUDGETS[room]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.adapters.fleet import Fleet, fleet_of
@@ -138,6 +140,15 @@ def test_everything_at_once_answers_every_request() -> None:
     found = simulate(point)
     assert found.completed_requests == point.requests
     assert found.rejected_requests == found.cancelled_requests == 0
+
+
+def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
+    few = replace(MANY, adapters=640, clients=4, requests=16)
+    rows = [asdict(replace(few, max_batch=most)) for most in (64, 256)]
+    together = SIMULATOR.evaluate(pa.RecordBatch.from_pylist(rows, schema_of(ServingPoint)))
+    apart = [simulate(replace(few, max_batch=most)).ttft_mean_s for most in (64, 256)]
+    assert together.column("ttft_mean_s").to_pylist() == apart
+    assert apart[0] != apart[1]
 
 
 def test_what_is_explained_names_their_products() -> None:

@@ -167,6 +167,9 @@ class ServingMetrics:
         page="serving.md#saturation",
     )
     gpus: int = _use("GPUs of all replicas", better="min")
+    replicas_mean: float = _use(
+        "replicas that are paid for, mean over time: fewer than there may be where they come and go"
+    )
     kv_blocks: int = _use("KV blocks of one replica")
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")

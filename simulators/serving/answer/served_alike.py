@@ -134,9 +134,10 @@ class _Answer:
 def _may_share(ready: Ready) -> bool:
     """Return whether a limit that is not reached changes nothing.
 
-    A cache of prefixes fills what memory is free, and what drafts is told how many may run.
+    A cache of prefixes fills what memory is free, what drafts is told how many may run, and so
+    many adapters are kept as a full batch wants.
     """
     limits = ready.limits
-    plain = not (limits.caches or limits.drafted or limits.host_blocks)
+    plain = not (limits.caches or limits.drafted or limits.host_blocks or ready.point.adapters)
     plain = plain and limits.ranks == 1 and not ready.has_pools
     return plain and ready.scheduler.only_compares

@@ -17,6 +17,7 @@ from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, Servin
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
 from simulators.serving.answer.window import Sums, Window, steady_part, sums_within, together
+from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
@@ -36,6 +37,18 @@ class Run:
     asked: Requests  # those let in
     rejected: int
     state: State
+    plan: Plan | None = None  # of replicas that come and go
+
+    def running_share(self, window: Window) -> float:
+        """Return the replicas that are paid for within a window, mean over it, over all."""
+        if self.plan is None:
+            return 1.0
+        ended = np.maximum(self.state.times[:, at.COMPLETED], self.state.times[:, at.LEFT])
+        paid_s = self.plan.paid_s(
+            self.state.request[:, at.REPLICA] // int(self.state.limits[at.RANKS]),
+            self.state.times[:, at.ARRIVAL], ended, (window.begin_s, window.end_s),
+        )  # fmt: skip
+        return paid_s / (window.span_s * self.point.replicas)
 
     def metrics(self) -> ServingMetrics:
         """Return what an operator of the service would put on a dashboard; see `judged`."""
@@ -78,12 +91,13 @@ class Run:
         each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         did, pool = together(each), self.state.pool
         held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
+        share = self.running_share(window)
         blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
-            **_rates(self, everyone, seen, window),
-            **_use(self, everyone, window, each),
+            **_rates(self, everyone, seen, window, share),
+            **_use(self, everyone, window, each, share),
             **held.columns(blocks, ranks),
             **(memory(pool, ranks, did.block_seconds / window.span_s) if len(each) > 1 else {}),
             "inside_mean": window.mean_inside(arrival, end),
@@ -171,7 +185,9 @@ def _tpot_s(served: Served) -> Floats:
     return seconds
 
 
-def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, float | None]:
+def _rates(
+    run: Run, everyone: Served, seen: Ints, window: Window, share: float
+) -> dict[str, float | None]:
     """Return what was answered per second within a window, what it costs and takes.
 
     Args:
@@ -179,9 +195,11 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
         everyone: all that were answered.
         seen: tokens of each of them, of prompt and answer, but for those found in a cache.
         window: that rates are of.
+        share: of the replicas, that are paid for.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
-    gpus, within = built.gpus, window.holds(everyone.times[:, at.COMPLETED])
+    gpus = built.gpus * share
+    within = window.holds(everyone.times[:, at.COMPLETED])
     paid, span_s = everyone.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
     met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
@@ -195,19 +213,21 @@ def _rates(run: Run, everyone: Served, seen: Ints, window: Window) -> dict[str, 
         "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
         "cost_usd_per_hour": None if usd is None else usd * gpus,
         "cost_usd_per_mtok": (
-            None if usd is None or not tokens else usd_per_mtok(usd, float(gpus), tokens * per_s)
+            None if usd is None or not tokens else usd_per_mtok(usd, gpus, tokens * per_s)
         ),
     }
 
 
-def _use(run: Run, everyone: Served, window: Window, each: Sequence[Sums]) -> dict[str, Any]:
+def _use(
+    run: Run, everyone: Served, window: Window, each: Sequence[Sums], share: float
+) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
     did = together(each)
-    stages = [one.gpus // one.hardware.replica.cut.width for one in built.pools or (built,)]
+    stages = [one.gpus // one.hardware.replica.cut.width * share for one in built.pools or (built,)]
     busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     idle_j = [
@@ -232,6 +252,7 @@ def _use(run: Run, everyone: Served, window: Window, each: Sequence[Sums]) -> di
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
+        "replicas_mean": share * run.point.replicas,
         "iterations": counted[at.ITERATIONS],
         **dict(zip(SHARES, _shares(tables, busy), strict=True)),
     }

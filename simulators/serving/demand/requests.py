@@ -38,6 +38,7 @@ class Requests:
     service_s: Floats | float = 0.0  # that a server before the engine works on each, one by one
     delay_s: float = 0.0  # that each takes to the engine besides
     session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
+    routable: Ints | None = None  # replicas that each may go to, the first so many; None: all
     prefixes: Prefixes | None = None  # what they have in common; None: nothing
 
     def take(self, which: Ints) -> Requests:

@@ -117,7 +117,7 @@ def arrive(route: Any, state: State, now: float) -> int:
         load[at.QUEUED, r] = pool[r, at.WAITING] + pool[r, at.SWAPPED] + pool[r, at.HANDED]
         load[at.RUNNING, r] = pool[r, at.HOLDERS]
         load[at.TOUCHED, r] = 0
-    rank, doors = clock[at.ARRIVED], state.limits[at.READERS] or pool.shape[0]
+    rank = clock[at.ARRIVED]
     while next_arrival(state) == now:
         who = clock[at.LISTED]
         if clock[at.RELEASED] > 0 and state.released[0] == now:
@@ -127,10 +127,11 @@ def arrive(route: Any, state: State, now: float) -> int:
             continue
         if state.limits[at.CACHES] == 1:
             find_everywhere(state, who)
+        there = state.request[who, at.ROUTABLE]
+        queued, running, found = load[at.QUEUED], load[at.RUNNING], load[at.FOUND]
         replica = route(
-            clock[at.ARRIVED], load[at.QUEUED][:doors], load[at.RUNNING][:doors],
-            load[at.FOUND][:doors], state.draws[who],
-        )  # fmt: skip
+            clock[at.ARRIVED], queued[:there], running[:there], found[:there], state.draws[who]
+        )
         state.request[who, at.REPLICA] = replica
         state.request[who, at.RANK] = rank
         gauge = state.gauge[replica]

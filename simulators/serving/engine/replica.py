@@ -31,16 +31,17 @@ R = TypeVar("R")
 # One row of `request`: what a request still asks for and what it holds.
 (
     PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
-    CACHED, READER, KEPT_BLOCKS,
-) = range(15)  # fmt: skip
-REQUEST_COLUMNS = 15
+    CACHED, ROUTABLE, READER, KEPT_BLOCKS,
+) = range(16)  # fmt: skip
+REQUEST_COLUMNS = 16
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
 the request under this one on the stack of those moved to the host.
 Its path through the tree of prefixes are the rows of `tree` from PATH up to PATH_END, of which it
 holds the nodes of the first JOINED; CACHED are the tokens of its prompt that were found when it was
-first let in. READER is the replica that has read its prompt for another and keeps its blocks there
-until they are sent; KEPT_BLOCKS are those that the other one keeps for them meanwhile."""
+first let in. A router may send it to the first ROUTABLE replicas. READER is the replica that has
+read its prompt for another and keeps its blocks there until they are sent; KEPT_BLOCKS are those
+that the other one keeps for them meanwhile."""
 
 NODE, END = range(2)
 """One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""

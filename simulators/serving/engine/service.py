@@ -85,6 +85,7 @@ def _before(
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
     replicas *= allowed.ranks
+    doors = replicas
     if decoders:
         own[:, at.READERS] = replicas
         own[0, at.LIFELONG] = 0
@@ -94,6 +95,8 @@ def _before(
     follower, unborn = _followers(asked)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.SUCCESSOR] = follower
+    there = doors if asked.routable is None else asked.routable * allowed.ranks
+    request[:, at.ROUTABLE] = there
     request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if decoders else at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s

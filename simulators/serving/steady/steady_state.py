@@ -180,6 +180,7 @@ def _columns(
         "restarts": whole,
         "saturated": state.saturated,
         "gpus": gpus.astype(np.int64),
+        "replicas_mean": design.replicas.astype(np.float64),
         "kv_blocks": design.kv_blocks.astype(np.int64),
         **dict(zip(SHARES, cycle.shares(prices), strict=True)),
     }

@@ -1,0 +1,1 @@
+"""What is fitted to devices at the edge."""

@@ -1,0 +1,91 @@
+"""Fit what devices have in common, and each device, to latencies of networks of a search space.
+
+A device's weights are a least-squares fit to all its networks. The prior over devices is learnt
+from HELP's meta-train devices; how far a device may be unlike all of them is chosen by leaving each
+family of them out and adapting to ten of its networks, as a user would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, calibration, chosen, hashes, inline
+from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
+from lab.tables.rows import Floats
+from simulators.core.jit import Ints
+from simulators.edge.few_shot import Prior, adapt, fitted, learn
+
+OWN = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+SAMPLES, DRAWS, JUDGED = 10, 4, 1000
+DEGENERATE = 0.1
+"""Share of the quickest networks that errors leave out: cells through which no path leads."""
+
+SPLIT = "families of known devices left out in turn, ten networks of the left-out device measured"
+
+
+def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield one calibration a search space."""
+    for space in chosen(only, SPLITS, "search space"):
+        table, known = latencies(reference, space), SPLITS[space].known
+        errors = {own: left_out_errors(table, known, own) for own in OWN}
+        own = min(OWN, key=lambda one: float(errors[one].mean()))
+        prior = prior_of(table, known, own)
+        lines = ["", "[prior]", f"own = {own:g}"]
+        lines += [
+            f"{n} = {_list(getattr(prior, n))}" for n in ("centre", "scale", "mean", "noises")
+        ]
+        lines += [f"spread = [{', '.join(map(_list, prior.spread))}]"]
+        for device, seconds in sorted(table.seconds.items()):
+            one = fitted(table.features, seconds)
+            numbers = {"unit_s": one.unit_s, "noise": one.noise}
+            lines += ["", f'[devices."{device}"]', *inline(numbers)[2:-2].split(", ")]
+            lines += [f"mean = {_list(one.mean)}"]
+        yield calibration(
+            space, hashes(reference, [table_of(space)]), rows=sum(map(len, table.seconds.values())),
+            held_out=errors[own], split=SPLIT, lines=lines,
+        )  # fmt: skip
+
+
+def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
+    """Return what some devices of a table have in common."""
+    seconds = [table.seconds[device] for device in known]
+    return learn(table.features, seconds, [family(device) for device in known], own)
+
+
+def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Floats:
+    """Return the mean relative error of each device and draw, ten networks of it being measured."""
+    errors = []
+    for device in known:
+        prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
+        errors += [off(table, prior, device, drawn(table, SAMPLES, seed)) for seed in range(DRAWS)]
+    return np.array(errors)
+
+
+def drawn(table: Latencies, count: int, seed: int) -> Ints:
+    """Return the numbers of so many networks, drawn at random."""
+    generator = np.random.default_rng(np.random.SeedSequence(seed))
+    return np.asarray(generator.choice(len(table.features), count, replace=False), np.int64)
+
+
+def off(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
+    """Return the mean relative error of a device on networks that were not measured."""
+    seconds = table.seconds[device]
+    weights = adapt(prior, table.features[samples], seconds[samples])
+    rest = unseen(table, device, samples)[:: max(1, len(seconds) // JUDGED)]
+    predicted, _, _ = weights.seconds(table.features[rest])
+    return float(np.mean(np.abs(predicted / seconds[rest] - 1.0)))
+
+
+def unseen(table: Latencies, device: str, samples: Ints) -> Ints:
+    """Return the networks that errors are of: not measured, and none of the quickest tenth."""
+    seconds = table.seconds[device]
+    kept = seconds > np.quantile(seconds, DEGENERATE)
+    kept[samples] = False
+    return np.flatnonzero(kept)
+
+
+def _list(numbers: Floats) -> str:
+    return f"[{', '.join(f'{number:.5g}' for number in numbers)}]"

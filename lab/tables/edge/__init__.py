@@ -1,0 +1,1 @@
+"""Latencies of networks, models and benchmarks on phones, boards and chips."""

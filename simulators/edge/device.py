@@ -1,0 +1,117 @@
+"""What is known of devices: fitted ones of each search space, and files of a user's own.
+
+A user's device is a JSON file that `calibrate` has written: its weights as lists of numbers, a
+format number, and what it rests on. Nothing in it is code, and older files stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import once
+from simulators.edge.architectures import SPACES
+from simulators.edge.few_shot import Prior, Weights
+
+FOLDER = Path(__file__).parent / "calibration"
+FORMAT = 1
+SUFFIX = ".json"
+
+
+def devices(space: str) -> tuple[str, ...]:
+    """Return the devices that were measured on networks of a search space."""
+    return tuple(once(read_calibration, calibration_of(space))["devices"])
+
+
+def calibration_of(space: str) -> Path:
+    """Return the file of what devices have in common on a search space.
+
+    Raises:
+        UnknownNameError: there is no such search space.
+    """
+    if space not in SPACES:
+        raise UnknownNameError("search space", space, tuple(SPACES))
+    return FOLDER / f"{space}.toml"
+
+
+def prior(space: str) -> Prior:
+    """Return what is known of a device before any of its samples."""
+    found = once(read_calibration, calibration_of(space))["prior"]
+    arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
+    return Prior(own=float(found["own"]), is_log=False, **arrays)
+
+
+def device(space: str, name: str) -> Weights:
+    """Return a device of the calibration, or one of a user's own by the path of its file.
+
+    Raises:
+        UnknownNameError: nothing was measured on a device of that name.
+        UserError: a file is no device, or one of another search space.
+    """
+    if name.endswith(SUFFIX):
+        return once(_read, Path(name)).of(space)
+    known = once(read_calibration, calibration_of(space))["devices"]
+    if name not in known:
+        raise UnknownNameError(
+            "device", name, tuple(known), "One of your own is the path of a file that "
+            f"`calibrate` has written from its latencies, such as my_phone{SUFFIX}"
+        )  # fmt: skip
+    return _weights(known[name])
+
+
+def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
+    """Return the content of a device's file.
+
+    Args:
+        weights: of the device.
+        space: the search space its networks are of.
+        about: what it rests on, such as how many rows of which file.
+    """
+    found = {
+        "format": FORMAT, "search_space": space, "about": dict(about), "unit_s": weights.unit_s,
+        "mean": weights.mean.tolist(), "covariance": weights.covariance.tolist(),
+        "noise": weights.noise,
+    }  # fmt: skip
+    return json.dumps(found, indent=1) + "\n"
+
+
+class _File(dict[str, Any]):
+    """The content of a device's file."""
+
+    def of(self, space: str) -> Weights:
+        if self["search_space"] != space:
+            raise UserError(
+                f"{self['path']} was measured on networks of {self['search_space']}, not of {space}"
+            )
+        return _weights(self)
+
+
+def _read(path: Path) -> _File:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from error
+    needed = ("format", "search_space", "unit_s", "mean", "noise")
+    if not isinstance(found, dict) or any(name not in found for name in needed):
+        raise UserError(
+            f"{path} is no device: it lacks {', '.join(needed)}; `calibrate` writes one"
+        )
+    if found["format"] > FORMAT:
+        raise UserError(f"{path} is of format {found['format']}; this version reads up to {FORMAT}")
+    return _File(found, path=path)
+
+
+def _weights(found: Mapping[str, Any]) -> Weights:
+    mean = np.array(found["mean"], np.float64)
+    covariance = found.get("covariance", np.zeros((mean.size, mean.size)))
+    return Weights(
+        float(found["unit_s"]), mean, np.array(covariance, np.float64), float(found["noise"])
+    )

@@ -1,0 +1,83 @@
+"""Replicas that are started and stopped with the arrivals: who is there when, and what is paid.
+
+At every look the arrivals since the last one say how many replicas are wanted, `ceil(rate /
+replica_qps)`; the most wanted within `scale_down_s` are kept, so that one is stopped only after so
+long (Kubernetes' horizontal autoscaler with a metric of requests: looks each 15 s, and 300 s to
+stabilise, by default). A started replica takes requests after `startup_s`. One that is stopped
+takes no more, and ends what it has. All of this follows from the arrivals alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.point import ServingPoint
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which replicas there are: the first ones, at any time."""
+
+    looks_s: Floats  # when their number may change
+    wanted: Ints  # replicas from each look on, those that are starting included
+    startup_s: float
+    routable: Ints  # per request, how many take it
+
+    def paid_s(
+        self, replica: Ints, arrival_s: Floats, end_s: Floats, span: tuple[float, float]
+    ) -> float:
+        """Return the seconds that replicas are paid for within a span, all of them together.
+
+        A replica is paid from its start until it is stopped and has ended what it has.
+
+        Args:
+            replica: that took each request.
+            arrival_s: when it did.
+            end_s: when it had answered.
+            span: first and last moment.
+        """
+        begin, end = span
+        paid = 0.0
+        for i in range(int(self.wanted.max())):
+            mine = replica == i
+            for start, stop in self._runs(i, end):
+                inside = mine & (arrival_s >= start) & (arrival_s <= stop)
+                drained = max(stop, float(end_s[inside].max(initial=stop)))
+                paid += max(0.0, min(end, drained) - max(begin, start))
+        return paid
+
+    def _runs(self, replica: int, end_s: float) -> list[tuple[float, float]]:
+        """Return from when until when a replica is wanted."""
+        on = np.concatenate([[False], self.wanted > replica, [False]])
+        moments = np.append(self.looks_s, max(end_s, float(self.looks_s[-1])))
+        starts, stops = (np.flatnonzero(on[1:] & ~on[:-1]), np.flatnonzero(on[:-1] & ~on[1:]))
+        return list(zip(moments[starts].tolist(), moments[stops].tolist(), strict=True))
+
+
+def plan_of(point: ServingPoint, arrival_s: Floats) -> Plan:
+    """Return the replicas of a design over the arrivals of its requests, in their order."""
+    every, keep = point.scale_every_s, int(np.ceil(point.scale_down_s / point.scale_every_s))
+    looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
+    seen = np.searchsorted(arrival_s, looks, side="right")
+    rate = np.diff(seen, prepend=0) / every
+    least = min(point.min_replicas, point.replicas)
+    asked = np.clip(np.ceil(rate / point.replica_qps), least, point.replicas).astype(np.int64)
+    asked[0] = least
+    wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)
+    return Plan(looks, wanted, point.startup_s, _routable(looks, wanted, point, arrival_s))
+
+
+def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:
+    """Return how many replicas take each request: those still wanted that have been for so long."""
+    look = np.searchsorted(looks, arrival_s, side="right") - 1
+    ready = np.searchsorted(looks, arrival_s - point.startup_s, side="right") - 1
+    pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)
+    least = int(wanted[0])
+    count = [
+        max(least, int(wanted[then : now + 1].min())) if then >= 0 else least
+        for then, now in pairs.T.tolist()
+    ]
+    return np.array(count, np.int64)[which.reshape(-1)]

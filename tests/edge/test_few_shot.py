@@ -1,0 +1,117 @@
+"""Devices from a few samples: what must hold of any, and cases with a known answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.edge.architectures import cell_operations, cell_text, features
+from simulators.edge.device import device, devices, prior, text_of
+from simulators.edge.few_shot import adapt, choose, learn
+from simulators.edge.programs import learn_programs, one_hot
+
+STORED = Path(__file__).parent / "files" / "pi_of_format_1.json"
+DRAW = np.random.default_rng(0)
+NETWORKS = DRAW.integers(0, 6, (60, 3)).astype(np.float64)
+COSTS = np.array([[1.0, 2.0, 5.0], [1.2, 2.1, 4.0], [0.8, 2.5, 6.0], [1.1, 1.7, 4.5]])
+
+
+STORED_SECONDS = [0.09646681497396455, 0.004061002216791592]
+"""What the stored device answered when it was stored: all convolutions, and none."""
+
+
+def seconds(costs: np.ndarray) -> np.ndarray:
+    return np.asarray(1e-3 * (3.0 + NETWORKS @ costs))
+
+
+def test_a_device_that_is_a_sum_of_layers_is_found_from_a_few_samples() -> None:
+    known = learn(NETWORKS, [seconds(c) for c in COSTS], list("abcd"), own=0.05)
+    true = seconds(np.array([1.0, 3.0, 4.0]))
+    said, low, high = adapt(known, NETWORKS[:8], true[:8]).seconds(NETWORKS)
+    assert_allclose(said, true, rtol=0.03)
+    assert (low <= said).all()
+    assert (said <= high).all()
+
+
+def test_more_samples_leave_less_unsure() -> None:
+    known = learn(NETWORKS, [seconds(c) for c in COSTS], list("abcd"), own=0.05)
+    widths = []
+    for count in (2, 8, 40):
+        _, low, high = adapt(known, NETWORKS[:count], seconds(COSTS[0])[:count]).seconds(NETWORKS)
+        widths.append(float(np.mean(high / low)))
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_twins_count_as_one_device() -> None:
+    plain = learn(NETWORKS, [seconds(c) for c in COSTS[:2]], ["a", "b"], own=0.0)
+    twins = learn(NETWORKS, [seconds(c) for c in COSTS[[0, 0, 1]]], ["a", "a", "b"], own=0.0)
+    assert_allclose(twins.mean, plain.mean)
+    assert_allclose(twins.covariance, plain.covariance)
+
+
+def test_chosen_networks_teach_more_than_the_first() -> None:
+    known = prior("nb201")
+    cells = [cell_text([*["nor_conv_3x3"] * i, *["none"] * (6 - i)]) for i in range(7)]
+    rows = features("nb201", [*["|" + cells[0][1:]] * 10, *cells])
+    assert not {*choose(known, rows, 2).tolist()} <= set(range(10))
+
+
+def test_samples_must_be_times() -> None:
+    with pytest.raises(UserError, match="above zero"):
+        adapt(prior("nb201"), features("nb201", [cell_text(["none"] * 6)]), np.array([0.0]))
+
+
+def test_a_path_that_leads_nowhere_is_pruned() -> None:
+    text = cell_text(["nor_conv_3x3", *["none"] * 4, "nor_conv_1x1"])
+    assert features("nb201", [text])[0].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+    assert cell_operations(text)[5] == "nor_conv_1x1"
+
+
+@pytest.mark.parametrize(("space", "text"), [("nb201", "|x~0|"), ("fbnet", "k3_e1"), ("ofa", "{}")])
+def test_what_is_no_network_is_refused(space: str, text: str) -> None:
+    with pytest.raises(UserError, match="is no"):
+        features(space, [text])
+
+
+def test_a_stored_device_is_read_and_says_what_it_said() -> None:
+    cell = features("nb201", [cell_text(["nor_conv_3x3"] * 6), cell_text(["skip_connect"] * 6)])
+    said, low, high = device("nb201", str(STORED)).seconds(cell)
+    assert_allclose(said, STORED_SECONDS, rtol=1e-9)
+    assert (low < said).all()
+    assert (said < high).all()
+
+
+def test_a_device_is_written_as_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "again.json"
+    file.write_text(text_of(device("nb201", str(STORED)), "nb201", {"rows": 10}))
+    cell = features("nb201", [cell_text(["nor_conv_1x1"] * 6)])
+    for a, b in zip(
+        device("nb201", str(file)).seconds(cell), device("nb201", str(STORED)).seconds(cell),
+        strict=True,
+    ):  # fmt: skip
+        assert a.tolist() == b.tolist()
+
+
+def test_a_device_of_another_space_or_a_newer_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not of fbnet"):
+        device("fbnet", str(STORED))
+    newer = tmp_path / "newer.json"
+    newer.write_text(STORED.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(UserError, match="format 9"):
+        device("nb201", str(newer))
+    with pytest.raises(UnknownNameError, match="pixel2"):
+        device("nb201", "pixel22")
+    assert "pixel2" in devices("nb201")
+
+
+def test_programs_of_a_chip_follow_those_that_go_with_them() -> None:
+    level, base = np.log([1.0, 2.0, 4.0]), np.log([1.0, 10.0, 100.0, 1000.0])
+    log_s = base + level[:, None]
+    log_s[2, 3] = np.nan
+    known = learn_programs(log_s, np.ones(3))
+    said, _, _ = adapt(known, one_hot([0], 4), np.array([3.0])).seconds(one_hot([3], 4))
+    assert said[0] == pytest.approx(3000.0, rel=0.05)

@@ -1,0 +1,64 @@
+"""The simulator of networks on devices keeps the contract and the user's accuracies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import batch_of
+from simulators.core.errors import UserError
+from simulators.edge.architectures import cell_text
+from simulators.edge.simulator import SIMULATOR, EdgePoint
+from sweeper.testing import check_simulator
+
+
+def test_it_is_a_simulator() -> None:
+    points = [
+        {"device": "pixel2", "op_0_3": "nor_conv_3x3"},
+        {"device": "fpga"},
+        {"device": "raspi4"},
+    ]
+    batches = [batch_of(EdgePoint, point) for point in points]
+    check_simulator(SIMULATOR, pa.Table.from_batches(batches).combine_chunks().to_batches()[0])
+
+
+def test_a_cell_is_the_same_by_its_edges_and_by_its_text() -> None:
+    text = cell_text(["none", "none", "none", "nor_conv_3x3", "none", "none"])
+    by_text = SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "raspi4", "network": text}))
+    by_edge = SIMULATOR.evaluate(
+        batch_of(EdgePoint, {"device": "raspi4", "op_0_3": "nor_conv_3x3"})
+    )
+    assert by_text.equals(by_edge)
+
+
+def test_accuracies_are_the_users(tmp_path: Path) -> None:
+    file, text = tmp_path / "mine.csv", cell_text(["none"] * 6)
+    file.write_text(f"network,accuracy\n{text},0.91\n")
+    point = {"device": "fpga", "accuracy": str(file)}
+    [row] = SIMULATOR.evaluate(batch_of(EdgePoint, point)).to_pylist()
+    assert row["accuracy_proxy"] == 0.91
+    [row] = SIMULATOR.evaluate(batch_of(EdgePoint, point | {"op_0_1": "skip_connect"})).to_pylist()
+    assert row["accuracy_proxy"] is None
+    file.write_text("name,accuracy\na,1\n")
+    with pytest.raises(UserError, match="two columns"):
+        SIMULATOR.evaluate(batch_of(EdgePoint, {**point, "accuracy": str(file), "op_0_1": "none"}))
+
+
+def test_another_space_needs_its_network() -> None:
+    with pytest.raises(UserError, match="network is missing"):
+        SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "pixel2", "search_space": "fbnet"}))
+
+
+def test_a_convolution_more_takes_longer() -> None:
+    rows = [
+        SIMULATOR.evaluate(
+            batch_of(EdgePoint, {"device": "pixel2", **dict.fromkeys(some, "nor_conv_3x3")})
+        )
+        for some in ((), ("op_0_3",), ("op_0_3", "op_1_3"), ("op_0_1", "op_0_3", "op_1_3"))
+    ]
+    times = [row.column("latency_s")[0].as_py() for row in rows]
+    assert times == sorted(times)
+    assert np.all(np.diff(times) > 0)
