@@ -1,7 +1,8 @@
 """The engine that chooses: small work is done in one other process, large work by Ray actors.
 
 Starting Ray and hiring actors costs about ten seconds. A few points spread over the space are
-evaluated first (and not kept) to estimate the whole, in a process that can be killed.
+evaluated first (and not kept) to estimate the whole, in a process that can be killed; not where the
+simulator's own guess leaves no doubt.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 
 from sweeper.engines import Crew, Engine, Say, load_engine
 from sweeper.engines._child import probed
-from sweeper.engines.probe import Estimate
+from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
 from sweeper.store.store import Part
 from sweeper.units import human
+
+_NO_DOUBT = 2.0
+"""A guess that says so many times the work from which Ray is worth starting need not be tried."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,19 @@ class _Choice:
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
-            self.estimate = probed(task, total)
+            self.estimate = self._guessed(task) or probed(task, total)
             if self.estimate.stopped:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or (not self.hired and self._is_worth_it(self.estimate)):
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
         yield from self.crew.run(task, batches, total, say)
+
+    def _guessed(self, task: Task) -> Estimate | None:
+        """Return what the simulator guesses, if that alone says that actors are worth it."""
+        guess = hinted(task.space)
+        if guess and self._is_worth_it(Estimate(0, guess.point_s / _NO_DOUBT)):
+            return guess
+        return None
 
     @property
     def _workers(self) -> int:
@@ -71,7 +82,8 @@ class _Choice:
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
         options, work_s = self.options, estimate.point_s * self.asked
         point, work = human(estimate.point_s, "s"), human(work_s, "s")
-        figures = f"{self.asked:,} points × {point} = {work} of work"
+        source = "" if estimate.probes or estimate.stopped else " (the simulator's guess)"
+        figures = f"{self.asked:,} points × {point} = {work} of work{source}"
         self.hired = self._is_worth_it(estimate)
         if not self.hired:
             why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"

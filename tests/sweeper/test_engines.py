@@ -17,7 +17,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, auto, load_engine
 from sweeper.engines import probe as probe_module
 from sweeper.engines.limits import Limits
-from sweeper.engines.probe import hinted, probe
+from sweeper.engines.probe import Estimate, hinted, probe
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
@@ -65,6 +65,31 @@ def test_points_that_raise_side_by_side_are_all_found(tmp_path: Path) -> None:
     assert [n for n, *_ in named(rows)] == [3, 4, 5]
 
 
+class Unhired:
+    """An engine that does no work."""
+
+    @contextmanager
+    def open(self) -> Iterator[Unhired]:
+        """Hire nobody."""
+        yield self
+
+    def run(self, *_: object) -> Iterator[Part]:
+        """Answer nothing."""
+        yield from ()
+
+
+def chosen_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the engines that `auto` will have chosen, none of which does work."""
+    chosen: list[str] = []
+
+    def load(name: str, **_: object) -> Unhired:
+        chosen.append(name)
+        return Unhired()
+
+    monkeypatch.setattr(auto, "load_engine", load)
+    return chosen
+
+
 def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
     _, said = answers(tmp_path, troubled(), load_engine("auto"))
     assert said[0].startswith("auto chose process: 100 points × ")
@@ -74,27 +99,28 @@ def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
 
 def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rounds of 100 points, a tenth of a second each: the third is worth actors."""
-    chosen: list[str] = []
-
-    class Idle:
-        @contextmanager
-        def open(self) -> Iterator[Idle]:
-            yield self
-
-        def run(self, *_: object) -> Iterator[Part]:
-            yield from ()
-
-    def load(name: str, **_: object) -> Idle:
-        chosen.append(name)
-        return Idle()
-
-    monkeypatch.setattr(auto, "load_engine", load)
-    monkeypatch.setattr(auto, "probed", lambda *_: auto.Estimate(1, 0.1))
+    chosen = chosen_by(monkeypatch)
+    monkeypatch.setattr(auto, "probed", lambda *_: Estimate(1, 0.1))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
     with auto.Auto(worth_s=25.0, actors=2).open() as crew:
         for _ in range(10):
             assert not list(crew.run(task, [], 100, lambda _: None))
     assert chosen == ["process", "ray"]
+
+
+def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred of a tenth of a second are ten seconds: twice the four, not twice the six."""
+    chosen = chosen_by(monkeypatch)
+    monkeypatch.setattr(auto, "hinted", lambda _: Estimate(0, 0.1))
+    monkeypatch.setattr(auto, "probed", lambda *_: Estimate(64, 0.01))
+    task, said = Task(troubled(), Store("nowhere", define(troubled())), {}), list[str]()
+    for worth_s in (4.0, 6.0):
+        with auto.Auto(worth_s=worth_s, actors=2).open() as crew:
+            assert not list(crew.run(task, [], 100, said.append))
+    assert chosen == ["ray", "process"]
+    assert said[0].endswith("of work (the simulator's guess), over 4 s")
 
 
 def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
