@@ -51,6 +51,8 @@ python -m sweeper show NAME           what a space, gpu, simulator ... is
 python -m sweeper schema              JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]    accuracy against measured data
 python -m sweeper scenarios [ID ...]  what practitioners ask, with bands
+python -m sweeper calibrate NAME      a board or phone from a few measured rows
+python -m sweeper transfer            kernels of one GPU, on another
 python -m sweeper trust [FOLDER ...] let code in folders of yours run
 python -m sweeper doctor              load all facts, run every simulator
 python -m sweeper completion bash|zsh|fish   lets your shell complete all this

@@ -8,8 +8,8 @@ file with the columns of the reference tables, which the fits read:
     python -m lab.fits fp32_kernels --device l40s --measured mine.parquet
     python -m lab.fits tensor_cores --device l40s --measured mine.parquet
 
-`latency_us` is the median of warm repeats, `cold_us` the same after the caches were overwritten,
-and `timing` says by what clock; `torch_backend.py` has the details.
+`latency_us` is the median of warm repeats, `ramped_us` that of calls in a row when clocks have
+risen, `cold_us` that after the caches were overwritten, and `timing` says by what clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ WHOLE = tuple(dict.fromkeys((
     *SIZES["linear"], "rows", "cols", *SIZES["conv"], "batch_size", "isl", "step", "num_heads",
     "num_key_value_heads", "head_dim", "window_size", "repeats",
 )))  # fmt: skip
-REAL = ("latency_us", "cold_us", "power_w", "clock_mhz")
+REAL = ("latency_us", "ramped_us", "cold_us", "power_w", "clock_mhz")
 
 COLUMNS = pa.schema(
     [(name, pa.string()) for name in TEXT]
@@ -94,7 +95,8 @@ def write_measured(asked: argparse.Namespace, designs: tuple[Design, ...]) -> No
         raise UserError(f"{asked.write}: there is no folder {asked.write.parent}")
     bench = open_bench(asked.device)
     name = asked.gpu or bench.name
-    rows, failed = measured_rows(bench, designs, name, asked.seconds, asked.largest)
+    some = islice(calls(designs, asked.largest), asked.shapes and asked.shapes * len(designs))
+    rows, failed = measured_rows(bench, some, name, asked.seconds)
     for reason, count in failed.items():
         print(f"left out: {count} calls that PyTorch could not run: {reason}")
     if not rows:
@@ -108,13 +110,13 @@ def write_measured(asked: argparse.Namespace, designs: tuple[Design, ...]) -> No
 
 
 def measured_rows(
-    bench: Bench, designs: tuple[Design, ...], name: str, seconds: float, largest: int
+    bench: Bench, some: Iterable[Call], name: str, seconds: float
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Return one row per call timed within the budget, and why calls failed, with counts."""
     rows: list[dict[str, Any]] = []
     failed: Counter[str] = Counter()
     end = time.monotonic() + seconds
-    for call in calls(designs, largest):
+    for call in some:
         if time.monotonic() >= end:
             break
         try:
@@ -142,6 +144,7 @@ def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
         "timing": timed.timing,
         "repeats": timed.repeats,
         "latency_us": timed.warm_s * 1e6,
+        "ramped_us": timed.ramped_s * 1e6,
         "cold_us": timed.cold_s * 1e6,
         "power_w": timed.power_w,
         "clock_mhz": timed.clock_mhz,
@@ -166,6 +169,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dtype", default="fp32,bf16", help=f"precisions, of {','.join(DTYPES)}")
     parser.add_argument("--seconds", type=float, default=60.0, help="time to spend (60)")
+    parser.add_argument(
+        "--shapes",
+        type=int,
+        metavar="COUNT",
+        help="so many of each family, spread as evenly as can be: 10, 50, 200",
+    )
     parser.add_argument("--largest", type=int, default=UNLIMITED, help="no size above this")
     parser.add_argument(
         "--framework", default=DEFAULT_FRAMEWORK, help="whose kernels --compare predicts"

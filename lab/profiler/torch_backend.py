@@ -7,8 +7,10 @@ The only module that imports torch. Three ways to time a call, and a column says
 - `graph`: a CUDA graph of many calls, replayed: how kernels of engines are timed;
 - `clock`: on a CPU, the host's clock around one call or a loop.
 
-Between warm calls nothing is evicted. Before a cold one a buffer larger than the last cache is
-written; on a GPU the host is meanwhile ahead, so cold times hold no dispatch. Medians of repeats.
+Between warm calls nothing is evicted. Clocks that rise under load show in calls that follow each
+other for a tenth of a second, whose last ones have a column of their own. Before a cold call a
+buffer larger than the last cache is written; on a GPU the host is meanwhile ahead, so cold times
+hold no dispatch. Medians of repeats.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from statistics import median
 from typing import Any
 
 from lab.profiler.shapes import Call
+from lab.profiler.timing import Backend, alone_s, cold_s, looped_s, ramped_s
 from simulators.core.errors import UserError
 
 Run = Callable[[], object]
+Meters = tuple[float | None, float | None]
 
 REPEATS, FEWEST = 25, 5
 """Timed calls, and as many as even a slow call gets; cold ones are as few, for caches are large."""
@@ -57,11 +60,29 @@ class Timed:
     """Median seconds of a call, and what the board said while it ran."""
 
     warm_s: float
+    ramped_s: float
     cold_s: float
     repeats: int
     timing: str
     power_w: float | None
     clock_mhz: float | None
+
+
+def timed(backend: Backend, work: Run, *, looped: bool, board: Callable[[], Meters]) -> Timed:
+    """Return how long a call takes on a backend: warm, with risen clocks, and with a cold cache."""
+    first_s = median(alone_s(backend, work, 3)[1:])
+    repeats = int(min(max(SHAPE_S / first_s / 3.0, FEWEST), REPEATS))
+    if looped:
+        loop = int(min(max(LOOP_S / first_s, 1.0), MOST_LOOPED))
+        warm = looped_s(backend, work, loop, repeats)
+    else:
+        warm = alone_s(backend, work, repeats)
+    ramped = ramped_s(backend, work, first_s)
+    power_w, clock_mhz = board()
+    cold = cold_s(backend, work, FEWEST)
+    return Timed(
+        median(warm), median(ramped), median(cold), repeats, backend.name, power_w, clock_mhz
+    )
 
 
 @dataclass(frozen=True)
@@ -88,23 +109,13 @@ class Bench:
         Raises:
             RuntimeError: PyTorch cannot run it on this device, for want of memory or of a kernel.
         """
-        clock = (
-            _HostClock(self.evictor)
+        backend: Backend = (
+            _Host(self.evictor)
             if self.device == "cpu"
-            else _CudaClock(self.torch, self.evictor, looped=call.looped)
+            else _Stream(self.torch, self.evictor, looped=call.looped)
         )
         with self.torch.inference_mode():
-            run = self.prepared(call)
-            first_s = median(clock.alone_s(run, 3)[1:])
-            repeats = int(min(max(SHAPE_S / first_s / 3.0, FEWEST), REPEATS))
-            if call.looped:
-                loop = int(min(max(LOOP_S / first_s, 1.0), MOST_LOOPED))
-                warm = clock.looped_s(run, loop, repeats)
-            else:
-                warm = clock.alone_s(run, repeats)
-            power_w, clock_mhz = self._board()
-            cold = clock.cold_s(run, FEWEST)
-        return Timed(median(warm), median(cold), repeats, clock.name, power_w, clock_mhz)
+            return timed(backend, self.prepared(call), looped=call.looped, board=self._board)
 
     def prepared(self, call: Call) -> Run:
         """Return the call with its operands made."""
@@ -174,7 +185,7 @@ class Bench:
         """Return drawn numbers: power, and so the clock, depends on what is multiplied."""
         return self.torch.randn(shape, dtype=dtype or self.torch.float32, device=self.device)
 
-    def _board(self) -> tuple[float | None, float | None]:
+    def _board(self) -> Meters:
         """Return watts and the SMs' clock in MHz by NVML; none without it."""
         if self.device == "cpu" or (nvml := _nvml()) is None:
             return None, None
@@ -219,80 +230,91 @@ def _nvml() -> Any:
     return None
 
 
-class _HostClock:
-    """Calls on a CPU return when they are done."""
+@dataclass
+class _HostEvent:
+    """A moment of the host's clock."""
+
+    at_s: float = 0.0
+
+    def record(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def seconds_to(self, later: _HostEvent) -> float:
+        return later.at_s - self.at_s
+
+
+class _Host:
+    """A CPU: calls return when they are done."""
 
     name = "clock"
 
     def __init__(self, evictor: Any) -> None:
         self._evictor = evictor
 
-    def alone_s(self, run: Run, repeats: int) -> list[float]:
-        return [_elapsed_s(run) for _ in range(repeats)]
+    def synchronise(self) -> None: ...
 
-    def cold_s(self, run: Run, repeats: int) -> list[float]:
-        seconds = []
-        for _ in range(repeats):
-            self._evictor.zero_()
-            seconds.append(_elapsed_s(run))
-        return seconds
+    def event(self) -> _HostEvent:
+        return _HostEvent()
 
-    def looped_s(self, run: Run, loop: int, repeats: int) -> list[float]:
-        return [sum(self.alone_s(run, loop)) / loop for _ in range(repeats)]
+    def run(self, work: Run) -> None:
+        work()
+
+    def evict(self) -> None:
+        self._evictor.zero_()
+
+    def repeated(self, work: Run, times: int) -> Run:
+        def together() -> None:
+            for _ in range(times):
+                work()
+
+        return together
 
 
-class _CudaClock:
-    """Calls on a GPU lie between two events of its stream."""
+@dataclass(frozen=True)
+class _StreamEvent:
+    """A moment of a GPU's stream."""
+
+    event: Any
+
+    def record(self) -> None:
+        self.event.record()
+
+    def seconds_to(self, later: _StreamEvent) -> float:
+        return float(self.event.elapsed_time(later.event)) * 1e-3
+
+
+class _Stream:
+    """A GPU: calls are queued, and lie between events of its stream."""
 
     def __init__(self, torch: Any, evictor: Any, *, looped: bool) -> None:
         self._torch = torch
         self._evictor = evictor
         self.name = "graph" if looped else "events"
 
-    def alone_s(self, run: Run, repeats: int) -> list[float]:
-        seconds = []
-        for _ in range(repeats):
-            self._torch.cuda.synchronize()
-            seconds += self._between_s([run])
-        return seconds
+    def synchronise(self) -> None:
+        self._torch.cuda.synchronize()
 
-    def cold_s(self, run: Run, repeats: int) -> list[float]:
-        return [self._between_s([run], before=self._evictor.zero_)[0] for _ in range(repeats)]
+    def event(self) -> _StreamEvent:
+        return _StreamEvent(self._torch.cuda.Event(enable_timing=True))
 
-    def looped_s(self, run: Run, loop: int, repeats: int) -> list[float]:
-        graph = self._captured(run, loop)
-        graph.replay()
-        return [second / loop for second in self._between_s([graph.replay] * repeats)]
+    def run(self, work: Run) -> None:
+        work()
 
-    def _captured(self, run: Run, loop: int) -> Any:
-        """Return a graph of so many calls."""
+    def evict(self) -> None:
+        self._evictor.zero_()
+
+    def repeated(self, work: Run, times: int) -> Run:
+        """Return the replay of a graph of so many calls."""
         torch = self._torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries set themselves up before the capture
             for _ in range(3):
-                run()
+                work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(loop):
-                run()
-        return graph
-
-    def _between_s(self, runs: list[Run], before: Run | None = None) -> list[float]:
-        """Return the seconds of each of several runs, queued one after another."""
-        events = [self._torch.cuda.Event(enable_timing=True) for _ in range(len(runs) + 1)]
-        if before is not None:
-            before()
-        events[0].record()
-        for run, event in zip(runs, events[1:], strict=True):
-            run()
-            event.record()
-        events[-1].synchronize()
-        return [start.elapsed_time(end) * 1e-3 for start, end in itertools.pairwise(events)]
-
-
-def _elapsed_s(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+            for _ in range(times):
+                work()
+        replay: Run = graph.replay
+        return replay

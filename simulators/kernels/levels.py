@@ -70,16 +70,21 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
     if framework not in FRAMEWORKS:
         raise UnknownNameError("framework", framework, FRAMEWORKS)
-    return _profile(identity_of(gpu), level, framework, stamp())
+    return _profile(identity_of(gpu), _own_name(gpu), level, framework, stamp())
+
+
+def _own_name(gpu: Gpu) -> str:
+    """Return whose scalar rates a GPU has: its own if measured, though it is like another."""
+    return identity_of(gpu).name if calibration_file("fp32", gpu.name) is None else gpu.name
 
 
 @functools.lru_cache(maxsize=64)
-def _profile(device: Identity, level: str, framework: str, now: Stamp) -> Profile:
+def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp) -> Profile:
     """Return the profile of scalar operators, and of tensor-core products beside it."""
     tensor = tensor_rates(device.name, device.architecture, framework, nearest_lender(level))
-    unmeasured = calibration_file("fp32", device.name) is None
+    unmeasured = calibration_file("fp32", own) is None
     only_tensor = level == "full" and unmeasured and device.name in calibrations("tensor")
-    plain = _scalar_profile(device, BEST if only_tensor else level)
+    plain = _scalar_profile(replace(device, name=own), BEST if only_tensor else level)
     bands = dict(zip(SHEET_CLASSES, sheet_bands(device.vendor).values(), strict=True)) | dict(
         plain.bands
     )

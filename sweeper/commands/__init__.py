@@ -3,8 +3,8 @@
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
 answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
-serves editors and shells.
+practitioners ask; `calibrate` and `transfer` are for hardware of one's own; `prune` and `merge`
+tidy results up; `trust` says whose code may run; `assist` serves editors and shells.
 """
 
 COMMANDS = {
@@ -26,6 +26,8 @@ COMMANDS = {
     "doctor": "checks.verify.doctor",
     "prune": "upkeep.prune",
     "merge": "upkeep.merge",
+    "calibrate": "new_hardware.calibrate",
+    "transfer": "new_hardware.transfer",
     "trust": "trust.main",
     "completion": "assist.completion.main",
 }

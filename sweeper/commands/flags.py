@@ -58,6 +58,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
+    "calibrate": (
+        "calibrate my_gpu --measured rows.parquet",
+        "calibrate my_phone --measured latencies.csv --space nb201",
+    ),
+    "transfer": (
+        "transfer --measured h100.parquet --source h100_sxm --target b200_sxm",
+        "transfer --measured h100.parquet --source h100_sxm --target mi300x --own few.csv",
+    ),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),
     "completion": (

@@ -167,7 +167,7 @@ def test_what_is_explained_names_their_products() -> None:
         (replace(MANY, speculation="ngram"), "adapters_with_drafts"),
         (replace(MANY, fidelity="analytic"), "adapters_needs_fidelity_event"),
         (replace(MANY, model="deepseek_v2_lite"), "adapters_need_plain_attention"),
-        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "weights_exceed_hbm"),
+        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "adapters_exceed_hbm"),
     ],
 )
 def test_what_is_not_modelled_with_adapters_is_said(point: ServingPoint, reason: str) -> None:

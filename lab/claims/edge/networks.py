@@ -11,11 +11,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from lab.claims.lines import at_least, at_most, rank_correlation, within
-from lab.fits.edge.edge import DEGENERATE, SAMPLES, drawn, unseen
+from lab.fits.edge.edge import DEGENERATE, SAMPLES, drawn, prior_of, unseen
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Bools
 from simulators.core.contract import Check
@@ -28,6 +29,15 @@ COUNTS = (SAMPLES, 50, 100)
 DRAWS = 4
 RANKS, PEER_RANKS = 0.93, 0.932
 """Mean Spearman asked for of cells, and what HELP's authors claim, at ten samples."""
+
+GPUS = ("1080ti", "2080ti", "titan")
+KINDS = MappingProxyType(
+    {
+        "CPUs": ("silver_4114", "silver_4210r", "gold_6226", "gold_6240", "raspi4"),
+        "edge": ("samsung_a50", "samsung_s7", "pixel2", "pixel3", "essential_ph_1", "fpga"),
+    }
+)
+"""Devices of other kinds than GPUs."""
 
 SCRATCH = (0.03, 0.1, 0.3)
 SCRATCH_NOISES = np.geomspace(0.003, 0.3, 9)
@@ -45,9 +55,27 @@ class Outcome:
 
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield the lines of each search space."""
+    """Yield the lines of each search space, and those of GPUs alone that stand for other kinds."""
     for space, split in SPLITS.items():
-        yield from _lines(space, latencies(reference, space), split.known, split.new)
+        table = latencies(reference, space)
+        yield from _lines(space, table, split.known, split.new)
+        if space != "ofa":
+            yield from _from_gpus(space, table)
+
+
+def _from_gpus(space: str, table: Latencies) -> Iterator[Check]:
+    """Yield what cells on GPUs say of processors and of devices at the edge."""
+    known = [device for device in table.seconds if device.startswith(GPUS)]
+    ours = prior_of(table, known, prior(space).own)
+    ranked = table.features @ (ours.mean / ours.scale)
+    for kind, devices in KINDS.items():
+        blind = float(np.mean([rank_correlation(ranked, table.seconds[d]) for d in devices]))
+        name = f"{space}, GPUs to {kind}"
+        yield at_least(f"{name}, 0 samples: Spearman", blind, None, len(devices), unit="")
+        for count in COUNTS[:2]:
+            ranks, error = _means(_on(table, ours, devices, count))
+            note = f"Spearman {ranks:.3f}"
+            yield at_most(f"{name}, {count} samples: MAPE", error, None, len(devices) * DRAWS, note)
 
 
 def _lines(

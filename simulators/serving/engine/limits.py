@@ -207,11 +207,13 @@ def kv_blocks(
     model, cut = replica.model, replica.cut
     usable = replica.gpu.hbm_bytes * memory_fraction
     weights = weight_bytes(model, cut, replica.dtype) + (drafter.weight_bytes if drafter else 0.0)
-    weights += adapter_bytes
+    beside = weights + adapter_bytes
     if of_rest:
-        usable += (1.0 - memory_fraction) * weights
-    if weights > usable:
-        raise Infeasible("weights_exceed_hbm", _missing(weights, usable))
+        usable += (1.0 - memory_fraction) * beside
+    if beside > usable:
+        what = "weights" if weights > usable or not adapter_bytes else "adapters"
+        raise Infeasible(f"{what}_exceed_hbm", _missing(beside, usable))
+    weights = beside
     working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
     token_bytes = kv_bytes_per_token(model, cut, replica.kv_dtype)
     block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))

@@ -1,0 +1,86 @@
+"""Rows timed on one GPU, written as what they would take on another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from lab.new_hardware.carried import carried_s, in_common, ratios
+from lab.tables.kernels.fp32_kernels import NEEDS, rows_of_table
+from lab.tables.rows import Floats, Rows, mape, read_table
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Carried:
+    """One class of operators, carried: its times, and errors where the target has rows."""
+
+    name: str
+    rows: Rows  # of the source
+    seconds: Floats  # on the target
+    own: int  # rows of the target that were looked at
+    error: float  # on rows of the target that were left out; not a number without any
+    naive: float  # the better of the ratios of bandwidth and FLOP/s, on the same rows
+
+    @property
+    def ratio(self) -> float:
+        """Time on the target over that on the source, of the median row."""
+        return float(np.median(self.seconds / self.rows.seconds))
+
+
+def transfer(source: str, target: str, measured: Path, own: Path | None) -> list[Carried]:
+    """Return the classes of operators of a file, carried from one GPU to another.
+
+    Args:
+        source: the data sheet of the GPU they were timed on.
+        target: that of the other.
+        measured: the rows.
+        own: rows of the target, if there are any: half of them are looked at to judge, all of them
+            to answer.
+
+    Raises:
+        UserError: a file cannot be read or has no fp32 operator; there is no such data sheet.
+    """
+    start, end = load_gpu(source), load_gpu(target)
+    theirs = {part.kernel: part for part in _parts(own, end.name)} if own else {}
+    parts = _parts(measured, start.name)
+    return [_carried(part, start, end, theirs.get(part.kernel)) for part in parts]
+
+
+def _carried(part: Rows, start: Gpu, end: Gpu, own: Rows | None) -> Carried:
+    nothing = part.where(np.zeros(len(part), bool))
+    if own is None:
+        return Carried(part.kernel, part, carried_s(part, start, end, nothing), 0, np.nan, np.nan)
+    error = naive = np.nan
+    one, other = in_common(part, own)
+    known = np.arange(len(other)) % 2 == 0
+    if len(other) >= 2:
+        seen = other.seconds[~known]
+        error = mape(carried_s(one, start, end, other.where(known))[~known], seen)
+        plain = ratios(start, end).values()
+        naive = min(mape(one.seconds[~known] * ratio, seen) for ratio in plain)
+    return Carried(part.kernel, part, carried_s(part, start, end, own), len(own), error, naive)
+
+
+def write(carried: list[Carried], target: str, file: Path) -> None:
+    """Write what was carried with the columns of the profiler."""
+    rows = [
+        {"op": one.name, "gpu": target, "dtype": one.rows.dtype, "kernel": "carried",
+         "latency_us": seconds * 1e6, **{n: int(c[i]) for n, c in one.rows.sizes.items()}}
+        for one in carried
+        for i, seconds in enumerate(one.seconds.tolist())
+    ]  # fmt: skip
+    pa.parquet.write_table(pa.Table.from_pylist(rows), file)
+
+
+def _parts(measured: Path, device: str) -> list[Rows]:
+    table = read_table(measured, NEEDS)
+    parts = [part for found, _ in rows_of_table(table, device) for part in found if len(part)]
+    if not parts:
+        raise UserError(f"{measured}: no fp32 operator to carry")
+    return parts

@@ -1,0 +1,109 @@
+"""Few rows make a board or a device, and carry kernels from one GPU to another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.testing import assert_allclose
+
+from lab.new_hardware.calibrate import calibrate
+from lab.new_hardware.carried import carried_s, in_common, telling
+from lab.new_hardware.transfer import transfer, write
+from lab.tables.kernels.fp32_kernels import rows_of_table
+from lab.tables.rows import Rows
+from simulators.catalog.gpu import load_gpu
+from simulators.core.errors import UserError
+from simulators.edge.architectures import CELL_OPERATIONS, cell_text, features
+from simulators.edge.device import device
+from sweeper.__main__ import main
+
+SOURCE, TARGET = load_gpu("a100_pcie_40gb"), load_gpu("h100_sxm")
+SIDES = [256, 512, 1024, 2048, 4096, 8192]
+
+
+def timed(factor: float) -> pa.Table:
+    """Products that take so many times as long as 10 TFLOP/s would, after a dispatch of 20 us."""
+    sizes = [(m, n, 1024) for m in SIDES for n in SIDES]
+    rows = [
+        {"op": "linear", "dtype": "fp32", "gpu": "mine", "batch": 1, "m": m, "n": n, "k": k,
+         "latency_us": 20.0 + factor * 2e-7 * m * n * k}
+        for m, n, k in sizes
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows)
+
+
+def rows_of(factor: float, gpu: str) -> Rows:
+    [(found, _)] = rows_of_table(timed(factor), gpu)
+    return found[0]
+
+
+def test_times_that_are_a_plain_multiple_are_carried_as_one() -> None:
+    here, there = rows_of(1.0, SOURCE.name), rows_of(0.5, TARGET.name)
+    known = telling(here, 12)
+    said = carried_s(here, SOURCE, TARGET, there.where(known))
+    assert_allclose(said, there.seconds, rtol=0.25)
+
+
+def test_rows_to_measure_are_spread_over_the_times() -> None:
+    here = rows_of(1.0, SOURCE.name)
+    chosen = np.sort(here.seconds[telling(here, 4)])
+    assert chosen[0] == here.seconds.min()
+    assert chosen[-1] == here.seconds.max()
+    assert not telling(here, 0).any()
+    assert in_common(here, here.where(telling(here, 4)))[0].seconds.size == 4
+
+
+def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> None:
+    pq.write_table(timed(1.0), "a.parquet")
+    found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
+    write(found, TARGET.name, Path("b.parquet"))
+    [(again, _)] = rows_of_table(pq.read_table("b.parquet"), TARGET.name)
+    assert_allclose(np.sort(again[0].seconds), np.sort(found[0].seconds), rtol=1e-9)
+    assert found[0].ratio < 1.0
+
+
+def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:
+    Path("catalog/gpus").mkdir(parents=True)
+    sheet = 'source = "mine"\nlike = "h100_sxm"\nclock_hz = 1.2e9\n'
+    Path("catalog/gpus/my_gpu.toml").write_text(sheet)
+    pq.write_table(timed(0.5), "rows.parquet")
+    [gain], file = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    assert file.is_file()
+    assert gain.rows == len(SIDES) ** 2
+    assert gain.after < gain.before
+
+
+def test_a_phone_of_own_rows_is_written_as_json(workplace: Path) -> None:
+    draw = np.random.default_rng(1)
+    cells = [cell_text(draw.choice(CELL_OPERATIONS, 6).tolist()) for _ in range(12)]
+    seconds, _, _ = device("nb201", "raspi4").seconds(features("nb201", cells))
+    lines = [f"{cell},{s}" for cell, s in zip(cells, 2.0 * seconds, strict=True)]
+    Path("mine.csv").write_text("network,latency_s\n" + "\n".join(lines))
+    [gain], file = calibrate("my_phone", Path("mine.csv"), "nb201")
+    assert json.loads(file.read_text())["about"] == {"measured": "mine.csv", "rows": 12}
+    assert gain.after < gain.before
+    again, _, _ = device("nb201", str(file)).seconds(features("nb201", cells))
+    assert_allclose(again, 2.0 * seconds, rtol=0.2)
+
+
+def test_too_few_rows_are_refused(workplace: Path) -> None:
+    pq.write_table(timed(1.0).slice(0, 2), "two.parquet")
+    with pytest.raises(UserError, match="some must be left out"):
+        calibrate("h100_sxm", Path("two.parquet"), "nb201")
+
+
+def test_the_commands_print_errors_before_and_after(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(timed(1.0), "a.parquet")
+    pq.write_table(timed(0.5).slice(0, 12), "b.parquet")
+    words = ["--measured", "a.parquet", "--source", SOURCE.name, "--target", TARGET.name]
+    assert main(["transfer", *words, "--own", "b.parquet", "--write", "c.parquet"]) == 0
+    assert "by a ratio" in capsys.readouterr().out
+    assert main(["calibrate", "l40s", "--measured", "c.parquet"]) == 0
+    assert "more rows that would halve it" in capsys.readouterr().out
