@@ -7,6 +7,7 @@ move per cycle, and what an access costs: given in pJ, or left to the technology
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ from simulators.core.folder import ACCELERATORS, read_toml
 
 KINDS = ("dram", "sram", "register")
 TENSORS = ("Weights", "Inputs", "Outputs")
+
+MAPPINGS = SEARCHED, CLOSED_FORM = "searched", "closed_form"
+"""Mappings are searched for, or costs follow from sizes in closed form, a thousand times faster."""
+
+CHANGES = "?"
+"""What stands between the name of a sheet and the changes to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +100,52 @@ class Accelerator:
     energy_node_nm: float | None = None  # the node the energies were stated for, if another one
     mac: Mac
     levels: tuple[Level, ...]
+    dataflow: str = "any"  # the one that its wires allow
+    mapping: str = SEARCHED  # how operators get onto it: searched, or in closed form
     aliases: tuple[str, ...] = ()
 
 
 def load_accelerator(name: str) -> Accelerator:
-    """Return the accelerator of that name, alias or TOML path.
+    """Return the accelerator of that name, alias or TOML path, changed as the name asks.
+
+    A name may end in what `resized` is to change, as `what_if_name` writes it.
 
     Raises:
         UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, has one that means nothing, or levels that do not nest.
+        UserError: the file lacks a field, has one that means nothing, levels that do not nest, or
+            the name asks for a change that means nothing.
 
     >>> load_accelerator("eyeriss_like").mac.instances
     168
+    >>> load_accelerator("eyeriss_like?pe_rows=24").mac.instances
+    336
     """
-    return ACCELERATORS.load(name, _accelerator)
+    found = ACCELERATORS.load(sheet_name(name), _accelerator)
+    asked = name.partition(CHANGES)[2]
+    return _changed(found, asked, name) if asked else found
+
+
+def sheet_name(name: str) -> str:
+    """Return the name of the sheet that a name, maybe with changes, is of."""
+    return name.partition(CHANGES)[0]
+
+
+def what_if_name(name: str, **changes: object) -> str:
+    """Return the name of an accelerator with changes, those left out that change nothing.
+
+    >>> what_if_name("tpu_like", pe_rows=256, node_nm=0.0, buffer_scale=1.0)
+    'tpu_like?pe_rows=256'
+    >>> what_if_name("tpu_like?pe_rows=256", mapping=CLOSED_FORM)
+    'tpu_like?pe_rows=256&mapping=closed_form'
+    """
+    asked = [
+        f"{k}={v:.10g}" if isinstance(v, float) else f"{k}={v}"
+        for k, v in changes.items()
+        if v != _DEFAULTS[k]
+    ]
+    sheet, _, before = name.partition(CHANGES)
+    parts = "&".join([before, *asked] if before else asked)
+    return f"{sheet}{CHANGES}{parts}" if parts else name
 
 
 def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
@@ -118,6 +157,8 @@ def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
     found = fill(Accelerator, {**sheet, "levels": list(levels)}, path, "accelerator")
     positive(found.clock_hz, path, "clock_hz")
     positive(found.node_nm, path, "node_nm")
+    if found.mapping not in MAPPINGS:
+        raise UserError(f"{path}: mapping is {found.mapping!r}, not {' or '.join(MAPPINGS)}")
     _check(found, path)
     return found
 
@@ -131,6 +172,11 @@ def resized(
     spad_scale: float = 1.0,
     dram_type: str = "",
     node_nm: float = 0.0,
+    clock_hz: float = 0.0,
+    buffer_rate_scale: float = 1.0,
+    memory_bytes_per_s: float = 0.0,
+    dataflow: str = "",
+    mapping: str = "",
 ) -> Accelerator:
     """Return a what-if accelerator; 0, 1 and "" leave things as they are.
 
@@ -142,15 +188,26 @@ def resized(
         spad_scale: depth of the levels inside the array, relative.
         dram_type: what the outermost level is made of.
         node_nm: technology node.
+        clock_hz: of all of it.
+        buffer_rate_scale: words per cycle of the shared on-chip levels, relative.
+        memory_bytes_per_s: reads and writes of the outermost level together.
+        dataflow: the one that its wires allow.
+        mapping: how operators get onto it, one of `MAPPINGS`.
 
     Energies that were stated keep what they were stated for, so that the technology table can scale
     them; a change of memory drops them.
     """
-    for label, value in (("buffer_scale", buffer_scale), ("spad_scale", spad_scale)):
+    scales = {
+        "buffer_scale": buffer_scale, "spad_scale": spad_scale,
+        "buffer_rate_scale": buffer_rate_scale,
+    }  # fmt: skip
+    for label, value in scales.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{label} is {value}; it must be positive")
-    if pe_rows < 0 or pe_cols < 0 or node_nm < 0:
-        raise UserError("pe_rows, pe_cols and node_nm must not be negative")
+    if min(pe_rows, pe_cols, node_nm, clock_hz, memory_bytes_per_s) < 0:
+        raise UserError(
+            "pe_rows, pe_cols, node_nm, clock_hz and memory_bytes_per_s must not be negative"
+        )
     was = accelerator.mac.mesh
     now = (pe_cols or was[0], pe_rows or was[1])
 
@@ -161,12 +218,21 @@ def resized(
         y = now[1] if old[1] == was[1] else old[1]
         return (x, y)
 
+    speed = clock_hz or accelerator.clock_hz
+
     def level(old: Level) -> Level:
         scale = buffer_scale if old.instances == 1 else spad_scale
         depth = None if old.depth is None else round(old.depth * scale)
         outer = old.kind == "dram" and dram_type and dram_type != old.dram_type
+        rates: dict[str, float | None] = {}
+        if old.kind == "dram" and memory_bytes_per_s:
+            words = memory_bytes_per_s * 8 / old.word_bits / speed
+            rates = {_READ: None, _WRITE: None, _SHARED: words}
+        elif old.kind != "dram" and old.instances == 1:
+            rates = {name: _scaled(getattr(old, name), buffer_rate_scale) for name in _RATES}
         return dataclasses.replace(
             old,
+            **rates,  # type: ignore[arg-type]
             mesh=mesh(old.mesh),
             depth=depth,
             dram_type=dram_type if outer else old.dram_type,
@@ -176,6 +242,9 @@ def resized(
 
     changed = dataclasses.replace(
         accelerator,
+        clock_hz=speed,
+        dataflow=dataflow or accelerator.dataflow,
+        mapping=mapping or accelerator.mapping,
         node_nm=node_nm or accelerator.node_nm,
         energy_node_nm=accelerator.energy_node_nm or accelerator.node_nm,
         mac=dataclasses.replace(accelerator.mac, mesh=now),
@@ -183,6 +252,37 @@ def resized(
     )
     _check_meshes(changed, accelerator.name)
     return changed
+
+
+_READ, _WRITE, _SHARED = _RATES = (
+    "read_words_per_cycle", "write_words_per_cycle", "shared_words_per_cycle",
+)  # fmt: skip
+
+_DEFAULTS = {
+    name: one.default
+    for name, one in inspect.signature(resized).parameters.items()
+    if one.kind is one.KEYWORD_ONLY
+}
+
+
+def _scaled(rate: float | None, scale: float) -> float | None:
+    return None if rate is None else rate * scale
+
+
+def _changed(accelerator: Accelerator, asked: str, name: str) -> Accelerator:
+    """Return an accelerator changed as `what_if_name` writes it."""
+    changes: dict[str, Any] = {}
+    for part in asked.split("&"):
+        key, _, text = part.partition("=")
+        if key not in _DEFAULTS:
+            raise UserError(
+                f"accelerator '{name}' cannot change '{key}'; it can {', '.join(_DEFAULTS)}"
+            )
+        try:
+            changes[key] = type(_DEFAULTS[key])(text)
+        except ValueError as error:
+            raise UserError(f"accelerator '{name}': {key} is '{text}', no number") from error
+    return resized(accelerator, **changes)
 
 
 def _accelerator(path: Path) -> Accelerator:

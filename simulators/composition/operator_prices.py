@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.catalog.accelerator import SEARCHED, load_accelerator
 from simulators.catalog.gpu import at_full_clock, held_at
 from simulators.catalog.model import LanguageModel
 from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT as FOR_MANY
@@ -28,7 +29,7 @@ from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
-from simulators.kernels.energy import awake_w, energy_j
+from simulators.kernels.energy import energy_j
 from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
 from simulators.workload.llm.routing import AUTO, FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
@@ -114,7 +115,10 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
     if not replica.is_fused:
         operators = unfused(operators, replica.model)
     inside: Sequence[str] = () if replica.accelerator else _inside_others(operators, replica)
-    price_one = _mapped_row if replica.accelerator else _kernel_row
+    price_one = _kernel_row
+    if replica.accelerator:
+        is_searched = load_accelerator(replica.accelerator).mapping == SEARCHED
+        price_one = _mapped_row if is_searched else _estimated_row
     return [
         price_one(operator, replica, part)
         for operator in operators
@@ -142,7 +146,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
-        joules = seconds * awake_w(gpu)  # ring kernels leave most SMs idle
+        joules = seconds * replica.awake_w  # ring kernels leave most SMs idle
         lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))
@@ -332,18 +336,35 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kerne
 
 def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of an operator on an accelerator, at each size once; never measured."""
+    names, columns = _columns_of(operator)
+    table = np.stack([column.reshape(-1) for column in columns], axis=1)
+    distinct, which = np.unique(table, axis=0, return_inverse=True)
+    costs = np.array([_mapped(operator, names, row, replica.accelerator) for row in distinct])
+    seconds, joules = (costs[which.reshape(-1), i].reshape(columns[0].shape) for i in range(2))
+    return _unmeasured_row(operator, part, seconds, joules)
+
+
+def _estimated_row(operator: Compute, replica: Replica, part: str) -> Row:
+    """Return the price of an operator on an accelerator, without a search for mappings."""
+    shape = _columns_of(operator)[1][0].shape
+    once = dataflow.estimate(operator, replica.accelerator)
+    seconds, joules = (np.broadcast_to(column, shape) for column in once)
+    return _unmeasured_row(operator, part, seconds, joules)
+
+
+def _columns_of(operator: Compute) -> tuple[list[str], list[Floats]]:
+    """Return the sizes of an operator that are columns, all of one shape; one number if none is."""
     sizes = {
         f.name: value
         for f in dataclasses.fields(operator)
         if isinstance(value := getattr(operator, f.name), np.ndarray)
     }
-    columns = np.broadcast_arrays(*sizes.values()) if sizes else [np.zeros(())]
-    table = np.stack([column.reshape(-1) for column in columns], axis=1)
-    distinct, which = np.unique(table, axis=0, return_inverse=True)
-    costs = np.array([_mapped(operator, list(sizes), row, replica.accelerator) for row in distinct])
-    seconds, joules = (
-        costs[which.reshape(-1), i].reshape(columns[0].shape) * operator.repeat for i in range(2)
-    )
+    return list(sizes), list(np.broadcast_arrays(*sizes.values())) if sizes else [np.zeros(())]
+
+
+def _unmeasured_row(operator: Compute, part: str, seconds: Floats, joules: Floats) -> Row:
+    """Return the row of an operator whose one run takes so long, on what nobody measured."""
+    seconds, joules = seconds * operator.repeat, joules * operator.repeat
     lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
     return Row(operator, part, seconds, joules, lo_s, hi_s, UNMODELLED, is_own=False)
 

@@ -44,7 +44,6 @@ from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.replica import Replica
 from simulators.core.levels import Shares
-from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.attention import (
     decode_operators,
     mixed_operators,
@@ -209,8 +208,8 @@ def part_iteration(
     busy = Iteration(
         **sums,
         launch_s=0.0,
-        waiting_w=width * resting_w(replica.gpu),
-        awake_w=width * awake_w(replica.gpu),
+        waiting_w=width * replica.resting_w,
+        awake_w=width * replica.awake_w,
         waits_level=runtime_level(replica),
         rows=rows,
     )

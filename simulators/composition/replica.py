@@ -25,7 +25,9 @@ from simulators.catalog.sheet import fill
 from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
+from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
+from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
 
@@ -267,6 +269,16 @@ class Replica:
     def library(self) -> str:
         """Whose kernels and messages run."""
         return self.framework or self.runtime.framework or DEFAULT_FRAMEWORK
+
+    @property
+    def awake_w(self) -> float:
+        """Watts of a device during messages and launches."""
+        return standing_w(self.accelerator) if self.accelerator else awake_w(self.gpu)
+
+    @property
+    def resting_w(self) -> float:
+        """Watts of a device without work."""
+        return standing_w(self.accelerator) if self.accelerator else resting_w(self.gpu)
 
     @property
     def is_fused(self) -> bool:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.catalog.accelerator import load_accelerator
+from simulators.catalog.accelerator import Accelerator, load_accelerator, sheet_name
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
+from simulators.core.jit import Floats
+from simulators.dataflow.closed_form import tabulated
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.named_dataflows import ANY, hints_for
+from simulators.dataflow.search.named_dataflows import constraints_of, hints_for
 from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
     STATE_CHUNK,
@@ -60,6 +62,44 @@ def price(
     return tuple(_price(operator, accelerator, evaluations) for operator in operators)
 
 
+def estimate(operator: Compute, accelerator: str) -> tuple[Floats, Floats]:
+    """Return seconds and joules of one run of an operator, without a search for mappings.
+
+    Sizes may be columns, so are the answers; products cost what `closed_form` says.
+
+    Raises:
+        Infeasible: a buffer of the accelerator holds too little.
+    """
+    found, version = load_accelerator(accelerator), _version(accelerator)
+    if isinstance(operator, Gemm):
+        work = [tabulated(version, operator.batch, operator.m, operator.k, operator.n)]
+    elif isinstance(operator, GroupedGemm):
+        rows = np.ceil(np.asarray(operator.tokens) * operator.top_k / operator.experts)
+        work = [tabulated(version, operator.experts, rows, operator.k, operator.n)]
+    elif isinstance(operator, Attention | EncoderAttention):
+        requests = np.maximum(operator.requests, 1.0)
+        if isinstance(operator, EncoderAttention):
+            new = seen = np.asarray(operator.tokens) / requests
+        else:
+            new = np.maximum(operator.query_tokens / requests, 1.0)
+            seen = operator.pairs / requests / new
+        times, size = requests * operator.heads, operator.head_dim
+        scores = tabulated(version, times, new, size, seen, keys="M")
+        work = [scores, tabulated(version, times, new, seen, size, keys="C")]
+    else:
+        work = [_streamed(found, *_moved(operator))]
+    cycles, energy_pj = (np.sum(column, axis=0) for column in zip(*work, strict=True))
+    return cycles / found.clock_hz, energy_pj / PJ_PER_J
+
+
+def standing_w(accelerator: str) -> float:
+    """Return the watts that storage and multipliers leak, as far as the sheet states them."""
+    found = load_accelerator(accelerator)
+    leaks_pj = [level.energy_pj.get("leak", 0.0) * level.instances for level in found.levels]
+    leaks_pj.append(found.mac.leak_pj_per_cycle * found.mac.instances)
+    return sum(leaks_pj) * found.clock_hz / PJ_PER_J
+
+
 def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
     name = operator.name
     if isinstance(operator, Gemm):
@@ -73,7 +113,10 @@ def _price(operator: Compute, accelerator: str, evaluations: int) -> Cost:
     elif isinstance(operator, Attention | EncoderAttention):
         layers = _attention(operator)
     else:
-        return _streamed(operator, accelerator)
+        found = load_accelerator(accelerator)
+        cycles, energy_pj = _streamed(found, *_moved(operator))
+        seconds, joules = float(cycles) / found.clock_hz, float(energy_pj) / PJ_PER_J
+        return Cost(operator.repeat * seconds, operator.repeat * joules)
     costs = [(times, _mapped(layer, _version(accelerator), evaluations)) for layer, times in layers]
     return Cost(
         operator.repeat * sum(times * cost.latency_s for times, cost in costs),
@@ -97,43 +140,36 @@ def _attention(operator: Attention | EncoderAttention) -> list[tuple[Layer, int]
     ]
 
 
-def _streamed(operator: Compute, accelerator: str) -> Cost:
-    """Return the time and energy of reading and writing through the outermost level."""
-    reads, writes = _moved(operator)
-    found = load_accelerator(accelerator)
-    machine, dram = machine_of(found), found.levels[0]
+def _streamed(accelerator: Accelerator, reads: Column, writes: Column) -> tuple[Floats, Floats]:
+    """Return cycles and picojoules of reading and writing through the outermost level."""
+    machine, dram = machine_of(accelerator), accelerator.levels[0]
     read_rate, write_rate, shared_rate = (float(rate) for rate in machine.rates[0, :3])
-    cycles = max(reads / read_rate, writes / write_rate, (reads + writes) / shared_rate)
+    reads, writes = np.asarray(reads, np.float64), np.asarray(writes, np.float64)
+    slower = np.maximum(reads / read_rate, writes / write_rate)
+    cycles = np.maximum(slower, (reads + writes) / shared_rate)
     energy_pj = machine.energy_pj[0, 0] * reads + machine.energy_pj[0, 1] * writes
-    return Cost(
-        operator.repeat * cycles / found.clock_hz,
-        operator.repeat * float(energy_pj) / dram.block_words / PJ_PER_J,
-    )
+    return cycles, energy_pj / dram.block_words
 
 
-def _moved(operator: Compute) -> tuple[float, float]:
+def _moved(operator: Compute) -> tuple[Column, Column]:
     """Return how many numbers an operator reads and writes; states pass once a chunk or token."""
-
-    def product(*sizes: Column) -> float:
-        return math.prod(_number(size, operator.name) for size in sizes)
-
     if isinstance(operator, Elementwise):
-        elements = product(operator.elements)
+        elements = np.asarray(operator.elements)
         return elements * operator.reads, elements * operator.writes
     if isinstance(operator, CausalConvolution):
-        numbers = product(operator.tokens, operator.channels)
+        numbers = np.asarray(operator.tokens) * operator.channels
     elif isinstance(operator, StateUpdate):
-        tokens = product(operator.tokens)
+        tokens = np.asarray(operator.tokens)
         passes = tokens if operator.phase == "decode" else tokens / STATE_CHUNK
-        numbers = passes * product(operator.value_heads, operator.key_dim, operator.value_dim)
+        numbers = passes * operator.value_heads * operator.key_dim * operator.value_dim
     else:
         assert isinstance(operator, Norm | Embedding | Quantisation), "products are mapped"
-        numbers = product(operator.rows, operator.cols)
+        numbers = np.asarray(operator.rows) * operator.cols
     return numbers, numbers
 
 
 def _version(accelerator: str) -> tuple[str, int]:
-    return accelerator, ACCELERATORS.find(accelerator).stat().st_mtime_ns
+    return accelerator, ACCELERATORS.find(sheet_name(accelerator)).stat().st_mtime_ns
 
 
 @functools.lru_cache(maxsize=4096)
@@ -144,7 +180,8 @@ def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cos
         found,
         evaluations=evaluations,
         remainders=True,
-        hints=hints_for(ANY, layer, found),
+        constraints=constraints_of(found.dataflow, layer, found),
+        hints=hints_for(found.dataflow, layer, found),
     ).evaluation
     return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulators.catalog.accelerator import Accelerator, load_accelerator, resized
+from simulators.catalog.accelerator import Accelerator, load_accelerator, resized, sheet_name
 from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UserError
@@ -36,7 +36,7 @@ from simulators.dataflow.mapping.files import (
 from simulators.dataflow.mapping.networks import chains, layers_of, network_names
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
-from simulators.dataflow.search.named_dataflows import constraints_of, dataflows, hints_for
+from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows, hints_for
 from simulators.dataflow.search.objective import NAMED, QUANTITIES
 from simulators.dataflow.sparsity.densities import FORMATS, density_named
 from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
@@ -136,7 +136,8 @@ class Dataflow:
         """A point depends on the files it names and on the technology table."""
         if name == "accelerator":
             path = Path(str(value))
-            return (path if is_file(str(value)) else ACCELERATORS.find(str(value)), TECHNOLOGY)
+            sheet = path if is_file(str(value)) else ACCELERATORS.find(sheet_name(str(value)))
+            return (sheet, TECHNOLOGY)
         files = name in ("constraints", "mapping") or (name == "network" and is_file(str(value)))
         return (Path(str(value)),) if files and value else ()
 
@@ -218,6 +219,7 @@ def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Laye
         return [(layer, times, given(mapping, layer, accelerator))]
     rules = read_constraints(read_yaml(Path(point.constraints))) if point.constraints else None
     zeros = _zeros(point)
+    dataflow = accelerator.dataflow if point.dataflow == ANY else point.dataflow
     known: dict[tuple[object, ...], Found] = {}
 
     def mapper(layer: Layer, machine: Accelerator) -> Found:
@@ -230,9 +232,9 @@ def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Laye
                 goal=point.goal,
                 evaluations=point.evaluations,
                 seed=point.seed,
-                constraints=constraints_of(point.dataflow, layer, machine, rules),
+                constraints=constraints_of(dataflow, layer, machine, rules),
                 remainders=point.remainders,
-                hints=hints_for(point.dataflow, layer, machine, rules),
+                hints=hints_for(dataflow, layer, machine, rules),
             )
             if zeros is not None:
                 known[key] = sparse_of(known[key], layer, machine, zeros)

@@ -30,6 +30,19 @@ def dataflows() -> tuple[str, ...]:
     return (ANY, *SPREAD)
 
 
+def spread_of(dataflow: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return what a dataflow may spread over columns and over rows; of `any`, of each.
+
+    Raises:
+        UnknownNameError: no dataflow has that name.
+    """
+    if dataflow == ANY:
+        return list(SPREAD.values())
+    if dataflow not in SPREAD:
+        raise UnknownNameError("dataflow", dataflow, dataflows())
+    return [SPREAD[dataflow]]
+
+
 def constraints_of(
     dataflow: str, layer: Layer, accelerator: Accelerator, rules: Constraints | None = None
 ) -> Constraints:
@@ -41,9 +54,7 @@ def constraints_of(
     rules = rules or Constraints()
     if dataflow == ANY:
         return rules
-    if dataflow not in SPREAD:
-        raise UnknownNameError("dataflow", dataflow, dataflows())
-    columns, rows = SPREAD[dataflow]
+    [(columns, rows)] = spread_of(dataflow)
     # A layer without M, such as a depthwise one, spreads its channels where filters would go.
     if "M" not in layer.dims:
         columns = (*columns, "C") if "M" in columns else columns

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulators.catalog.accelerator import SEARCHED, load_accelerator
 from simulators.composition.price import (
     Iteration,
     launch_s,
@@ -104,7 +105,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         return replace(known, table=table)
     replica = hardware.replica
     most, rows_end, steps = max(MOST_TOKENS, replica.model.max_context), MOST_ROWS, lookup.FINE
-    if replica.accelerator:
+    if replica.accelerator and load_accelerator(replica.accelerator).mapping == SEARCHED:
         most = rows_end = replica.model.max_context
         steps = lookup.COARSE
     ends = (most, rows_end, rows_end, most, most, most)

@@ -1,0 +1,183 @@
+"""A deployment whose devices compute with an array of one's own sizes: from multipliers to a load.
+
+The array stands in a GPU's place, as the serving simulator has it: memory, links, prices and engine
+are the GPU's, operators are mapped onto the array. The analytic fidelity takes products in closed
+form, the event-driven one searches for mappings. Nothing here was ever built, so nothing is
+measured: shares of evidence and intervals say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.accelerator import (
+    CLOSED_FORM,
+    MAPPINGS,
+    load_accelerator,
+    sheet_name,
+    what_if_name,
+)
+from simulators.catalog.gpu import load_gpu
+from simulators.core.contract import Contribution, choice, metric
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats, Ints
+from simulators.core.rules import check_batch
+from simulators.dataflow.energy.technology import area_mm2
+from simulators.dataflow.search.named_dataflows import ANY, dataflows
+from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.point import ServingPoint
+from simulators.serving.row_groups import kinds_of
+from simulators.serving.simulator import Serving
+
+_sized = partial(choice, part="accelerator")
+
+
+@dataclass(frozen=True)
+class CodesignPoint(ServingPoint):
+    """A deployment, and the array of multipliers that computes in it."""
+
+    accelerator: str = _sized(
+        "the accelerator whose sizes are changed, or the path of one's own", names="accelerator",
+        default="tpu_like",
+    )  # fmt: skip
+    pe_rows: int = _sized("rows of the array; 0 as in the file", at_least=0, default=0)
+    pe_cols: int = _sized("columns of the array; 0 as in the file", at_least=0, default=0)
+    buffer_scale: float = _sized("depth of shared buffers, relative", above=0.0, default=1.0)
+    spad_scale: float = _sized(
+        "depth of storage inside the array, relative", above=0.0, default=1.0
+    )
+    array_clock_hz: float = _sized(
+        "clock of the array; 0 as in the file", unit="Hz", at_least=0.0, default=0.0
+    )
+    node_nm: float = _sized(
+        "technology node; 0 as in the file", unit="nm", at_least=0.0, default=0.0
+    )
+    dram_type: str = _sized(
+        "what an access to memory costs: lpddr4, ddr3, gddr5 or hbm2; empty as in the file",
+        default="",
+    )
+    mapping: str = _sized(
+        "how operators get onto the array: closed_form, or searched (if event-driven; minutes a "
+        "run)", known=MAPPINGS, default=CLOSED_FORM,
+    )  # fmt: skip
+    dataflow: str = _sized("what is spread over the array", known=dataflows(), default=ANY)
+
+
+@dataclass(frozen=True)
+class CodesignMetrics(ServingMetrics):
+    """What a deployment answers, and the silicon of each of its devices."""
+
+    area_mm2: float = metric(
+        "buffers, registers and multipliers of one device", unit="mm2", better="min",
+        page="codesign.md#area",
+    )  # fmt: skip
+
+
+OWN = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "array_clock_hz", "node_nm",
+       "dram_type", "dataflow", "mapping")  # fmt: skip
+DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
+
+
+@dataclass(frozen=True)
+class Codesign(Serving):
+    """The simulator of this room."""
+
+    name: str = "codesign"
+    version: int = 1
+    point: type = CodesignPoint
+    metrics: type = CodesignMetrics
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Serve every row with its array; equal arrays are made once."""
+        check_batch(CodesignPoint, batch)
+        kinds = kinds_of(batch, DESIGNED)
+        first = np.unique(kinds, return_index=True)[1].tolist()
+        columns = {name: batch.column(name) for name in DESIGNED}
+        names = [array_of({n: c[row].as_py() for n, c in columns.items()}) for row in first]
+        found = super().evaluate(_served(batch, names, kinds))
+        areas: Floats = np.array([area_mm2(load_accelerator(name)) for name in names])
+        ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
+        column = pa.array(areas[kinds], mask=~ok)
+        return found.append_column(pa.field("area_mm2", pa.float64()), column)
+
+    def reads(self, name: str, value: object) -> tuple[Path, ...]:
+        """A point depends on what the deployment reads, and on the accelerator's sheet."""
+        if name == "accelerator":
+            return DATAFLOW.reads(name, value)
+        return () if name in OWN else super().reads(name, value)
+
+    def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Guess: an array's tables take far longer than the rows that share them."""
+        arrays = int(kinds_of(batch, (*DESIGNED, "model", "tp")).max()) + 1
+        tables_s = np.full(batch.num_rows, ARRAY_S * arrays / batch.num_rows)
+        return np.asarray(super().cost_hint_s(batch) + tables_s, np.float64)
+
+    def report(self, point: Mapping[str, Any]) -> str:
+        """Return the run of a design as a load test would print it."""
+        return super().report(served(point))
+
+    def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
+        """Return every request and every iteration of a design."""
+        return super().records(served(point))
+
+    def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
+        """Return the operator of an everyday batch whose time is known worst."""
+        return super().weakest(served(point))
+
+    def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
+        """Return what the mean request's time and energy went into, operator by operator."""
+        return super().explain(served(point))
+
+
+ARRAY_S = 0.15
+"""Typical CPU time of the tables of one array and cut of a model."""
+
+SIMULATOR = Codesign()
+
+
+def array_of(design: Mapping[str, Any]) -> str:
+    """Return the name of a design's accelerator, with all that is changed about it.
+
+    Its memory is as fast as the GPU's; its shared buffers feed a taller array as much faster.
+
+    Raises:
+        UserError: the sizes do not nest.
+        UnknownNameError: there is no such accelerator or GPU.
+    """
+    sheet = str(design["accelerator"])
+    if sheet_name(sheet) != sheet:
+        raise UserError(
+            f"accelerator '{sheet}': say changes by axes of their own, {', '.join(OWN)}"
+        )
+    rows = load_accelerator(sheet).mac.mesh[1]
+    changes = {name: design[name] for name in OWN if name != "array_clock_hz"}
+    return what_if_name(
+        sheet,
+        **changes,
+        clock_hz=design["array_clock_hz"],
+        buffer_rate_scale=(design["pe_rows"] or rows) / rows,
+        memory_bytes_per_s=load_gpu(design["gpu"]).hbm_bytes_per_s * design["bandwidth_scale"],
+    )
+
+
+def served(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the point of the deployment alone, which names the array by its changes."""
+    whole = CodesignPoint(**point)
+    values = {f.name: getattr(whole, f.name) for f in fields(ServingPoint)}
+    return values | {"accelerator": array_of(vars(whole))}
+
+
+def _served(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> pa.RecordBatch:
+    """Return rows of the serving simulator's columns, with the name of the array of each."""
+    column = pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int32()), pa.array(names))
+    some = batch.select([f.name for f in fields(ServingPoint)])
+    return some.set_column(some.schema.get_field_index("accelerator"), "accelerator", column)

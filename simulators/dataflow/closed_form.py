@@ -1,0 +1,336 @@
+"""What a matrix product costs on an accelerator, in closed form: no mapping is searched for.
+
+A product of N x C by C x M is cut into nested blocks, one for each level. A level that keeps
+tensors holds, of each, its part of the block; a tensor enters the level once for every block, or,
+where it stays while the loops outside the block that do not index it run (it is stationary), once
+for every block of the level around it:
+
+    words into a level = multiplies / (extent of the dimension that does not index the tensor)
+
+The extent is the block's or, of the stationary tensor, that of the block around. Which dimensions
+are spread over rows and columns, which tensors a level keeps, and how large blocks are is chosen
+from a few dozen of each, outermost level first, least energy of the level around first. Compared
+with what the mapper finds, the tests say how far the two are apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.catalog.accelerator import TENSORS, Accelerator, Level, load_accelerator
+from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats
+from simulators.dataflow.access.arrays import FILLS, LEAK, READS, UPDATES
+from simulators.dataflow.energy.technology import Machine, machine_of
+from simulators.dataflow.search.named_dataflows import ANY, spread_of
+from simulators.workload.operators import Column
+
+DIMS = ("N", "C", "M")
+WEIGHTS, INPUTS, OUTPUTS = range(3)
+UNINDEXED = (0, 2, 1)
+"""The dimension that does not index weights (N), inputs (M) and outputs (C)."""
+
+STEPS = 2.0 ** np.arange(0, 15, 2)
+"""Blocks are so many times as long as what is spread, and as long as the level has room."""
+
+LOOK_AHEAD = 0.1
+"""What enters levels further in counts so much beside what enters a level, as if it stayed as far
+out: of two blocks as good, the longer one."""
+
+N_STEP, N_NODES = 1.0, 18
+KEYS_STEP, KEYS_NODES = 2.0, 11
+"""Tables are over rows up to 2^17, each octave, and over keys up to 4^10, every other one."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Costs of products, arrays alike."""
+
+    cycles: Floats
+    energy_pj: Floats
+
+
+def products(
+    accelerator: Accelerator, b: Floats, n: Floats, c: Floats, m: Floats, *, dataflow: str = ANY
+) -> Products:
+    """Return cycles and picojoules of `b` independent products of N x C by C x M each.
+
+    Args:
+        accelerator: what runs them.
+        b: how many there are, one after the other.
+        n: rows of the inputs and of the outputs.
+        c: length of the reduction.
+        m: columns of the weights and of the outputs.
+        dataflow: which dimensions are spread; `any` takes the best for each product.
+
+    Raises:
+        Infeasible: no buffer is large enough for one word of each multiplier's.
+    """
+    machine = machine_of(accelerator)
+    sizes = np.stack(np.broadcast_arrays(n, c, m)).astype(np.float64)
+    shape = sizes.shape[1:]
+    sizes = sizes.reshape(3, -1)
+    best_cycles = np.full(sizes.shape[1], np.inf)
+    best_pj = np.full(sizes.shape[1], np.inf)
+    for across, down in _spreads(dataflow):
+        for keeps in _kept(accelerator):
+            cycles, energy_pj = _blocked(accelerator, machine, sizes, across, down, keeps)
+            better = cycles * energy_pj < best_cycles * best_pj
+            best_cycles = np.where(better, cycles, best_cycles)
+            best_pj = np.where(better, energy_pj, best_pj)
+    if not np.isfinite(best_pj).all():
+        raise Infeasible("buffer_too_small", "a level holds less than its multipliers need")
+    times = np.broadcast_to(b, shape)
+    return Products(best_cycles.reshape(shape) * times, best_pj.reshape(shape) * times)
+
+
+def tabulated(
+    accelerator: tuple[str, int], times: Column, n: Column, c: Column, m: Column, *, keys: str = ""
+) -> tuple[Floats, Floats]:
+    """Return cycles and picojoules of `times` products, read from a table between powers of two.
+
+    Args:
+        accelerator: its name, and the version of its sheet.
+        times: how many there are.
+        n: rows, a side of the table.
+        c: length of the reduction.
+        m: columns.
+        keys: "C" or "M", if that dimension is a length of a context: the table's other side.
+    """
+    columns = np.broadcast_arrays(times, n, c, m)
+    flat = [np.asarray(column, np.float64).reshape(-1) for column in columns]
+    sides = {"N": flat[1], "C": flat[2], "M": flat[3]}
+    along = np.maximum(sides.pop("N"), 1.0)
+    across = np.maximum(sides.pop(keys), 1.0) if keys else np.ones(along.size)
+    fixed, which = np.unique(np.stack(list(sides.values())), axis=1, return_inverse=True)
+    found = np.empty((2, along.size))
+    for i, sizes in enumerate(fixed.T.tolist()):
+        rows = which.reshape(-1) == i
+        table = _table(accelerator, tuple(zip(sides, sizes, strict=True)), keys)
+        found[:, rows] = flat[0][rows] * 2.0 ** _between(
+            table, np.log2(along[rows]) / N_STEP, np.log2(across[rows]) / KEYS_STEP
+        )
+    cycles, energy_pj = found.reshape(2, *columns[0].shape)
+    return cycles, energy_pj
+
+
+@functools.lru_cache(maxsize=4096)
+def _table(accelerator: tuple[str, int], fixed: tuple[tuple[str, float], ...], keys: str) -> Floats:
+    """Return the logarithms of cycles and picojoules over rows and keys."""
+    found = load_accelerator(accelerator[0])
+    rows = 2.0 ** (N_STEP * np.arange(N_NODES))
+    contexts = 2.0 ** (KEYS_STEP * np.arange(KEYS_NODES)) if keys else np.ones(2)
+    n, context = np.meshgrid(rows, contexts, indexing="ij")
+    sizes: dict[str, Floats] = {"N": n, **{d: np.full(n.shape, size) for d, size in fixed}}
+    if keys:
+        sizes[keys] = context
+    once = products(found, np.ones(n.shape), *(sizes[d] for d in DIMS), dataflow=found.dataflow)
+    return np.log2(np.stack([once.cycles, once.energy_pj]))
+
+
+def _between(table: Floats, x: Floats, y: Floats) -> Floats:
+    """Return a table's columns at places between its nodes, and on beyond the last ones."""
+    i = np.minimum(x.astype(np.int64), table.shape[1] - 2)
+    j = np.minimum(y.astype(np.int64), table.shape[2] - 2)
+    u, v = x - i, y - j
+    low = table[:, i, j] + v * (table[:, i, j + 1] - table[:, i, j])
+    high = table[:, i + 1, j] + v * (table[:, i + 1, j + 1] - table[:, i + 1, j])
+    return np.asarray(low + u * (high - low), np.float64)
+
+
+@functools.cache
+def _spreads(dataflow: str) -> tuple[tuple[int, int], ...]:
+    """Return which dimensions may lie along the columns and along the rows."""
+    pairs = (
+        (DIMS.index(x), DIMS.index(y))
+        for columns, rows in spread_of(dataflow)
+        for x, y in itertools.product(columns, rows)
+        if x in DIMS and y in DIMS
+    )
+    return tuple(dict.fromkeys(pairs))
+
+
+def _kept(accelerator: Accelerator) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yield what each level keeps, outermost first."""
+    yield from itertools.product(*(level.may_keep for level in accelerator.levels))
+
+
+def _blocked(
+    accelerator: Accelerator,
+    machine: Machine,
+    sizes: Floats,
+    across: int,
+    down: int,
+    keeps: Sequence[Sequence[str]],
+) -> tuple[Floats, Floats]:
+    """Return cycles and energy of the blocks chosen for one spread and one choice of tensors."""
+    array = _parts(accelerator.mac.mesh, sizes, across, down)
+    macs, compute = np.prod(sizes, axis=0), np.prod(np.ceil(sizes / array), axis=0)
+    traffic = _Traffic(accelerator, machine, sizes)
+    around, fits = sizes, np.ones(macs.size, bool)
+    for position, level in enumerate(accelerator.levels[1:], 1):
+        kept = [TENSORS.index(tensor) for tensor in keeps[position]]
+        parts = _parts(level.mesh, sizes, across, down)
+        weights = [traffic.entry_pj(tensor, position) for tensor in kept]
+        later = [traffic.leaving_pj(tensor) for tensor in range(len(TENSORS))]
+        block, stays, found = _block(level, kept, weights, later, array, parts, around)
+        fits &= found
+        for tensor in kept:
+            unindexed = UNINDEXED[tensor]
+            reuse = np.where(stays == tensor, around[unindexed], block[unindexed])
+            traffic.enter(tensor, position, reuse, parts[unindexed])
+        around = block
+    for tensor in range(len(TENSORS)):
+        traffic.leave(tensor, array[UNINDEXED[tensor]])
+    cycles = np.maximum(compute, traffic.cycles(accelerator))
+    used = np.prod(array, axis=0)
+    energy_pj = traffic.energy_pj + machine.energy_pj[-1, 0] * macs
+    for position, level in enumerate(accelerator.levels):
+        instances = np.prod(_parts(level.mesh, sizes, across, down), axis=0)
+        energy_pj = energy_pj + machine.energy_pj[position, LEAK] * cycles * instances
+    energy_pj = energy_pj + machine.energy_pj[-1, LEAK] * cycles * used
+    return np.where(fits, cycles, np.inf), np.where(fits, energy_pj, np.inf)
+
+
+def _parts(mesh: Sequence[int], sizes: Floats, across: int, down: int) -> Floats:
+    """Return over how many instances of a mesh each dimension is spread."""
+    spread = np.ones(3)
+    spread[across] *= mesh[0]
+    spread[down] *= mesh[1]
+    return np.minimum(spread[:, None], sizes)
+
+
+def _block(
+    level: Level,
+    kept: Sequence[int],
+    weights: Sequence[float],
+    later: Sequence[float],
+    array: Floats,
+    parts: Floats,
+    around: Floats,
+) -> tuple[Floats, Floats, Floats]:
+    """Return the block of a level, the tensor that stays in it, and whether it fits at all.
+
+    Two lengths are tried in steps; the third is as long as there is room for.
+    """
+    columns = np.arange(around.shape[1])
+    best = np.full(columns.size, np.inf)
+    block, stays = array.copy(), np.full(columns.size, -1)
+    for last in range(3):
+        lengths = _candidates(level, kept, last, array, parts, around)
+        possible = lengths[last] >= array[last]
+        cost, stationary = _entering_pj(lengths, kept, weights, later, around)
+        cost = np.where(possible, cost, np.inf)
+        row = cost.argmin(axis=0)
+        better = cost[row, columns] < best
+        best = np.where(better, cost[row, columns], best)
+        block = np.where(better, lengths[:, row, columns], block)
+        stays = np.where(better, stationary[row, columns], stays)
+    return block, stays, np.isfinite(best)
+
+
+def _candidates(
+    level: Level, kept: Sequence[int], last: int, array: Floats, parts: Floats, around: Floats
+) -> Floats:
+    """Return blocks by dimension, candidate and product; too short in `last` where none fits."""
+    first = [d for d in range(3) if d != last]
+    lengths = np.empty((3, len(STEPS) ** 2, around.shape[1]))
+    for d, steps in zip(first, np.array(list(itertools.product(STEPS, STEPS))).T, strict=True):
+        lengths[d] = np.minimum(array[d] * steps[:, None], around[d])
+    inside = {d: np.ceil(lengths[d] / parts[d]) for d in first}
+    held: Floats = np.zeros(lengths.shape[1:])
+    per_last: Floats = np.zeros(lengths.shape[1:])
+    for tensor in kept:
+        sides = [inside[d] for d in first if d != UNINDEXED[tensor]]
+        if UNINDEXED[tensor] == last:
+            held += sides[0] * sides[1]
+        else:
+            per_last += sides[0]
+    room = float(level.capacity_words or 0)
+    with np.errstate(divide="ignore"):
+        most = np.floor((room - held) / per_last) if per_last.any() else np.inf
+    lengths[last] = np.minimum(np.where(held <= room, most, 0.0) * parts[last], around[last])
+    return lengths
+
+
+def _entering_pj(
+    lengths: Floats, kept: Sequence[int], weights: Sequence[float], later: Sequence[float],
+    around: Floats,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return picojoules per multiply of what enters blocks, and the tensor best kept in place."""
+    lengths = np.maximum(lengths, 1.0)
+    cost: Floats = np.zeros(lengths.shape[1:])
+    saved: Floats = np.zeros((1 + len(kept), *lengths.shape[1:]))
+    for i, (tensor, weight) in enumerate(zip(kept, weights, strict=True), 1):
+        moved = weight / lengths[UNINDEXED[tensor]]
+        saved[i] = moved - weight / around[UNINDEXED[tensor]]
+        cost += moved
+    for tensor, weight in enumerate(later):
+        cost += LOOK_AHEAD * weight / lengths[UNINDEXED[tensor]]
+    return cost - saved.max(axis=0), np.array([-1, *kept])[saved.argmax(axis=0)]
+
+
+class _Traffic:
+    """Words that cross each level, and what they cost."""
+
+    def __init__(self, accelerator: Accelerator, machine: Machine, sizes: Floats) -> None:
+        levels, count = len(accelerator.levels), sizes.shape[1]
+        self._macs: Floats = np.prod(sizes, axis=0)
+        self._words = [np.prod(np.delete(sizes, d, 0), axis=0) for d in UNINDEXED]
+        self._levels, self._machine = accelerator.levels, machine
+        self._keeper = [0] * len(TENSORS)
+        self._copies: list[Floats] = [np.ones(count) for _ in TENSORS]
+        self._out: list[Floats] = [np.zeros(count) for _ in range(levels)]
+        self._in: list[Floats] = [np.zeros(count) for _ in range(levels)]
+        self.energy_pj: Floats = np.zeros(count)
+
+    def entry_pj(self, tensor: int, position: int) -> float:
+        """Return the energy of a word that enters a level, the read where it comes from in it."""
+        return self.leaving_pj(tensor) + self._word_pj(position, FILLS)
+
+    def leaving_pj(self, tensor: int) -> float:
+        """Return the energy of a word that leaves the level which keeps it so far."""
+        return self._word_pj(self._keeper[tensor], UPDATES if tensor == OUTPUTS else READS)
+
+    def enter(self, tensor: int, position: int, reuse: Floats, copies: Floats) -> None:
+        """Move a tensor from the level that keeps it into one further in."""
+        self.leave(tensor, reuse)
+        words = self._macs / reuse
+        if tensor == OUTPUTS:  # a sum does not come in before it has left once
+            words = np.maximum(words - self._words[tensor], 0.0)
+        self._charge(position, FILLS, words * copies)
+        self._keeper[tensor], self._copies[tensor] = position, copies
+
+    def cycles(self, accelerator: Accelerator) -> Floats:
+        """Return the cycles that the slowest level needs."""
+        slowest = np.zeros_like(self.energy_pj)
+        for position, level in enumerate(accelerator.levels):
+            read, write, shared = (float(rate) for rate in self._machine.rates[position, :3])
+            out, into = self._out[position] / level.instances, self._in[position] / level.instances
+            for cycles in (out / read, into / write, (out + into) / shared):
+                slowest = np.maximum(slowest, np.ceil(cycles))
+        return slowest
+
+    def leave(self, tensor: int, reuse: Floats) -> None:
+        """Read what goes further in; of sums, add what comes back, and read all but the first."""
+        level, words, whole = self._keeper[tensor], self._macs / reuse, self._words[tensor]
+        if tensor == OUTPUTS:
+            self._charge(level, UPDATES, words * self._copies[tensor])
+            words = np.maximum(words - whole, 0.0)
+        self._charge(level, READS, words * self._copies[tensor])
+
+    def _charge(self, position: int, action: int, words: Floats) -> None:
+        if action == READS:
+            self._out[position] = self._out[position] + words
+        else:
+            self._in[position] = self._in[position] + words
+        self.energy_pj = self.energy_pj + words * self._word_pj(position, action)
+
+    def _word_pj(self, position: int, action: int) -> float:
+        block = self._levels[position].block_words
+        return float(self._machine.energy_pj[position, action]) / block

@@ -1,0 +1,65 @@
+"""Arrays of one's own sizes that serve a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulators.codesign.simulator import SIMULATOR, CodesignPoint, array_of, served
+from simulators.core.columns import batch_of
+from simulators.core.errors import UserError
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import SIMULATOR as SERVING
+
+POINT: dict[str, Any] = {
+    "model": "llama3_1_8b", "gpu": "h100_sxm", "dtype": "int8", "kv_dtype": "int8", "qps": 0.1,
+    "fidelity": "analytic", "requests": 200,
+}  # fmt: skip
+
+
+def answer(**choices: Any) -> dict[str, Any]:
+    batch = batch_of(CodesignPoint, POINT | choices)
+    [row] = SIMULATOR.evaluate(batch).to_pylist()
+    return dict(row)
+
+
+def test_it_serves_as_the_serving_simulator_does_with_that_array() -> None:
+    design = POINT | {"pe_rows": 256, "node_nm": 16.0}
+    [same] = SERVING.evaluate(batch_of(ServingPoint, served(design))).to_pylist()
+    ours = answer(pe_rows=256, node_nm=16.0)
+    assert {name: ours[name] for name in same} == same
+    assert ours["area_mm2"] > 0.0
+
+
+def test_a_larger_array_is_faster_and_a_finer_node_smaller_and_thriftier() -> None:
+    small, large = answer(pe_rows=64, pe_cols=64), answer(pe_rows=256, pe_cols=256)
+    assert large["ttft_mean_s"] < small["ttft_mean_s"]
+    assert large["area_mm2"] > small["area_mm2"]
+    finer = answer(pe_rows=64, pe_cols=64, node_nm=16.0)
+    assert finer["area_mm2"] < small["area_mm2"]
+    assert finer["energy_j_per_token"] < small["energy_j_per_token"]
+    assert finer["tpot_mean_s"] == small["tpot_mean_s"]
+
+
+def test_events_and_the_steady_state_agree_on_the_array() -> None:
+    steady, events = (answer(fidelity=f, pe_rows=256, pe_cols=256) for f in ("analytic", "event"))
+    assert events["tpot_mean_s"] == pytest.approx(steady["tpot_mean_s"], rel=0.1)
+    assert events["energy_j_per_token"] == pytest.approx(steady["energy_j_per_token"], rel=0.1)
+    assert events["goodput_per_s"] is not None
+    assert events["unmodelled_share"] > 0.5
+
+
+def test_its_memory_is_the_gpus() -> None:
+    array = array_of(vars(CodesignPoint(**POINT)))
+    assert "memory_bytes_per_s=3.35e+12" in array
+    assert answer(bandwidth_scale=2.0)["tpot_mean_s"] < answer()["tpot_mean_s"]
+
+
+def test_what_depends_on_a_design_is_read_and_explained() -> None:
+    assert any(path.stem == "tpu_like" for path in SIMULATOR.reads("accelerator", "tpu_like"))
+    assert SIMULATOR.reads("pe_rows", 256) == ()
+    rows = SIMULATOR.explain(POINT | {"fidelity": "event", "requests": 20, "pe_rows": 256})
+    assert any(row.on.startswith("tpu_like") for row in rows)
+    with pytest.raises(UserError, match="axes of their own, pe_rows"):
+        answer(accelerator="tpu_like?pe_rows=256")
