@@ -43,6 +43,7 @@ python -m sweeper export NAME KEY     the command or manifest that deploys it
 python -m sweeper report NAME         one HTML page: answer, front, what matters
 python -m sweeper plot NAME KIND FILE    front, heat, curves ... as PNG or SVG
 python -m sweeper verify NAME         simulate a sample again; compare each bit
+python -m sweeper watch NAME          a sweep that runs elsewhere; --page FILE
 python -m sweeper prune NAME          few files of many; no row is lost
 python -m sweeper merge FOLDER ...    add results of other folders, or URLs
 

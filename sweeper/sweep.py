@@ -13,8 +13,8 @@ from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
-from sweeper.samplers import Sampler, Searches, load_sampler
-from sweeper.samplers._search import Goal, guided
+from sweeper.samplers import Goal, Sampler, Searches, load_sampler
+from sweeper.samplers._search import guided
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given
 from sweeper.space.spans import Batch

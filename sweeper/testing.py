@@ -29,8 +29,8 @@ from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
-from sweeper.samplers import Results, Sampler, Searches
-from sweeper.samplers._search import Goal, guided
+from sweeper.samplers import Goal, Results, Sampler, Searches
+from sweeper.samplers._search import guided
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, Span, numbers
 from sweeper.store.keys import define

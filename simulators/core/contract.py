@@ -141,6 +141,13 @@ class Hints(Protocol):
 
 
 @runtime_checkable
+class Approximates(Protocol):
+    """A simulator with a cheaper answer to the same points, in other values of a few fields."""
+
+    cheaper: tuple[tuple[str, Any], ...]  # those fields with their values
+
+
+@runtime_checkable
 class Reprices(Protocol):
     """A simulator whose costs follow from its other columns: no price asks for a new simulation.
 

@@ -65,6 +65,7 @@ class Serving:
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
     copies: str = "replicas"
+    cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
         "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",

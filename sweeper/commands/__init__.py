@@ -3,8 +3,9 @@
 `run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
 sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
 answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `calibrate` and `transfer` are for hardware of one's own; `prune` and `merge`
-tidy results up; `trust` says whose code may run; `assist` serves editors and shells.
+practitioners ask; `calibrate` and `transfer` are for hardware of one's own; `watch` shows a sweep
+that runs elsewhere, `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
+serves editors and shells.
 """
 
 COMMANDS = {
@@ -24,6 +25,7 @@ COMMANDS = {
     "validate": "checks.validate.main",
     "scenarios": "checks.scenarios.main",
     "doctor": "checks.verify.doctor",
+    "watch": "upkeep.watch",
     "prune": "upkeep.prune",
     "merge": "upkeep.merge",
     "calibrate": "new_hardware.calibrate",

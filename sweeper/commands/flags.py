@@ -56,6 +56,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate --predictions aiconfigurator",
     ),
     "scenarios": ("scenarios", "scenarios T1.1 I2.4", "scenarios spaces/mine.yaml --json"),
+    "watch": ("watch quickstart --page live.html", "watch quickstart --outputs /shared/sweeps"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
     "calibrate": (

@@ -22,8 +22,8 @@ from simulators.core.errors import UnknownNameError, UserError, unknown
 from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
 from sweeper.configuration import FAILURES, TOP, check_types
-from sweeper.space.shipped_files import conf, find_space, spaces
-from sweeper.space.space_file import read_space
+from sweeper.space.shipped_files import conf, find_space, sites, spaces
+from sweeper.space.space_file import read_site, read_space
 from sweeper.space.sql import shown
 from sweeper.space.written import KEYS
 
@@ -32,7 +32,7 @@ _USUAL = {"sampler": "grid", "engine": "auto"}
 
 def compose(words: list[str]) -> dict[str, Any]:
     """Return the configuration that these overrides make, with the space's name under `name`."""
-    words = [f"+{w}" if w.startswith("space=") else w for w in words]
+    words = with_site([f"+{w}" if w.startswith("space=") else w for w in words])
     chosen = [w for w in words if w.startswith("+space=")]
     if not chosen:
         meant = next((w for w in words if w in spaces()), "NAME")
@@ -52,6 +52,21 @@ def compose(words: list[str]) -> dict[str, Any]:
     inputs = dict.fromkeys(n for grid in node.get("union") or [] for n in grid)
     with _hydra_errors(overrides, [*(node.get("axes") or {}), *inputs]):
         return _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
+
+
+def with_site(words: list[str]) -> list[str]:
+    """Return overrides with those that `site=NAME` stands for, as far as they are not given."""
+    named = [word.removeprefix("site=") for word in words if word.startswith("site=")]
+    if not named:
+        return words
+    known = sites()
+    if named[-1] not in known:
+        raise UnknownNameError("site", named[-1], known, "To add one, write conf/site/NAME.yaml")
+    words = [word for word in words if not word.startswith("site=")]
+    given = {word.lstrip("+").partition("=")[0] for word in words}
+    usual = read_site(known[named[-1]])
+    kept = (n for n in usual if n not in given and (n.partition(".")[0] not in given))
+    return [*(f"{name}={usual[name]}" for name in kept), *words]
 
 
 def map_replacements(overrides: list[str]) -> list[str]:

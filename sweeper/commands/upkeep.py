@@ -1,8 +1,9 @@
-"""Upkeep of results: `prune` makes few parts of many, `merge` one folder of several."""
+"""Results as files: `watch` sees them grow, `prune` makes few of many, `merge` joins folders."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -10,10 +11,46 @@ import pyarrow.fs as pafs
 from simulators.core.errors import UserError
 from sweeper.commands.flags import flags
 from sweeper.report.answers import latest
+from sweeper.report.browser.live import live
+from sweeper.report.progress import shown
 from sweeper.report.run_folder import next_run, runs
+from sweeper.report.tables import write_text
+from sweeper.report.watching import Watch, state
 from sweeper.store.lock import alone
 from sweeper.store.seals import filesystem
 from sweeper.store.upkeep import Kept, compact, copy, definitions
+from sweeper.terminal import printable
+
+
+def watch(words: list[str]) -> int:
+    """Show how far the last run of a space is until it has ended."""
+    parser = flags("watch", "how far a sweep is that runs elsewhere, and its front as it grows")
+    parser.add_argument("name", help="a space that is being run")
+    parser.add_argument("--outputs", default="outputs", help="the folder or URL it writes to")
+    parser.add_argument("--page", metavar="FILE", help="write a small page that reloads itself")
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds (2)")
+    parser.add_argument("--once", action="store_true", help="look once, do not wait for the end")
+    parser.add_argument("--json", action="store_true", help="look once, for programs")
+    chosen = parser.parse_args(words)
+    every_s = max(chosen.every, 0.2)
+    seen = Watch(latest(chosen.name, chosen.outputs))
+    if chosen.json:
+        seen.look()
+        print(state(seen))
+        return 0
+    with shown(seen.progress) as display:
+        display.say(f"watching {seen.answers.folder}")
+        while True:
+            ended = seen.ended  # before one looks: what came last is seen
+            seen.look()
+            display.tick()
+            if chosen.page:
+                write_text(Path(chosen.page), live(seen, every_s))
+            if ended or chosen.once:
+                break
+            time.sleep(every_s)
+    print(printable(seen.progress.line()))
+    return 0
 
 
 def prune(words: list[str]) -> int:

@@ -189,16 +189,24 @@ class Cluster:
     """Where actors come from."""
 
     patience_s: float
+    actors: int = 0  # as many as were asked for; 0 is one a CPU, also of machines that join
     what: str = "ray"
 
     def recruit(self, name: str) -> Actor:
         """Ask Ray for an actor; it starts once a CPU is free."""
         return Actor(name.replace("worker", "actor"))
 
-    def wait(self, workers: Sequence[Actor], seconds: float) -> None:
-        """Wait until one of them has an answer."""
-        if asked := [reference for w in workers for reference in w.awaited()]:
-            ray.wait(asked, num_returns=1, timeout=seconds)
+    def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
+        """Return those that have an answer, or are gone."""
+        asked = {reference: w for w in workers for reference in w.awaited()}
+        if not asked or not ray.wait(list(asked), num_returns=1, timeout=seconds)[0]:
+            return []
+        told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        return [asked[reference] for reference in told]
+
+    def places(self) -> int:
+        """Return how many actors there may be now."""
+        return self.actors or int(ray.cluster_resources().get("CPU", 0))
 
     def obstacle(self, workers: Sequence[Actor]) -> str:
         """Return whether CPUs are held by others.
@@ -235,7 +243,7 @@ def hired(address: str, actors: int, patience_s: float) -> Iterator[Team]:
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         if actors > cores:  # one of them would never be scheduled, and waited for
             raise UserError(f"engine.actors={actors}: the cluster has only {cores} CPUs")
-        team = Team(Cluster(patience_s), wanted=actors or cores)
+        team = Team(Cluster(patience_s, actors), wanted=actors or cores)
         try:
             yield team
         finally:

@@ -123,9 +123,14 @@ class Nursery:
             child.dismiss()
         return Child(name)
 
-    def wait(self, workers: Sequence[Child], seconds: float) -> None:
-        """Wait until one of them says something."""
-        wait([w.pipe for w in workers], seconds)
+    def wait(self, workers: Sequence[Child], seconds: float) -> list[Child]:
+        """Return those that say something, or are gone."""
+        told = wait([w.pipe for w in workers], seconds)
+        return [w for w in workers if w.pipe in told]
+
+    def places(self) -> int:
+        """Return that there is one child at work."""
+        return 1
 
     def obstacle(self, workers: Sequence[Child]) -> str:
         """Return what a child that is not ready is doing."""

@@ -31,6 +31,8 @@ _SHORTEST_S, _SHORTEST = 2.0, 0.25
 """But not less than this, or than this share of what a point alone may take."""
 _OTHERS_S = 5.0
 """How long the first worker that is ready waits for the others before the work begins."""
+_GROW_S = 5.0
+"""How often it is asked whether there are places for more."""
 _SAID_S = 8.0
 """After which it is said what keeps everybody waiting."""
 
@@ -80,8 +82,12 @@ class Office(Protocol):
         """Return a new worker, which need not be ready."""
         ...
 
-    def wait(self, workers: Sequence[Any], seconds: float) -> None:
-        """Wait until one of the workers has something to tell, or for so long."""
+    def wait(self, workers: Sequence[Any], seconds: float) -> Sequence[Any]:
+        """Return the workers that have something to tell, after so long at most."""
+        ...
+
+    def places(self) -> int:
+        """Return how many workers there may be now: a cluster grows while a sweep runs."""
         ...
 
     def obstacle(self, workers: Sequence[Any]) -> str:
@@ -126,6 +132,8 @@ class Team:
     posts: list[_Post] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=itertools.count)
     task: Task | None = None
+    asked: float = field(default_factory=time.monotonic)  # when, last, for more places
+    looked: float = 0.0  # when, last, at all of them
     gone: list[str] = field(default_factory=list)  # who was refused or given up, and why
     unfit: list[Any] = field(default_factory=list)  # kept: they fill places where all would be so
 
@@ -134,9 +142,11 @@ class Team:
         self._gather(task, say)
         chunks = Chunks(batches, total, workers=max(len(self.posts), 1))
         again: deque[_Job] = deque()
-        while self._give(chunks, again):
-            self._await(say)
-            for post in list(self.posts):
+        some = self.posts
+        while self._give(chunks, again, self.posts if again else some):
+            some = self._heard(say)
+            self._grow(chunks, say)
+            for post in list(some):
                 yield from self._hear(task, post, chunks, again, say)
             if not self.posts:
                 self._nobody_left()
@@ -186,9 +196,34 @@ class Team:
         obstacle = self.office.obstacle([p.worker for p in self.posts if not p.ready])
         say(f"engine {self.office.what}: {obstacle}")
 
-    def _await(self, say: Say) -> None:
-        self.office.wait([p.worker for p in self.posts if p.jobs or not p.ready], _POLL_S)
+    def _await(self, say: Say) -> Sequence[Any]:
+        told = self.office.wait([p.worker for p in self.posts if p.jobs or not p.ready], _POLL_S)
         self._admit(say)
+        return told
+
+    def _heard(self, say: Say) -> list[_Post]:
+        """Return who has something to tell; now and then all, of whom one may hang or be ready.
+
+        Of thousands of workers few have news at a time.
+        """
+        told = {id(worker) for worker in self._await(say)}
+        if time.monotonic() - self.looked < _POLL_S:
+            return [post for post in self.posts if id(post.worker) in told]
+        self.looked = time.monotonic()
+        return self.posts
+
+    def _grow(self, chunks: Chunks, say: Say) -> None:
+        """Recruit for the places that came to be since one asked last."""
+        if time.monotonic() - self.asked < _GROW_S:
+            return
+        self.asked = time.monotonic()
+        more = self.office.places() - self.wanted
+        if more > 0:
+            say(f"engine {self.office.what}: places for {more} more")
+            self.wanted += more
+            for _ in range(more):
+                self._recruit()
+            chunks.workers = len(self.posts)
 
     def _recruit(self) -> None:
         assert self.task
@@ -232,11 +267,11 @@ class Team:
             f"and the same command goes on\n{reasons}"
         )
 
-    def _give(self, chunks: Chunks, again: deque[_Job]) -> bool:
-        """Give out what there is; return whether somebody is still at work or work is left."""
+    def _give(self, chunks: Chunks, again: deque[_Job], some: Sequence[_Post]) -> bool:
+        """Give some posts what there is; return whether anybody is at work or work is left."""
         # Round by round, so that the first chunks do not all queue at the first worker.
         for _ in range(2):
-            for post in self.posts:
+            for post in some:
                 if post.room <= 0 or (again and again[0].suspect and post.jobs):
                     continue
                 job = again.popleft() if again else None

@@ -129,6 +129,10 @@ class _Lines:
 
     def watch(self, part: Part) -> None:
         self.progress.add(part)
+        self.tick()
+
+    def tick(self) -> None:
+        """Show the progress if it was not for a while."""
         if time.perf_counter() - self.drawn >= _LINE_S:
             self.drawn = time.perf_counter()
             self.say(self.progress.line())
@@ -162,8 +166,8 @@ class _Terminal(_Lines):
         self.live = Live(get_renderable=render, console=console, refresh_per_second=1 / _REDRAW_S)
         self.live.start()
 
-    def watch(self, part: Part) -> None:
-        self.progress.add(part)
+    def tick(self) -> None:
+        """It redraws itself."""
 
     def say(self, line: str) -> None:
         self.live.console.print(printable(line), markup=False, highlight=False)

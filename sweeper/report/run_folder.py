@@ -140,14 +140,20 @@ def _number(run: Path) -> int:
 
 def _versions() -> dict[str, str]:
     packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
-    found = {"python": platform.python_version(), "command": " ".join(sys.argv)}
+    found = {
+        "python": platform.python_version(),
+        "command": " ".join(sys.argv),
+        "host": platform.node(),
+        "system": platform.platform(),
+    }
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         here = Path(__file__).resolve().parent
+        said = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         git = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", "-C", str(here), "rev-parse", "HEAD"],  # noqa: S607 - git where there is one
+            ["git", "-C", str(here), *said],  # noqa: S607 - git where there is one
             capture_output=True, text=True, timeout=5, check=True,
         )  # fmt: skip
         found["commit"] = git.stdout.strip()

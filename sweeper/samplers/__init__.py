@@ -20,6 +20,7 @@ from simulators.core.jit import Ints
 from simulators.core.modules import load_from
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Batch, Index
 
 SAMPLERS = Folder("sampler", "samplers", ".py", package="sweeper")
@@ -69,6 +70,16 @@ class Told:
         )
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What a space wants, and in which prices."""
+
+    objectives: Objectives
+    where: str | None = None
+    given: tuple[str, ...] = ()
+    priced: DesignSpace | None = None
+
+
 class Search(Protocol):
     """Asks for designs, and is told what came of them."""
 
@@ -91,7 +102,7 @@ class Searches(Protocol):
     points: int
     across: str  # over all given scenarios designs count by their worst or mean; else each alone
 
-    def search(self, space: DesignSpace) -> Search:
+    def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a search of a space, from its beginning."""
         ...
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from simulators.core.errors import UserError, unknown
 from simulators.core.jit import Ints
-from sweeper.query.pareto import group_numbers, minimised
+from sweeper.query.pareto import minimised
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.query.ranks import crowding, rank_layers
 from sweeper.query.repricing import priced, repriced
@@ -26,6 +26,7 @@ from sweeper.samplers import (
     IMPOSSIBLE,
     MEETS,
     SIMULATED,
+    Goal,
     Results,
     Sampler,
     Searches,
@@ -34,23 +35,12 @@ from sweeper.samplers import (
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import Scalar
-from sweeper.space.objectives import Objectives
 from sweeper.space.product import Codes
 from sweeper.space.spans import Batch, Index, Mask
 from sweeper.space.sql import parsed
 
 _PATIENCE = 8
 """Times in a row that a search may ask for nothing new before points are drawn for it."""
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a space wants, and in which prices."""
-
-    objectives: Objectives
-    where: str | None = None
-    given: tuple[str, ...] = ()
-    priced: DesignSpace | None = None
 
 
 @dataclass(frozen=True)
@@ -89,28 +79,38 @@ class Guided:
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield a round for each time that the search asks for something new."""
         designs = Designs.of(space, self.goal, self.searches.across)
-        search, known, spent = self.searches.search(designs.space), Seen(designs.space), 0
-        idle = 0
+        goal = replace(self.goal, given=() if designs.how else self.goal.given)
+        search, known = self.searches.search(designs.space, goal), Seen(designs.space)
+        memory: Told | None = None
+        spent = idle = 0
         while (left := (self.searches.points - spent) // len(designs.offsets)) > 0:
             asked = np.asarray(search.ask(), np.int64)
             if not len(asked):
                 return
             fresh = designs.possible(known.fresh(asked))[:left]
+            idle = 0 if len(fresh) else idle + 1
+            if memory is not None and 0 < idle <= _PATIENCE:
+                search.tell(_remembered(memory, asked[known.has(asked)]))
+                continue
             if not len(fresh):
-                idle += 1
-                if idle <= _PATIENCE:
-                    search.tell(designs.told(results(), asked[known.has(asked)]))
-                    continue
                 fresh = designs.possible(known.drawn())[: min(left, len(asked))]
-                if not len(fresh):
-                    return
+            if not len(fresh):
+                return
             idle = 0
             known.add(fresh)
             spent += len(fresh) * len(designs.offsets)
             yield in_blocks(designs.points(fresh))
+            told = designs.told(results(), fresh)
+            memory = told if memory is None else memory.joined(told)
             heard = np.concatenate([asked[known.has(asked)], fresh])
             _, first = np.unique(heard, return_index=True)
-            search.tell(designs.told(results(), heard[np.sort(first)]))
+            search.tell(_remembered(memory, heard[np.sort(first)]))
+
+
+def _remembered(memory: Told, index: Index) -> Told:
+    """Return what came of designs that were told before."""
+    order = np.argsort(memory.index)
+    return memory.take(order[np.searchsorted(memory.index[order], index)])
 
 
 def guided(sampler: Sampler | Searches, goal: Goal) -> Sampler:
@@ -219,9 +219,7 @@ class Designs:
             return Told(
                 index, losses, tier.reshape(shape).max(axis=1), np.zeros(len(index), np.int64)
             )
-        given = [n for n in goal.given if n in self.whole.varied]
-        group = group_numbers(self.whole.points(index), given) if given else np.zeros(len(index))
-        return Told(index, losses, tier, group.astype(np.int64))
+        return Told(index, losses, tier, scenario_numbers(self.whole, goal.given, index))
 
     def _needed(self, results: pl.LazyFrame) -> pl.LazyFrame:
         """Return results in the first of the prices that are asked for."""
@@ -248,6 +246,22 @@ def answers_at(
     order = pl.DataFrame({"__number": index})
     found = rows.with_columns(__number=pl.Series(numbers[wanted]))
     return order.join(found, on="__number", how="left", maintain_order="left")
+
+
+def scenario_numbers(space: DesignSpace, given: Sequence[str], index: Index) -> Ints:
+    """Return a number for each point: those with the same values of the given axes have the same.
+
+    >>> space = DesignSpace.of("kernels", gpu="l4", op="gemm", m=[1, 2], n=[3, 4])
+    >>> scenario_numbers(space, ["n"], np.arange(4)).tolist()
+    [0, 1, 0, 1]
+    """
+    total = np.zeros(len(index), np.int64)
+    for factor, codes in zip(space.factors, space.codes(index), strict=True):
+        if mine := [factor.columns[name] for name in factor.columns if name in given]:
+            rows = list(zip(*mine, strict=True))
+            number = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+            total = total * len(number) + np.array([number[row] for row in rows])[codes]
+    return total
 
 
 def ranked(told: Told) -> tuple[Ints, Matrix]:

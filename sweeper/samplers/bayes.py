@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulators.core.errors import UserError
-from sweeper.samplers import IMPOSSIBLE, MEETS, Search, Told
+from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
 from sweeper.samplers._search import (
     Options,
     codes_of,
@@ -61,7 +61,7 @@ class Bayes(Options):
         if self.batch < 1 or self.first < 1:
             raise UserError("sampler.batch and sampler.first are one design at least")
 
-    def search(self, space: DesignSpace) -> Search:
+    def search(self, space: DesignSpace, goal: Goal) -> Search:  # noqa: ARG002 - told of losses alone
         """Return a search that knows what its study holds.
 
         Raises:

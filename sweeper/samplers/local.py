@@ -13,7 +13,7 @@ import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from sweeper.samplers import Search, Told
+from sweeper.samplers import Goal, Search, Told
 from sweeper.samplers._search import (
     Options,
     codes_of,
@@ -50,7 +50,7 @@ class Local(Options):
         if self.first < 1:
             raise UserError(f"sampler.first={self.first}: a search begins with one design at least")
 
-    def search(self, space: DesignSpace) -> Search:
+    def search(self, space: DesignSpace, goal: Goal) -> Search:  # noqa: ARG002 - told of losses alone
         """Return a search that has looked at nothing."""
         return _Refinement(self, space)
 

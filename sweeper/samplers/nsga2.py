@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.core.errors import UserError
-from sweeper.samplers import Search, Told
+from sweeper.samplers import Goal, Search, Told
 from sweeper.samplers._evolution import Genes, survivors, tournament
 from sweeper.samplers._search import (
     Options,
@@ -32,17 +32,17 @@ class Nsga2(Options):
         seed: of what is drawn.
         start: a Parquet or CSV file of designs to begin with, such as an earlier `front.parquet`.
         across: worst or mean: how designs count over all scenarios; empty: each has its own front.
-        population: designs that live at a time.
+        population: designs that are born at a time, and live; of the front all live on.
     """
 
-    population: int = 64
+    population: int = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.population < 2:
             raise UserError(f"sampler.population={self.population}: two designs have children")
 
-    def search(self, space: DesignSpace) -> Search:
+    def search(self, space: DesignSpace, goal: Goal) -> Search:  # noqa: ARG002 - told of losses alone
         """Return the first generation's search."""
         return _Evolution(self, space)
 
@@ -73,9 +73,11 @@ class _Evolution:
         return number_of(self._genes.codes(children), self._sizes)
 
     def tell(self, told: Told) -> None:
-        """Let the fittest of parents and children live on."""
+        """Let the fittest of parents and children live on, and all of the front."""
         alive = told if self._alive is None else self._alive.joined(told)
-        self._alive = alive.take(survivors(*ranked(alive), self._count))
+        ranks, room = ranked(alive)
+        most = max(self._count, int((ranks == 0).sum()))
+        self._alive = alive.take(survivors(ranks, room, most))
 
 
 SAMPLER = Nsga2

@@ -32,12 +32,25 @@ def scenarios() -> dict[str, Path]:
     return {name: f for name, f in _files().items() if f.parent.name == SCENARIOS}
 
 
+def sites() -> dict[str, Path]:
+    """Return every site configuration and its file; a user's own hides a shipped one."""
+    return {
+        file.stem: file
+        for folder in _searched()
+        for file in (folder / "conf" / "site").glob("*.yaml")
+    }
+
+
+def _searched() -> tuple[Path, ...]:
+    """Return the folders that are looked through, those that count most last."""
+    home = os.environ.get("SWEEPER_HOME")
+    return (*reversed(_SHIPPED), *([Path(home)] if home else []), Path())
+
+
 def _files() -> dict[str, Path]:
     """Return the files of all spaces and scenarios, by name."""
-    home = os.environ.get("SWEEPER_HOME")
-    searched = (Path(), *([Path(home)] if home else []), *_SHIPPED)
     found: dict[str, Path] = {}
-    for folder in reversed(searched):
+    for folder in _searched():
         files = sorted((folder / "spaces").rglob("*.yaml"))
         found |= {file.stem: file for file in files if is_name(file.stem)}
     return dict(sorted(found.items()))

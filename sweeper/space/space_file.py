@@ -13,6 +13,7 @@ from sweeper.space.written import check_shape
 
 _DEEPEST, _LARGEST, _LONGEST = 12, 1_000_000, 10_000_000
 """Levels of a space file, values in it, and its bytes."""
+_LONGEST_SITE = 10_000
 _LONGEST_NAME = 200
 """Letters of a reference to another key."""
 
@@ -61,6 +62,28 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         }
         space |= {"axes": axes} | {k: v for k, v in rest.items() if k not in space}
     return space
+
+
+def read_site(file: Path) -> dict[str, str]:
+    """Return the overrides that a site configuration stands for: a flat mapping.
+
+    Raises:
+        UserError: it is something else, or an override of a space.
+    """
+    import yaml
+
+    try:
+        if file.stat().st_size > _LONGEST_SITE:
+            raise UserError(f"{file} has more than {_LONGEST_SITE:,} bytes")
+        written = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:300]}") from error
+    flat = isinstance(written, dict) and not any(
+        isinstance(v, (dict, list)) for v in written.values()
+    )
+    if not flat or any(not isinstance(key, str) or key.startswith("space") for key in written):
+        raise UserError(f"{file} is no site: write overrides, a line each, as in `engine: ray`")
+    return {key: "null" if value is None else str(value) for key, value in written.items()}
 
 
 def _check_size(root: Any, file: Path) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import platform
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,6 +82,7 @@ class Store:
             "definition": json.loads(self.definition.to_json()),
             "evaluated_in_s": round(seconds, 6),
             "written": int(time.time()),
+            "by": f"{platform.node()} (pid {os.getpid()})",
             "without": packed(where.without) if isinstance(where, Span) else "",
         }
         put(self.results, name, table, json.dumps(meta))

@@ -188,6 +188,9 @@ def mount(kind: str, folder: Path, scratch: Path) -> list[str]:
     shipped = ROOT / "simulators" / "core" / "levels.py"
     other.write_text(shipped.read_text() + "\nLATER = 1\n")
     target = {"storage": folder / "outputs", "folder": folder.parent, "no code": ROOT / "sweeper"}
+    if kind == "read-only":
+        there = shlex.quote(str(target["storage"]))
+        return [f"mount --bind {there} {there}", f"mount -o remount,ro,bind {there}"]
     if kind == "other code":
         return [f"mount --bind {shlex.quote(str(other))} {shlex.quote(str(shipped))}"]
     return [f"mount -t tmpfs none {shlex.quote(str(target[kind]))}"] if kind in target else []

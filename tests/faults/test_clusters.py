@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
 
+from sweeper.report.answers import latest
+from sweeper.store.parquet import metadata
 from tests.faults.machines import (
     ENVIRONMENT,
     Machines,
@@ -22,6 +25,7 @@ from tests.faults.machines import (
     start,
     until,
 )
+from tests.faults.test_disks import DAMAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, needs_namespaces, pytest.mark.timeout(900)]
 
@@ -39,6 +43,7 @@ def machines() -> Iterator[Machines]:
     ("kind", "said"),
     [
         ("storage", "does not arrive here; share that folder"),
+        ("read-only", "may not be written"),
         ("folder", "No such file or directory"),
         ("other code", "digest of sources and facts is"),
         ("no code", "No module named 'sweeper|digest of sources"),
@@ -68,6 +73,30 @@ def test_a_machine_of_another_kind_is_refused_by_name(
     assert_frame_equal(rows(folder), rows(alone), check_exact=True)
 
 
+def test_damaged_parts_cost_their_points_on_two_machines(
+    machines: Machines, tmp_path: Path
+) -> None:
+    quick = SPACE.replace("0.05", "0.01")
+    assert start(tmp_path, quick, "engine=inline").wait() == 0
+    quiet = rows(tmp_path)
+    parts = sorted(tmp_path.glob("outputs/toy/results/*/*.parquet"))
+    for part, damage in zip(parts, DAMAGES.values(), strict=False):
+        part.write_bytes(damage(part.read_bytes()))
+    node = machines.join()
+    try:
+        running = start(tmp_path, quick, "engine=ray", f"engine.address={machines.address}")
+        assert running.wait() == 0, running.text()
+    finally:
+        machines.leave(node)
+    assert "engine ray: 2 workers in" in running.text()
+    assert "is damaged" in running.text()
+    assert not LINES_OF_RAY.search(running.text()), running.text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what lies there damaged still
+        found = latest("toy", str(tmp_path / "outputs")).results.collect().sort("n")
+    assert_frame_equal(found.select(quiet.columns), quiet, check_exact=True)
+
+
 def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     node = machines.join()
@@ -82,6 +111,23 @@ def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -
     assert rows(folder)["n"].to_list() == list(range(200))
     assert set(rows(folder)["status"]) == {"ok"}
     assert not LINES_OF_RAY.search(running.text()), running.text()
+
+
+def test_a_machine_that_joins_a_running_sweep_is_used(machines: Machines, tmp_path: Path) -> None:
+    words = ("engine=ray", f"engine.address={machines.address}")
+    running = start(tmp_path, SPACE.replace("0.05", "0.4"), *words)
+    log = tmp_path / "log.txt"
+    running.until(log.exists)
+    node = machines.join()
+    try:
+        assert running.wait() == 0, running.text()
+    finally:
+        machines.leave(node)
+    assert "engine ray: places for 1 more" in running.text()
+    folder = str(tmp_path / "outputs" / "toy" / "results" / "tests.toys.counting-v1")
+    parts = [file.name for file in Path(folder).glob("*.parquet")]
+    assert len({metadata(folder, part)["by"] for part in parts}) == 2, running.text()
+    assert rows(tmp_path)["n"].to_list() == list(range(200))
 
 
 HOLDER = """\

@@ -11,11 +11,13 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
+from simulators.tables.gaussian_process import Surrogate
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
-from sweeper.samplers import MEETS, Search, Told, load_sampler
+from sweeper.samplers import MEETS, Goal, Search, Told, load_sampler
 from sweeper.samplers._evolution import Genes, survivors, tournament
-from sweeper.samplers._search import ranked, started
+from sweeper.samplers._search import ranked, scenario_numbers, started
+from sweeper.samplers.halving import cheap_answers
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 from sweeper.sweep import Sweep
@@ -38,7 +40,8 @@ def share_found(folder: Path, name: str, **options: Any) -> float:
     return ours / best
 
 
-@pytest.mark.parametrize("name", ["nsga2", "local"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nsga2", "local", "halving"])
 def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
     name: str, tmp_path: Path
 ) -> None:
@@ -95,7 +98,7 @@ def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> N
         def size(self, space: DesignSpace) -> int:
             return self.points
 
-        def search(self, space: DesignSpace) -> Search:
+        def search(self, space: DesignSpace, goal: Goal) -> Search:
             assert space.varied == ("x", "y")
             return self
 
@@ -164,3 +167,29 @@ def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
     assert len(trials) == 21
     assert all(t.values[0] == 2 ** (t.params["n"] - 1) * ((t.params["x"] - 3) ** 2
                + (t.params["y"] - 4) ** 2) for t in trials[1:])  # fmt: skip
+
+
+def test_a_gaussian_process_knows_what_it_was_told_and_is_unsure_elsewhere() -> None:
+    told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
+    learned = Surrogate.of(told, np.sin(2.0 * told[:, 0]))
+    mean, deviation = learned.predict(np.array([[0.25], [0.1], [9.0]]))
+    assert mean[:2] == pytest.approx([math.sin(0.5), math.sin(0.2)], abs=2e-2)
+    assert deviation[2] > 5.0 * deviation[:2].max()
+
+
+def test_scenarios_have_the_same_number_in_every_batch() -> None:
+    asked = space(QUADRATIC, {"x": "1..3", "y": "1..2", "n": [1, 2]})
+    every = np.arange(len(asked))
+    whole = scenario_numbers(asked, ["n", "x"], every)
+    alone = [int(scenario_numbers(asked, ["n", "x"], every[i : i + 1])[0]) for i in every]
+    assert whole.tolist() == alone
+    assert len(set(whole.tolist())) == 6
+
+
+@pytest.mark.slow
+def test_the_cheap_answers_of_a_service_are_those_of_its_steady_states() -> None:
+    asked = space("serving", {"model": "llama3_1_8b", "gpu": "l4", "qps": [0.5, 1]})
+    answers = cheap_answers(asked, np.arange(2))
+    assert answers is not None
+    assert answers["ttft_p99_s"].null_count == 2
+    assert cheap_answers(plane(), np.arange(2)) is None

@@ -16,9 +16,11 @@ from lab.fits.driver import Calibration, calibration, chosen, hashes, inline
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Floats
 from simulators.core.jit import Ints
+from simulators.edge.device import calibration_of
 from simulators.edge.few_shot import Prior, adapt, fitted, learn
 
-OWN = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+FOLDER = calibration_of("nb201").parent
+OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 SAMPLES, DRAWS, JUDGED = 10, 4, 1000
 DEGENERATE = 0.1
 """Share of the quickest networks that errors leave out: cells through which no path leads."""
@@ -30,8 +32,8 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     """Yield one calibration a search space."""
     for space in chosen(only, SPLITS, "search space"):
         table, known = latencies(reference, space), SPLITS[space].known
-        errors = {own: left_out_errors(table, known, own) for own in OWN}
-        own = min(OWN, key=lambda one: float(errors[one].mean()))
+        errors = {own: left_out_errors(table, known, own) for own in OWNS}
+        own = min(OWNS, key=lambda one: float(errors[one].mean()))
         prior = prior_of(table, known, own)
         lines = ["", "[prior]", f"own = {own:g}"]
         lines += [

@@ -1,0 +1,191 @@
+"""The driver's loop alone, with up to ten thousand simulated actors: where does it saturate?
+
+The actors are this process's: what they are given they have answered once the time for it is over,
+on a clock that counts the driver's own CPU time and leaps over whatever nobody is busy in. Measured
+are the driver's seconds a message, and the share of the actors' time in which they waited for it.
+`--ray` adds what Ray takes of the driver for a message and its answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.sweep_overhead import OBJECTIVES, space
+from simulators.core.contract import Check
+from simulators.core.report import print_checks
+from sweeper.engines.chunks import LAST_S
+from sweeper.engines.crew import Team
+from sweeper.engines.task import Task
+from sweeper.query import pareto_kernel
+from sweeper.report.progress import Progress
+from sweeper.space.spans import Batch, Span
+from sweeper.store.keys import define
+from sweeper.store.store import Part, Store
+
+_FILE = "one.parquet"
+"""The file in place of every part: the driver looks whether a part is there."""
+_POINT_S = 1e-2
+_MESSAGES = 30_000
+"""That are sent at least, each of eight seconds of work at most; three to each actor."""
+
+
+@dataclass
+class Clock:
+    """The CPU time of this process, and what was leapt over."""
+
+    leapt_s: float = 0.0
+    due: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        """Return the seconds on this clock."""
+        return time.process_time() + self.leapt_s
+
+    def leap(self) -> None:
+        """Go on to when the next answer is there, if none is yet."""
+        while self.due and self.due[0] <= self.now():
+            heapq.heappop(self.due)
+        if self.due:
+            self.leapt_s += max(0.0, self.due[0] - self.now())
+
+
+@dataclass
+class Simulated:
+    """An actor that evaluates a point in so many seconds and writes nothing."""
+
+    name: str
+    clock: Clock
+    point_s: float
+    depth: int = 2
+    free: float = 0.0
+    given: deque[tuple[float, Part]] = field(default_factory=deque)
+
+    def introduce(self, task: Task) -> None:
+        """Nothing need be loaded."""
+
+    def ready(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def give(self, batch: Batch) -> None:
+        """Begin when what was given before is done."""
+        seconds = len(batch) * self.point_s
+        self.free = max(self.free, self.clock.now()) + seconds
+        rows = {"ok": len(batch)}
+        part = Part(_FILE, len(batch), rows, {}, np.ones((1, 3)), np.array([1]), seconds)
+        self.given.append((self.free, part))
+        heapq.heappush(self.clock.due, self.free)
+
+    def answer(self) -> list[Part] | None:
+        """Return the oldest answer once it is due."""
+        if self.given[0][0] > self.clock.now():
+            return None
+        return [self.given.popleft()[1]]
+
+    def dismiss(self) -> None:
+        """Nobody need be killed."""
+
+
+@dataclass
+class Office:
+    """Where simulated actors come from."""
+
+    count: int
+    point_s: float
+    clock: Clock = field(default_factory=Clock)
+    what: str = "simulated"
+    patience_s: float = 60.0
+
+    def recruit(self, name: str) -> Simulated:
+        """Return another one."""
+        return Simulated(name, self.clock, self.point_s)
+
+    def wait(self, workers: Sequence[Any], seconds: float) -> list[Any]:  # noqa: ARG002
+        """Go on to the next answer, and return who has one."""
+        self.clock.leap()
+        now = self.clock.now()
+        return [w for w in workers if w.given and w.given[0][0] <= now]
+
+    def places(self) -> int:
+        """Return how many there are."""
+        return self.count
+
+    def obstacle(self, workers: Sequence[Any]) -> str:  # noqa: ARG002
+        """Return that nothing is in the way."""
+        return ""
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--actors", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
+    parser.add_argument("--ray", action="store_true", help="and a message of Ray's")
+    chosen = parser.parse_args()
+    pareto_kernel.warm_up()
+    checks = [check for count in chosen.actors for check in driven(count)]
+    checks += ray_message() if chosen.ray else []
+    print_checks(checks, as_json=chosen.json)
+
+
+def driven(count: int) -> Iterator[Check]:
+    """Yield what the loop takes with so many actors whose chunks take seconds."""
+    each = max(3, _MESSAGES // count)
+    grid, points = space(50), int(count * each * LAST_S / _POINT_S)
+    with tempfile.TemporaryDirectory() as name:
+        store = Store(name, define(grid))
+        Path(store.results).mkdir(parents=True)
+        Path(store.results, _FILE).touch()
+        task = Task(grid, store, OBJECTIVES)
+        office, progress = Office(count, _POINT_S), Progress(points, OBJECTIVES)
+        team = Team(office, wanted=count)
+        cpu_s, began, messages = time.process_time(), office.clock.now(), 0
+        for part in team.run(task, [Span(0, points)], points, lambda _: None):
+            progress.add(part)
+            messages += 1
+            if not messages % 1000:
+                progress.front()  # as a display does
+        cpu_s, elapsed_s = time.process_time() - cpu_s, office.clock.now() - began
+    idle = 1.0 - points * _POINT_S / (count * elapsed_s)
+    yield Check(f"{count:,} actors: driver a message", 1e6 * cpu_s / messages, "us", rows=messages)
+    yield Check(
+        f"{count:,} actors: the driver is busy", 100 * cpu_s / elapsed_s, "%", rows=messages
+    )
+    yield Check(f"{count:,} actors: they wait", 100 * idle, "%", rows=messages)
+
+
+def ray_message(messages: int = 4_000) -> list[Check]:
+    """Return what Ray takes of the driver's processor for a message to an actor and its answer."""
+    import ray
+
+    class Idle:
+        def answer(self, batch: Batch) -> int:
+            return len(batch)
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        actor = ray.remote(Idle).options(num_cpus=0).remote()
+        ray.get(actor.answer.remote(Span(0, 1)))
+        cpu_s, waiting = time.process_time(), deque[Any]()
+        for i in range(messages):
+            waiting.append(actor.answer.remote(Span(i, i + 1)))
+            if len(waiting) > 2:
+                ray.wait([waiting[0]], timeout=1.0)
+                ray.get(waiting.popleft())
+        cpu_s = time.process_time() - cpu_s
+    finally:
+        ray.shutdown()
+    return [Check("Ray: driver a message", 1e6 * cpu_s / messages, "us", rows=messages)]
+
+
+if __name__ == "__main__":
+    main()

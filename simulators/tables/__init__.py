@@ -1,0 +1,1 @@
+"""Tables of designs as simulators, and what foretells designs beside their rows."""

@@ -1,0 +1,97 @@
+"""Site configurations stand for overrides, and the files that start clusters say what is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simulators.core.errors import UserError
+from sweeper.commands.overrides import compose, with_site
+from sweeper.space.shipped_files import sites
+from sweeper.space.space_file import read_site
+from tests.conftest import ROOT
+
+CLUSTER = ROOT / "docs" / "cluster"
+
+
+@pytest.mark.parametrize("site", sites())
+def test_a_shipped_site_is_a_configuration(site: str) -> None:
+    found = compose(["+space=quickstart", f"site={site}"])
+    assert found["engine"]["name"] == "ray"
+    assert found["engine"]["address"] == "auto"
+
+
+def test_what_is_typed_counts_more_than_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf" / "site").mkdir(parents=True)
+    file = tmp_path / "conf" / "site" / "mine.yaml"
+    file.write_text("engine: ray\nengine.actors: 3\noutputs: there\nfailures.max: null\n")
+    monkeypatch.chdir(tmp_path)
+    usual = ["engine=ray", "engine.actors=3", "outputs=there", "failures.max=null"]
+    assert with_site(["site=mine"]) == usual
+    assert with_site(["engine=inline", "site=mine"]) == [*usual[2:], "engine=inline"]
+    for wrong in ("[1, 2]", "space.axes.n: 3", "engine: {name: ray}", "a: [", "1: 2"):
+        file.write_text(wrong)
+        with pytest.raises(UserError, match=r"mine\.yaml"):
+            read_site(file)
+    with pytest.raises(UserError, match="did you mean 'mine'"):
+        with_site(["site=min"])
+
+
+def sweeps(text: str) -> list[list[str]]:
+    """Return the words of the sweeps that a file starts."""
+    return [shlex.split(line) for line in re.findall(r"python -m sweeper (\+space.*)", text)]
+
+
+def test_a_job_of_kubernetes_starts_a_sweep_on_one_image() -> None:
+    job: dict[str, Any] = yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())
+    (words,) = sweeps(job["spec"]["entrypoint"])
+    assert compose(words)["engine"]["address"] == "auto"
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    containers = [c for group in groups for c in group["template"]["spec"]["containers"]]
+    assert len({c["image"] for c in containers}) == 1
+    shared = compose(words)["outputs"].rpartition("/")[0]
+    assert all(m["mountPath"] == shared for c in containers for m in c["volumeMounts"])
+    lock = (ROOT / "requirements.lock").read_text()
+    assert f"ray=={cluster['rayVersion']}" in lock
+
+
+def test_what_ray_up_starts_is_of_one_image() -> None:
+    asked: dict[str, Any] = yaml.safe_load((CLUSTER / "ray-up.yaml").read_text())
+    assert asked["head_node_type"] in asked["available_node_types"]
+    job: str = (CLUSTER / "rayjob.yaml").read_text()
+    assert asked["docker"]["image"] in job
+
+
+def test_the_batch_script_is_one() -> None:
+    text = (CLUSTER / "slurm.sh").read_text()
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert re.search(r'python -m sweeper "\$@" site=slurm', text)
+
+
+@pytest.mark.slow
+def test_what_the_image_holds_is_enough(tmp_path: Path) -> None:
+    text = (CLUSTER / "Containerfile").read_text()
+    for source, target in re.findall(r"^COPY (.+) (\S+)$", text, flags=re.MULTILINE):
+        for name in source.split():
+            assert (ROOT / name).exists()
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tmp_path / target)
+            else:
+                shutil.copy(ROOT / name, tmp_path / target)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sweeper", "plan", "+space=quickstart"], cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,87 @@
+"""A sweep that runs elsewhere is seen as it grows: in a terminal, by programs, in a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper.__main__ import main
+from sweeper.report.answers import latest
+from sweeper.report.browser.live import live
+from sweeper.report.watching import Watch, state
+from tests.faults.machines import rows, start
+from tests.sweeper.test_report import browser  # noqa: F401 - a fixture
+
+SPACE = "simulator: tests.toys.counting\naxes: {n: 0..199, log: log.txt, pause_s: PAUSE}\n"
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "a%b.yaml").write_text(SPACE.replace("PAUSE", "0"))
+    words = ["+space=a%b", "space.where=half > 9", "space.axes.n=0..19", "plot=false"]
+    assert main([*words, "engine=inline"]) == 0
+    return tmp_path
+
+
+def test_what_files_show_is_what_the_driver_knew(ended: Path) -> None:
+    watch = Watch(latest("a%b", "outputs"))
+    assert watch.look() == 1
+    assert watch.look() == 0
+    told = json.loads(state(watch))
+    assert told["points"] == told["rows"]["ok"] == 20
+    assert told["ended"]
+    front = watch.answers.front
+    assert sorted(d["hashed"] for d in told["front"]) == sorted(front["hashed"].to_list())
+
+
+def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
+    watch = Watch(latest("a%b", "outputs"))
+    watch.look()
+    text = live(watch, 2.0)
+    assert "<h1>a%b</h1>" in text
+    other = Watch(dataclasses.replace(watch.answers, name="<script>"))
+    assert "<h1>&lt;script&gt;</h1>" in live(other, 2.0)
+    assert 'http-equiv="refresh"' not in text
+    assert text.count("<circle") == len(watch.answers.front)
+    (watch.answers.folder / "summary.json").unlink()
+    assert 'http-equiv="refresh" content="2"' in live(watch, 2.0)
+
+
+def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "a%b", "--page", "live.html"]) == 0
+    assert "20 of 20 to do · done" in capsys.readouterr().out
+    assert "20 of 20 points; ended" in Path("live.html").read_text()
+    assert main(["watch", "a%b", "--json"]) == 0
+    assert main(["watch", "nothing"]) == 2
+
+
+@pytest.mark.slow
+def test_a_page_grows_in_a_browser(tmp_path: Path, browser: object) -> None:  # noqa: F811
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    from tests.faults.machines import command
+
+    running = start(tmp_path, SPACE.replace("PAUSE", "0.1"), "engine=inline")
+    running.until(lambda: list(tmp_path.glob("outputs/toy/results/*/*.parquet")))
+    watching = command(tmp_path, "watch", "toy", "--page", "live.html", "--every", "1")
+    page = tmp_path / "live.html"
+    watching.until(page.exists)
+    browser.get(page.resolve().as_uri())  # type: ignore[attr-defined]
+
+    def done() -> int:
+        bar = browser.find_element("tag name", "progress")  # type: ignore[attr-defined]
+        return int(float(bar.get_attribute("value")))
+
+    first = done()
+    assert first < 200
+    WebDriverWait(browser, 60, ignored_exceptions=[Exception]).until(lambda _: done() > first)
+    assert running.wait() == 0
+    assert watching.wait() == 0, watching.text()
+    WebDriverWait(browser, 60, ignored_exceptions=[Exception]).until(lambda _: done() == 200)
+    assert browser.find_elements("tag name", "circle")  # type: ignore[attr-defined]
+    assert len(rows(tmp_path)) == 200

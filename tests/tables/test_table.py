@@ -1,0 +1,52 @@
+"""A table answers its own rows exactly, and foretells designs between them if it is asked to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from simulators.core.errors import UserError
+from simulators.tables.table import table_simulator
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
+from sweeper.sweep import Sweep
+from sweeper.testing import check_simulator
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Times of products on two devices: work over rate, plus a start."""
+    size, device = np.meshgrid([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], ["a", "b"])
+    rate = np.where(device == "a", 1.0, 4.0)
+    pl.DataFrame(
+        {"device": device.ravel(), "size-n": size.ravel(), "time-s": (size / rate + 0.5).ravel()}
+    ).write_csv(tmp_path / "products.csv")
+    return tmp_path / "products.csv"
+
+
+def test_a_row_is_answered_as_it_stands_and_another_design_cannot_be(
+    rows: Path, tmp_path: Path
+) -> None:
+    table = table_simulator("products", rows, ["device", "size_n"], {"time_s": "min"})
+    asked = DesignSpace.of(table, device=["a", "b"], size_n=[4.0, 5.0])
+    found = Sweep.of(asked, outputs=str(tmp_path / "out")).run().sort("device", "size_n").collect()
+    assert found["time_s"].to_list() == [4.5, None, 1.5, None]
+    assert found["reason"].to_list() == [None, "not_in_the_table"] * 2
+
+
+def test_designs_between_rows_are_foretold(rows: Path) -> None:
+    table = table_simulator("between", rows, ["device", "size_n"], {"time_s": "min"}, between=True)
+    asked = DesignSpace.of(table, device=["a", "b"], size_n=[8.0, 11.0])
+    batch = asked.batch(Span(0, 4))
+    times = table.evaluate(batch)["time_s"].to_numpy()
+    assert times[[0, 2]].tolist() == [8.5, 2.5]
+    assert times[[1, 3]] == pytest.approx([11.5, 3.25], rel=0.1)
+    check_simulator(table, batch)
+
+
+def test_a_column_that_is_not_there_is_named(rows: Path) -> None:
+    with pytest.raises(UserError, match="no column 'speed', but device"):
+        table_simulator("none", rows, ["device"], {"speed": "max"})
