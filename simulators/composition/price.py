@@ -42,7 +42,7 @@ from simulators.composition.intervals import (
 )
 from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
-from simulators.composition.replica import Replica
+from simulators.composition.replica import Replica, load_runtime
 from simulators.core.levels import Shares
 from simulators.workload.llm.attention import (
     decode_operators,
@@ -51,6 +51,7 @@ from simulators.workload.llm.attention import (
 )
 from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
+from simulators.workload.llm.routing import HIGH_THROUGHPUT
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.llm.transformer import (
@@ -69,6 +70,11 @@ OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in CO
 NO_LAYERS = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)
 DENSE, EXPERTS = replace(NO_LAYERS, dense_layers=1), replace(NO_LAYERS, expert_layers=1)
 EMBEDDING, HEAD = replace(NO_LAYERS, has_embedding=True), replace(NO_LAYERS, has_head=True)
+
+LAUNCHED = "eager_tp"
+"""The runtime whose host launches the layers of replicas that no graph was captured for: those that
+exchange tokens by DeepEP's kernels of high throughput, which wait for the host to know their sizes
+(DeepEP, README)."""
 
 PROBE = decode_step(64.0, 1024.0)
 """An everyday decode batch: what stages are compared by."""
@@ -273,14 +279,17 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
     """Return the seconds that a stage waits for the host, in which nothing else goes on."""
-    return replica.runtime.launch_s(
+    runtime = replica.runtime
+    if replica.cut.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
+        runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)
+    return runtime.launch_s(
         part.layers,
         step.prefills + step.decodes,
         busy_s,
         replica.cluster,
         prefills=step.prefills,
         effects=replica.effects,
-        extra_gaps_s=replica.runtime.extra_gaps_s(replica.model, part),
+        extra_gaps_s=runtime.extra_gaps_s(replica.model, part),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulators.catalog.cluster import cluster_for
+from simulators.catalog.cluster import cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import price
@@ -34,6 +34,7 @@ from simulators.composition.price import (
 from simulators.composition.replica import Replica, Runtime
 from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
+from simulators.workload.llm.routing import HIGH_THROUGHPUT, LOW_LATENCY, Routing
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 
 SHEET = load_gpu("h100_sxm")
@@ -232,3 +233,19 @@ def test_launches_of_a_stage_made_of_layers_hide_behind_all_its_work() -> None:
     assert 0.0 < priced.busy_s < 3.2e-3
     assert priced.launch_s == pytest.approx(waits_s + 3.2e-3 - float(np.asarray(priced.busy_s)))
     assert made.launch_s == pytest.approx(priced.launch_s, rel=1e-12)
+
+
+def test_no_graph_is_replayed_with_kernels_of_high_throughput() -> None:
+    model, gpu = load_model("deepseek_v3"), load_gpu("h200_sxm")
+    step = decode_step(16.0, 100.0)
+    waits = {
+        backend: iteration(
+            Replica(
+                model, gpu, load_cluster("hgx_h200"), dtype="fp8_block",
+                cut=Parallelism(ep=16, attention_dp=16, routing=Routing(backend)),
+            ),
+            step,
+        ).launch_s
+        for backend in (LOW_LATENCY, HIGH_THROUGHPUT)
+    }  # fmt: skip
+    assert float(np.sum(waits[HIGH_THROUGHPUT])) > float(np.sum(waits[LOW_LATENCY]))
