@@ -21,8 +21,8 @@ SENTENCES = {
         "prompts that begin alike share blocks where prefix_cache is true: of a "
         "system_prompt_tokens, of turns, or of a trace with hash_ids"
     ),
-    r"disagg|prefill_(gpus|workers|replicas)|decode_(workers|replicas)": (
-        "prefill and decode on separate GPUs are not modelled; replicas do both"
+    r"disagg|(prefill|decode)_(workers|replicas)": (
+        "separate pools are prefill_gpus and decode_gpus, cut by prefill_tp and decode_tp"
     ),
     r"kv_offload|cpu_offload|nvme|offload": (
         "memory of the host is modelled for swapped requests alone (preemption: swap)"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.kernels.energy import resting_w
 from simulators.serving.point import UNIFIED, ServingPoint
-from simulators.serving.row_groups import kinds_of
+from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.routing import Routing
@@ -55,26 +55,33 @@ class Deployment:
     usd_per_gpu_hour: float | None
     flops_per_token: float
     peak_flops: float
+    pools: tuple[Deployment, ...] = ()  # one that reads prompts and one that decodes, if apart
 
 
 CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
 """The fields of a point that say how a replica is cut."""
 
 
+POOLS = ("prefill_gpus", "decode_gpus", "prefill_tp", "decode_tp", "decode_gpu")
+"""Those that say how separate pools are."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a deployment before any request arrives."""
 
-    gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas"))
+    gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas", *POOLS))
     weight_bytes_per_gpu: float = fact(
-        "weights on the fullest GPU", unit="B", needs=("model", "dtype", *CUT)
+        "weights on the fullest GPU", unit="B", needs=("model", "dtype", *CUT, *POOLS)
     )
     kv_bytes_per_token: float = fact(
         "KV cache of one token on the fullest GPU",
         unit="B",
-        needs=("model", "kv_dtype", *CUT),
+        needs=("model", "kv_dtype", *CUT, *POOLS),
     )
-    hbm_bytes: float = fact("memory of one GPU", unit="B", needs=("gpu",))
+    hbm_bytes: float = fact(
+        "memory of one GPU; of two kinds, the fuller one's", unit="B", needs=("gpu", *POOLS)
+    )
     model_parameters: float = fact("weights of the model", needs=("model",))
 
 
@@ -91,10 +98,15 @@ def deployment_of(
 ) -> Deployment:
     """Return the deployment a point describes, under the runtime that its name stands for.
 
+    That of two pools has the hardware of the one that reads prompts, and means over all GPUs.
+
     Raises:
         Infeasible: the model cannot be cut so, or the GPU lacks the precision.
         UserError: a name is unknown.
     """
+    pools = pools_of(point)
+    if len(pools) > 1:
+        return _together([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
     routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts)
     cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
@@ -122,6 +134,62 @@ def deployment_of(
         usd_per_gpu_hour=usd,
         flops_per_token=2.0 * model.active_parameters,
         peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
+    )
+
+
+def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
+    """Return the pools of a point as points that have none: itself, or two.
+
+    Raises:
+        Infeasible: one pool is there without the other, or its GPUs are no whole replicas.
+
+    >>> both = ServingPoint("llama3_1_8b", "h100_sxm", prefill_gpus=1, decode_gpus=4, decode_tp=2)
+    >>> [(pool.tp, pool.replicas) for pool in pools_of(both)]
+    [(1, 1), (2, 2)]
+    """
+    if not point.prefill_gpus and not point.decode_gpus:
+        return (point,)
+    if not point.prefill_gpus or not point.decode_gpus:
+        raise Infeasible(
+            "one_pool_without_the_other",
+            f"prefill_gpus {point.prefill_gpus}, decode_gpus {point.decode_gpus}",
+        )
+    return (
+        _pool(point, "prefill", point.prefill_gpus, point.prefill_tp, point.gpu),
+        _pool(point, "decode", point.decode_gpus, point.decode_tp, point.decode_gpu),
+    )
+
+
+def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> ServingPoint:
+    """Return one pool; what is not said of it is as of the whole."""
+    tp = tp or point.tp
+    each = tp * point.pp * point.attention_dp
+    if gpus % each:
+        raise Infeasible(f"{name}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
+    return replace(
+        point,
+        gpu=point.gpu if gpu == NOTHING else gpu,
+        tp=tp,
+        replicas=point.replicas * gpus // each,
+        prefill_gpus=0,
+        decode_gpus=0,
+        prefill_tp=0,
+        decode_tp=0,
+        decode_gpu=NOTHING,
+    )
+
+
+def _together(pools: Sequence[Deployment]) -> Deployment:
+    """Return one deployment of several: all GPUs, and what one of them costs and can on average."""
+    gpus = sum(pool.gpus for pool in pools)
+    usd = [pool.usd_per_gpu_hour for pool in pools]
+    costs = [pool.gpus * each for pool, each in zip(pools, usd, strict=True) if each is not None]
+    return replace(
+        pools[0],
+        gpus=gpus,
+        usd_per_gpu_hour=sum(costs) / gpus if len(costs) == len(pools) else None,
+        peak_flops=sum(pool.gpus * pool.peak_flops for pool in pools) / gpus,
+        pools=tuple(pools),
     )
 
 
@@ -196,7 +264,43 @@ def _known(value: K) -> _Known[K]:
 
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
-    names = ("model", "dtype", "kv_dtype", *CUT)
+    apart = numbers(batch, "prefill_gpus") > 0
+    return evaluate_apart(apart, _describe_pools, _describe_replicas, batch)
+
+
+def _describe_pools(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the facts of rows with separate pools: those of the pool whose GPUs are fuller."""
+    names = (*_DESCRIBED, "gpu", "replicas", *POOLS)
+    kind = kinds_of(batch, names)
+    first = np.unique(kind, return_index=True)[1].tolist()
+    known = [_pool_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
+    columns = np.array(known, np.float64)[kind].T
+    schema = schema_of(Facts)
+    arrays = [
+        pa.array(c.astype(f.type.to_pandas_dtype()), f.type)
+        for c, f in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _pool_facts(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the facts of one row with separate pools."""
+    found = []
+    for gpu, tp in ((row["gpu"], row["prefill_tp"]), (row["decode_gpu"], row["decode_tp"])):
+        memory = load_gpu(row["gpu"] if gpu == NOTHING else gpu).hbm_bytes
+        cut = {**row, "tp": tp or row["tp"]}
+        found.append((*_facts(*(cut[name] for name in _DESCRIBED)), memory))
+    weights, kv, parameters, memory = max(found, key=lambda one: one[0] / one[3])
+    gpus = row["replicas"] * (row["prefill_gpus"] + row["decode_gpus"])
+    return gpus, weights, kv, memory, parameters
+
+
+_DESCRIBED = ("model", "dtype", "kv_dtype", *CUT)
+
+
+def _describe_replicas(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the facts of rows whose replicas do both."""
+    names = _DESCRIBED
     row = kinds_of(batch, names)
     first = np.unique(row, return_index=True)[1].tolist()
     known = [_facts(*(batch.column(name)[i].as_py() for name in names)) for i in first]

@@ -24,6 +24,8 @@ FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
 WINDOWS = STEADY, WHOLE = "steady", "whole"
 FIXED, ADAPTIVE = "fixed", "adaptive"
+LINKS = _, NVLINK, RDMA, ETHERNET, INFINITE = AUTO, "nvlink", "rdma", "ethernet", "infinite"
+TRANSFERS = SERIAL, BY_LAYER = "serial", "by_layer"
 ADAPTER_KERNELS = GROUPED, BY_TOKEN = "grouped", "by_token"
 SHARINGS = TIME_SLICE, MPS, MIG = "time_slice", "mps", "mig"
 INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
@@ -62,6 +64,29 @@ class ServingPoint:
         at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
+    prefill_gpus: int = built(
+        "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
+        at_least=0, default=0,
+    )  # fmt: skip
+    decode_gpus: int = built(
+        "GPUs that decode what those have read, of each copy", at_least=0, default=0
+    )
+    prefill_tp: int = built("tp of what reads prompts; 0: tp", at_least=0, default=0)
+    decode_tp: int = built("tp of what decodes; 0: tp", at_least=0, default=0)
+    decode_gpu: str = built("GPU of what decodes; nothing: the same", names="gpu", default=NOTHING)
+    kv_link: str = built(
+        "what KV caches move by between pools: nvlink (within a node), rdma, ethernet, infinite "
+        "(moving is free), or auto: NVLink where both pools fit in a node, else RDMA",
+        known=LINKS, default=AUTO,
+    )  # fmt: skip
+    kv_link_bytes_per_s: float | None = built(
+        "what each GPU's end of that link sustains; null: a share of its data sheet's, as measured",
+        unit="B/s", above=0.0, default=None,
+    )  # fmt: skip
+    kv_transfer: str = built(
+        "serial, when a prompt has been read; or by_layer, while later layers are computed",
+        known=TRANSFERS, default=SERIAL,
+    )  # fmt: skip
     scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
     router: str = choice("which replica takes a request", names="router", default="round_robin")
     chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)

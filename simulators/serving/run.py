@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.served_alike import Answers
@@ -19,7 +20,7 @@ from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import Deployment, deployment_of
+from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
@@ -31,8 +32,9 @@ from simulators.serving.engine.frontend import (
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.service import Decoders, Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
@@ -74,8 +76,9 @@ class Shelf:
         """
         if point.iteration_table:
             return {}
-        table, _ = prices_of(point, self.deployment(point).hardware)
-        found = deployment_bands(point.runtime, table.reach)
+        built = self.deployment(point)
+        reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
+        found = deployment_bands(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
         if point.speculation == NOTHING or not point.draft_tokens or point.acceptance.strip():
             return found
         return {**found, "tpot": both(found["tpot"], times_interval())}
@@ -119,6 +122,16 @@ def run_of(
     return ready_of(point, asked, shelf=shelf).run(log_rows)
 
 
+class Pool(NamedTuple):
+    """Equal replicas: what they may do, and what an iteration of theirs takes."""
+
+    deployment: Deployment
+    replicas: int
+    limits: Limits
+    table: IterationTable
+    price: Kernel[..., float]
+
+
 @dataclass(frozen=True)
 class Ready:
     """A deployment that waits for its first request."""
@@ -126,8 +139,7 @@ class Ready:
     point: ServingPoint
     deployment: Deployment
     engine: Engine
-    limits: Limits
-    table: IterationTable
+    pools: Sequence[Pool]  # one, or those that read prompts and those that decode
     let_in: Requests
     rejected: int
     frontend: Frontend
@@ -138,25 +150,35 @@ class Ready:
         """How batches are formed."""
         return self.engine.scheduler
 
+    @property
+    def limits(self) -> Limits:
+        """What a replica may hold that takes requests."""
+        return self.pools[0].limits
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether other replicas decode than read prompts."""
+        return len(self.pools) > 1
+
     def run(self, log_rows: int = 0) -> Run:
         """Serve all requests; so many batches are logged."""
-        point, let_in = self.point, self.let_in
+        point, let_in, first = self.point, self.let_in, self.pools[0]
         # Requests have nothing in common where no prefix cache would find it.
         asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
         state = serve(
             self.engine,
             self.limits,
-            behind(asked, self.frontend, point.replicas),
-            replicas=point.replicas,
-            shape=self.table.shape,
-            table=self.table.table,
+            behind(asked, self.frontend, first.replicas),
+            replicas=first.replicas,
+            shape=first.table.shape,
+            table=first.table.table,
             log_rows=log_rows,
+            decoders=_decoders(point, *self.pools) if self.has_pools else None,
         )
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state, self.frontend, let_in.output_tokens)
-        return Run(
-            point, self.deployment, self.table, let_in, self.rejected, state, self.plan
-        )  # fmt: skip
+        tables = [pool.table for pool in self.pools]
+        return Run(point, self.deployment, tables, let_in, self.rejected, state, self.plan)
 
 
 def ready_of(
@@ -170,32 +192,61 @@ def ready_of(
     shelf = shelf or Shelf()
     deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
     asked = asked or shelf.requests(point)
-    lengths = asked.prompt_tokens, asked.output_tokens
-    drafter = drafter_of(point, deployment.hardware)
-    table, price = prices_of(point, deployment.hardware, drafter)
+    if deployment.pools and not scheduler.takes_up:
+        raise Infeasible(f"{point.scheduler}_has_no_separate_pools")
+    pools = [
+        _pool(part, built, scheduler, asked)
+        for part, built in zip(pools_of(point), deployment.pools or (deployment,), strict=True)
+    ]
+    let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
+    engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
+    frontend = frontend_of(point, shelf.server)
+    plan = _plan(point, let_in)
+    if plan:
+        let_in = replace(let_in, routable=plan.routable)
+    return Ready(point, deployment, engine, pools, let_in, rejected, frontend, plan)
+
+
+def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> Pool:
+    """Return the replicas of a point without separate pools."""
+    drafter = drafter_of(point, built.hardware)
+    table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.draft_rule == ADAPTIVE:
         context = float(np.mean(asked.prompt_tokens) + np.mean(asked.output_tokens) / 2.0)
         worth = worth_drafting(drafter.survival, table, price, context, point.max_batch)
         up_to = drafter.up_to or (at.ALL_DECODES,) * len(worth)
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
-    limits = limits_of(point, deployment.hardware, scheduler, lengths, drafter)
-    let_in, rejected = _admitted(asked, limits)
-    engine = Engine(scheduler, shelf.router(point.router), price)
-    frontend = frontend_of(point, shelf.server)
-    plan = _plan(point, let_in)
-    if plan:
-        let_in = replace(let_in, routable=plan.routable)
-    return Ready(point, deployment, engine, limits, table, let_in, rejected, frontend, plan)
+    lengths = asked.prompt_tokens, asked.output_tokens
+    limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
+    return Pool(built, point.replicas, limits, table, price)
+
+
+def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
+    """Return the replicas that decode what others read, and the link between them.
+
+    Raises:
+        Infeasible: the pools have no link.
+    """
+    ends = (pool.deployment.hardware.replica for pool in (reader, decoder))
+    return Decoders(
+        limits=decoder.limits,
+        replicas=decoder.replicas,
+        shape=decoder.table.shape,
+        table=decoder.table.table,
+        link=link_of(point, *ends),
+    )
 
 
 def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
     """Return the replicas that come and go with the arrivals, if they do.
 
     Raises:
-        Infeasible: arrivals depend on answers.
+        Infeasible: arrivals depend on answers, or replicas do not all do the same.
     """
     if not point.min_replicas or point.min_replicas >= point.replicas:
         return None
+    if point.prefill_gpus:
+        raise Infeasible("min_replicas_has_no_separate_pools")
     if let_in.clients or let_in.session is not None:
         raise Infeasible("min_replicas_needs_open_arrivals", "clients wait for their answers")
     return plan_of(point, let_in.arrival_s)
@@ -216,14 +267,18 @@ def logged_run(point: ServingPoint) -> Run:
     return run_of(point, log_rows=batches)
 
 
-def _admitted(asked: Requests, limits: Limits) -> tuple[Requests, int]:
-    """Return the requests that could ever run, and how many could not."""
-    fit = limits.admits(asked.prompt_tokens, asked.output_tokens)
+def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
+    """Return the requests that could ever run, and how many could not; of two pools one reads."""
+    *readers, decoders = pools
+    fit = decoders.admits(asked.prompt_tokens, asked.output_tokens)
+    for limits in readers:
+        fit = np.intersect1d(fit, limits.admits(asked.prompt_tokens, 0 * asked.output_tokens))
     rejected = asked.prompt_tokens.size - fit.size
     if fit.size == 0:
+        least = min(pools, key=lambda limits: limits.blocks * limits.block_size)
         raise Infeasible(
             "no_request_fits",
-            f"{rejected} requests, {limits.blocks * limits.block_size} tokens of KV memory, "
-            f"{limits.most_tokens} of context",
+            f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
+            f"{least.most_tokens} of context",
         )
     return asked.take(fit) if rejected else asked, rejected

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.engine import load_engine, runtime_of
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
+from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
@@ -40,6 +41,7 @@ from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.pools.link import CALIBRATION as TRANSFERS
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.questions import Flags, question_of
@@ -67,7 +69,7 @@ class Serving:
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
         "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",
-        "replicas_mean", *PAYS,
+        "replicas_mean", *PAYS, "decode_gpu", "decode_gpus",
     )  # fmt: skip
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
@@ -93,6 +95,10 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
+        if name == "decode_gpu":
+            return () if value == NOTHING else COMPOSITION.reads("gpu", value)
+        if name == "prefill_gpus":
+            return (TRANSFERS,) if value else ()
         if name in self.priced:
             return ()
         if (name, value) == ("runtime", AUTO):
@@ -157,13 +163,21 @@ class Serving:
     ) -> Mapping[str, NDArray[np.float64]]:
         """Return dollars per million tokens and per hour; NaN where a GPU has no price."""
         codes, gpus = categories(rows, "gpu")
-        usd = usd_per_gpu_hours(gpus, str(prices["prices"]), prices["usd_per_gpu_hour"])
+        listed = str(prices["prices"]), prices["usd_per_gpu_hour"]
+        usd = usd_per_gpu_hours(gpus, *listed)[codes]
         size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:5])
+        decoders, kinds = categories(rows, "decode_gpu")
+        if others := [str(kind) for kind in kinds if kind != NOTHING]:
+            dear = dict(zip(others, usd_per_gpu_hours(others, *listed), strict=True))
+            theirs = np.array([dear.get(str(kind), np.nan) for kind in kinds])[decoders]
+            part = numbers(rows, "decode_gpus") * numbers(rows, "replicas") / size
+            apart = np.array([kind in dear for kind in kinds])[decoders] & (part > 0.0)
+            usd = np.where(apart, usd + part * (theirs - usd), usd)
         running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
         size = size * paid_shares(rows) * running
-        per_mtok = (usd_per_mtok(usd[codes], size, rate) for rate in rates)
+        per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
-        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd[codes] * size}
+        return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the GPUs of one replica, and what they cost an hour where a price is known."""

@@ -72,6 +72,7 @@ def limits(scheduler: str = "vllm", **changes: object) -> Limits:
         "chunk": 64,
         "most_tokens": 4096,
         "reserves": load_scheduler(scheduler).reserves,
+        "lifelong": load_scheduler(scheduler).lifelong,
     }
     return Limits(**{**settings, **changes})  # type: ignore[arg-type]
 

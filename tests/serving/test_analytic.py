@@ -142,7 +142,8 @@ def test_what_a_mean_cannot_know_is_null() -> None:
         "rejected_requests", "cancelled_requests", "iterations", "makespan_s", "prefill_mean_s",
         "tokens_per_s_per_user", "inside_mean", "swaps", "window_s", "judged_requests",
         "backlog_growth", "prefix_hit_ratio", "cached_tokens",
-        "fetched_tokens", "kv_filled_mean", "prompt_flops_saved",
+        "fetched_tokens", "kv_filled_mean", "prompt_flops_saved", "kv_wait_mean_s",
+        "kv_transfer_mean_s", "kv_transfer_share", "prefill_busy", "decode_busy", "pool_imbalance",
     }  # fmt: skip
     assert spread
     assert not spread & known

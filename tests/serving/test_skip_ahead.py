@@ -107,8 +107,8 @@ def repeating(*, stages: int = 1, log_rows: int = 0) -> Any:
         gaps=np.zeros(GAP_BINS, np.int64),
         clock=np.zeros(at.CLOCK_COLUMNS, np.int64),
         log=np.zeros((log_rows, len(LOG_COLUMNS))),
-        shape=None,
-        table=None,
+        shape=[None],
+        table=[None],
     )
     state.pool[1, [at.TOTAL, at.FREE, at.FLIGHT, at.MOST_USED]] = 20, 12, 1, 9
     state.gauge[1, [at.CLOCK_S, at.NEXT_LEAVE]] = 1.0, inf

@@ -75,8 +75,21 @@ PAIRS = (
         ({"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2}),
         ttft_ms=(124.50, 249.17), tpot_ms=(22.930, 43.133),
     ),
+    Pair(
+        "8B, one pool to two", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
+        ({"gpu": "h100_sxm"},
+         {"gpu": "h100_sxm", "prefill_gpus": 1, "decode_gpus": 1, "kv_link": "infinite"}),
+        ttft_ms=(41.10, 38.29), tpot_ms=(9.755, 7.591),
+    ),
+    Pair(
+        "70B, one pool to two", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
+        ({"gpu": "h100_sxm", "tp": 4},
+         {"gpu": "h100_sxm", "tp": 4, "prefill_gpus": 8, "decode_gpus": 4, "kv_link": "infinite"}),
+        ttft_ms=(124.50, 95.41), tpot_ms=(22.930, 16.139),
+    ),
 )  # fmt: skip
-"""Runs r01 and r10, r14 and r15, r03 and r18 of the reference set."""
+"""Runs r01 and r10, r14 and r15, r03 and r18, r01 and r05, r03 and r13 of the reference set. Moving
+a cache costs the peer nothing unless it is told a bandwidth, so ours is told an infinite link."""
 
 
 @at.kernel(at.PRICE)

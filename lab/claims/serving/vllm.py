@@ -82,7 +82,7 @@ def _run_checks(reference: Path, run: Mapping[str, Any]) -> list[Check]:
         times = done.state.times
         ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
         limit = LIMIT if run["dp"] == 1 and how == BATCH else None
-        note = f"{done.table.shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
+        note = f"{done.tables[0].shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
         for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
             error = 100.0 * float(abs(ours[name] / theirs[name] - 1.0))
             said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"

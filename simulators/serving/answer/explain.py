@@ -28,7 +28,7 @@ from simulators.serving.engine.state import State
 from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
 
-QUEUE, PROMPT, LATER = "waiting for a batch", "the prompt", "later tokens"
+QUEUE, PROMPT, MOVE, LATER = "waiting for a batch", "the prompt", "moving its cache", "later tokens"
 
 
 def explained_request(run: Run) -> list[Contribution]:
@@ -37,20 +37,32 @@ def explained_request(run: Run) -> list[Contribution]:
     Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
     `memory_bytes` is what one GPU keeps.
     """
-    metrics, replica = run.metrics(), run.deployment.hardware.replica
+    metrics, pools = run.metrics(), run.deployment.pools or (run.deployment,)
+    hardware = {PROMPT: pools[0].hardware, LATER: pools[-1].hardware}
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
         raise Infeasible("nothing_completed", "no request was answered to its end")
-    drafter = drafter_of(run.point, run.deployment.hardware)
-    fleet = fleet_of(run.point, run.deployment.hardware)
+    drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
+    fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state, run.point.block_size)
-    spans = {PROMPT: ttft_s - queue_s, LATER: e2e_s - ttft_s}
+    moves_s = {
+        "room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s
+    }  # fmt: skip
+    moved_s = sum(seconds or 0.0 for seconds in moves_s.values())
+    spans = {PROMPT: ttft_s - queue_s - moved_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
+    rows += [
+        Contribution(phase=MOVE, name=name, time_s=seconds, bound="network")
+        for name, seconds in moves_s.items()
+        if seconds is not None
+    ]
     parts = [
         row
         for phase, seconds in spans.items()
         if phase in steps
-        for row in _divided(replica, steps[phase], phase, seconds, drafter, fleet)
+        for row in _divided(
+            hardware[phase].replica, steps[phase], phase, seconds, drafters[phase], fleets[phase]
+        )
     ]
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 

@@ -36,6 +36,7 @@ _rate_low, _rate_high, _cost_low, _cost_high = (
     for end in ("lower end", "upper end")
 )  # fmt: skip
 _use = partial(metric, page="serving.md#use-of-the-gpus")
+_pools = partial(metric, page="serving.md#separate-pools")
 _count = partial(metric, page="serving.md#counts-of-requests")
 _share = partial(metric, page="serving.md#evidence")
 
@@ -59,6 +60,13 @@ class ServingMetrics:
     ttft_p99_s_hi: float | None = _high()
     prefill_mean_s: float | None = _latency("first scheduled to first token, mean")
     prefill_p99_s: float | None = _latency("first scheduled to first token, 99th percentile")
+    kv_wait_mean_s: float | None = _pools(
+        "prompt read to room found where it is decoded, mean; null without separate pools", unit="s"
+    )
+    kv_transfer_mean_s: float | None = _pools(
+        "from then on until the KV cache is there, and the first token out, mean", unit="s"
+    )
+    kv_transfer_share: float | None = _pools("share of TTFT that this takes")
     tpot_mean_s: float | None = _latency("time per later token of a request, mean", better="min")
     tpot_p50_s: float | None = _latency("time per later token, median", better="min")
     tpot_p90_s: float | None = _latency("time per later token, 90th percentile", better="min")
@@ -132,6 +140,9 @@ class ServingMetrics:
     mean_batch: float = _use("requests per iteration")
     tokens_per_step: float | None = _use("output tokens of a request and decode; 1 without drafts")
     busy: float = _use("share of the time that stages work")
+    prefill_busy: float | None = _pools("busy, of the GPUs that read prompts")
+    decode_busy: float | None = _pools("busy, of those that decode")
+    pool_imbalance: float | None = _pools("by what share the idler pool works less than the other")
     mfu: float = _use("model FLOPs of computed tokens over peak FLOPs of the GPUs", better="max")
     prefix_hit_ratio: float | None = _use("prompt tokens found in a prefix cache, share of all")
     prompt_flops_saved: float | None = _use(

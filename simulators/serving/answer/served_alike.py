@@ -41,6 +41,11 @@ class Ready(Protocol):
         """Requests that no replica could ever run."""
         ...
 
+    @property
+    def has_pools(self) -> bool:
+        """Whether other replicas decode than read prompts."""
+        ...
+
     def run(self) -> Run:
         """Serve all the others."""
         ...
@@ -134,4 +139,5 @@ def _may_share(ready: Ready) -> bool:
     """
     limits = ready.limits
     plain = not (limits.caches or limits.drafted or limits.host_blocks or ready.point.adapters)
-    return plain and limits.ranks == 1 and ready.scheduler.only_compares
+    plain = plain and limits.ranks == 1 and not ready.has_pools
+    return plain and ready.scheduler.only_compares

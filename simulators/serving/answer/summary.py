@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +16,14 @@ from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import Sums, Window, steady_part, sums_within
+from simulators.serving.answer.window import Sums, Window, steady_part, sums_within, together
 from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 from simulators.serving.point import STEADY, ServingPoint
+from simulators.serving.pools.use import balance, memory, moving
 from simulators.serving.prices.iteration_table import IterationTable
 
 
@@ -31,7 +33,7 @@ class Run:
 
     point: ServingPoint
     deployment: Deployment
-    table: IterationTable
+    tables: Sequence[IterationTable]  # of all replicas, or of those that read and those that decode
     asked: Requests  # those let in
     rejected: int
     state: State
@@ -86,8 +88,8 @@ class Run:
         request = self.state.request[answered]
         seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
-        did = sums_within(self.state, window, whole)
-        pool = self.state.pool
+        each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
+        did, pool = together(each), self.state.pool
         held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
         share = self.running_share(window)
         blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
@@ -95,8 +97,9 @@ class Run:
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_rates(self, everyone, seen, window, share),
-            **_use(self, everyone, window, did, share),
+            **_use(self, everyone, window, each, share),
             **held.columns(blocks, ranks),
+            **(memory(pool, ranks, did.block_seconds / window.span_s) if len(each) > 1 else {}),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -160,6 +163,7 @@ def _latencies(served: Served) -> dict[str, float | None]:
         **_columns("tpot", tpot),
         **_columns("e2e", e2e),
         **_columns("queue", queue),
+        **moving(times),
         **dict.fromkeys(("ttft_p99_s_ci", "tpot_p99_s_ci", "e2e_p99_s_ci")),
         **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
@@ -214,18 +218,24 @@ def _rates(
     }
 
 
-def _use(run: Run, everyone: Served, window: Window, did: Sums, share: float) -> dict[str, Any]:
+def _use(
+    run: Run, everyone: Served, window: Window, each: Sequence[Sums], share: float
+) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
-    state, built, table = run.state, run.deployment, run.table
+    state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
-    stages = built.gpus // built.hardware.replica.cut.width * share
+    did = together(each)
+    stages = [one.gpus // one.hardware.replica.cut.width * share for one in built.pools or (built,)]
+    busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
-    joules = None
-    if table.waiting_w is not None and tokens:
-        idle_j = table.waiting_w * (stages * window.span_s - did.busy_s)
-        joules = (did.joules + idle_j) / tokens
+    idle_j = [
+        table.waiting_w * (n * window.span_s - own.busy_s)
+        for table, n, own in zip(tables, stages, each, strict=True)
+        if table.waiting_w is not None
+    ]
+    joules = (did.joules + sum(idle_j)) / tokens if len(idle_j) == len(tables) and tokens else None
     return {
         "energy_j_per_token": joules,
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
@@ -235,7 +245,8 @@ def _use(run: Run, everyone: Served, window: Window, did: Sums, share: float) ->
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
-        "busy": did.busy_s / (window.span_s * stages),
+        "busy": did.busy_s / (window.span_s * sum(stages)),
+        **balance(busy),
         "restarts": counted[at.RESTARTED],
         "swaps": counted[at.SWAPS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
@@ -243,8 +254,16 @@ def _use(run: Run, everyone: Served, window: Window, did: Sums, share: float) ->
         "gpus": built.gpus,
         "replicas_mean": share * run.point.replicas,
         "iterations": counted[at.ITERATIONS],
-        **dict(zip(SHARES, table.shares.tolist(), strict=True)),
+        **dict(zip(SHARES, _shares(tables, busy), strict=True)),
     }
+
+
+def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[float]:
+    """Return the shares of the time by what they rest on, of two pools as each of them works."""
+    if len(tables) == 1 or not sum(busy):
+        return list(tables[0].shares.tolist())
+    shares = np.average([table.shares for table in tables], axis=0, weights=busy)
+    return list(shares.tolist())
 
 
 def _flops_saved(run: Run) -> float | None:

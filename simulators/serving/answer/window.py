@@ -6,6 +6,7 @@ and runs empty looks slower, and a token dearer, than in operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,27 +57,52 @@ class Sums(NamedTuple):
     batched: float  # requests, summed over iterations
 
 
-def sums_within(state: State, window: Window, whole: Window) -> Sums:
-    """Return what was done within a window of the whole run.
+def sums_within(state: State, window: Window, whole: Window, pool: int = 0) -> Sums:
+    """Return what the replicas of a pool did within a window of the whole run.
 
-    Sums of a replica are known at each of its answers and at both ends of the run; from one of
-    these moments to the next they grow evenly.
+    Sums of a replica are known at each of its answers, or where it reads prompts for others when it
+    has read one, and at both ends of the run; from one of these moments to the next they grow
+    evenly.
     """
     gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
     last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED]]))
+    times, readers = state.times, int(state.limits[at.READERS])
+    if readers and pool == 0:
+        replica, ended, column, last = (
+            state.request[:, at.READER],
+            at.READ,
+            at.READER_SUMS,
+            last[:readers],
+        )
+    else:
+        replica, ended, column, last = (
+            state.request[:, at.REPLICA] - readers,
+            at.COMPLETED,
+            at.SUMS,
+            last[readers:],
+        )
     if window == whole:
         return Sums(*last.sum(axis=0).tolist())
-    times, replica = state.times, state.request[:, at.REPLICA]
-    answered = np.flatnonzero(times[:, at.COMPLETED] >= 0.0)
-    ordered = answered[np.lexsort((times[answered, at.COMPLETED], replica[answered]))]
+    answered = np.flatnonzero((times[:, ended] >= 0.0) & (replica >= 0))
+    ordered = answered[np.lexsort((times[answered, ended], replica[answered]))]
     grown = np.zeros(len(Sums._fields))
     for own, at_end in zip(_of_each(replica[ordered], len(last)), last, strict=True):
         mine = times[ordered[own]]
-        moments = np.hstack((whole.begin_s, mine[:, at.COMPLETED], whole.end_s))
-        sums = np.vstack((np.zeros_like(at_end), mine[:, at.SUMS :], at_end))
+        moments = np.hstack((whole.begin_s, mine[:, ended], whole.end_s))
+        kept = mine[:, column : column + at.SUM_COLUMNS]
+        sums = np.vstack((np.zeros_like(at_end), kept, at_end))
         begin, end = (_between_rows(moments, sums, moment) for moment in window)
         grown += end - begin
     return Sums(*grown.tolist())
+
+
+def together(each: Sequence[Sums]) -> Sums:
+    """Return what several pools did.
+
+    >>> together([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
+    6.0
+    """
+    return Sums(*map(sum, zip(*each, strict=True)))
 
 
 def _of_each(replica: Ints, count: int) -> list[slice]:

@@ -36,6 +36,7 @@ class Limits:
     most_tokens: int  # a request's longest possible life
     stages: int = 1
     reserves: bool = False
+    lifelong: bool = False
     parity: bool = False
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
@@ -67,6 +68,7 @@ class Limits:
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
         limits[at.PARITY], limits[at.CACHES] = self.parity, self.caches
         limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
+        limits[at.LIFELONG] = self.lifelong
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         shares = np.rint(at.CERTAIN * np.array(self.survival))
         depth = limits[at.DEPTH] = len(self.survival)
@@ -151,6 +153,7 @@ def limits_of(
         stages=point.pp,
         ranks=ranks,
         reserves=scheduler.reserves,
+        lifelong=scheduler.lifelong,
         caches=caches,
         host_keeps=host_keeps // ranks,
         host_blocks=host_blocks,

@@ -6,7 +6,8 @@ the times of a batch at all stages are known when it is formed. An output token 
 of a prefill and of every later iteration.
 
 Events are ordered by time; at one instant arrivals come first, in the order of requests, then the
-ends of batches, in the order of replicas.
+ends of batches, in the order of replicas. Where some replicas read prompts for others, a request
+arrives again when its prompt is read and when its KV cache is there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
-from simulators.serving.engine.cancellation import dismiss, release_successor
+from simulators.serving.engine.cancellation import dismiss
 from simulators.serving.engine.drafts import accepted, drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
@@ -45,9 +46,12 @@ from simulators.serving.engine.state import (
     gap_bin,
     keep_sums,
     log_batch,
+    pool_of,
     pop_release,
+    release_successor,
     tick,
 )
+from simulators.serving.pools.handover import hand_on, hand_over, send_who_fits
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
@@ -77,6 +81,7 @@ def run(schedule: Any, route: Any, price: Any, state: State) -> int:
                 if state.load[at.TOUCHED, r] > 0:
                     stop_repeating(state, r)
                     form(schedule, price, state, r, arrival)
+                    find_room(state, r, arrival)
         else:
             # An end at the very instant of another replica's comes before it.
             until = min(arrival, np.nextafter(second, inf)) if closed else arrival
@@ -109,7 +114,7 @@ def arrive(route: Any, state: State, now: float) -> int:
     """Route all requests that arrive now, in order; return how many have arrived so far."""
     pool, load, clock = state.pool, state.load, state.clock
     for r in range(pool.shape[0]):
-        load[at.QUEUED, r] = pool[r, at.WAITING] + pool[r, at.SWAPPED]
+        load[at.QUEUED, r] = pool[r, at.WAITING] + pool[r, at.SWAPPED] + pool[r, at.HANDED]
         load[at.RUNNING, r] = pool[r, at.HOLDERS]
         load[at.TOUCHED, r] = 0
     rank = clock[at.ARRIVED]
@@ -117,6 +122,9 @@ def arrive(route: Any, state: State, now: float) -> int:
         who = clock[at.LISTED]
         if clock[at.RELEASED] > 0 and state.released[0] == now:
             who = pop_release(state)
+        if state.request[who, at.REPLICA] >= 0:
+            hand_on(route, state, who, now)
+            continue
         if state.limits[at.CACHES] == 1:
             find_everywhere(state, who)
         there = state.request[who, at.ROUTABLE]
@@ -139,12 +147,23 @@ def arrive(route: Any, state: State, now: float) -> int:
 
 @kernel(i8(STATE, i8))
 def find_everywhere(state: State, who: int) -> int:
-    """Note how many thousandths of a prompt each replica's cache has; return the replicas."""
+    """Note how many thousandths of a prompt each replica's cache has; count who may read it."""
     found, request = state.load[at.FOUND], state.request
-    for r in range(found.size):
+    doors = state.limits[at.READERS] or found.size
+    for r in range(doors):
         cached = cached_tokens(state.limits, state.pool[r], request, state.tree, who)
         found[r] = 1000 * cached // request[who, at.PROMPT]
-    return found.size  # type: ignore[no-any-return]
+    return doors  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8, f8))
+def find_room(state: State, replica: int, now: float) -> int:
+    """Have caches sent to a replica, all of its ranks, that has room for them; return how many."""
+    first, sent = replica - replica % state.limits[at.RANKS], 0
+    for rank in range(first, first + state.limits[at.RANKS]):
+        if state.pool[rank, at.HANDED] > 0:
+            sent += send_who_fits(state, rank, now)
+    return sent
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))
@@ -227,22 +246,22 @@ def moving_s(state: State, replica: int) -> float:
     """Return how long the next batch waits for blocks moved to the host and back, once."""
     moved = state.pool[replica, at.MOVED]
     state.pool[replica, at.MOVED] = 0
-    return 1e-9 * (moved * state.limits[at.MOVE_NS])  # type: ignore[no-any-return]
+    return 1e-9 * (moved * state.own[pool_of(state, replica), at.MOVE_NS])  # type: ignore[no-any-return]
 
 
 @kernel(i8(pointer(SCHEDULE), STATE, i8, i8, f8))
 def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> int:
     """Ask the scheduler for a batch and measure it; return how many iterations that holds."""
-    pool = state.pool[replica]
+    pool, limits = state.pool[replica], state.own[pool_of(state, replica)]
     pool[at.BATCH] = 0
     view = View(
-        state.limits, pool, state.request, state.times, state.waiting[replica],
+        limits, pool, state.request, state.times, state.waiting[replica],
         state.idle[replica], state.batch[slot], state.tokens[slot], state.tree,
     )  # fmt: skip
     if pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])
-    pool[at.DRAFTS] = drafted(state.limits, pool[at.HOLDERS])
+    pool[at.DRAFTS] = drafted(limits, pool[at.HOLDERS])
     holds = schedule(now, view)
     pool[at.ELAPSED] = 0
     if pool[at.BATCH] == 0:
@@ -255,12 +274,12 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     state.rounds[slot, at.MADE] = 0
     checked = 1 + pool[at.DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
-    if state.limits[at.CACHES] == 1:
+    if limits[at.CACHES] == 1:
         publish_batch(view)
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if state.limits[at.DRAFTED] > 0:  # what an iteration brings is drawn anew for each sequence
+    if limits[at.DRAFTED] > 0:  # what an iteration brings is drawn anew for each sequence
         return 1
-    if may_return(state.limits, pool, state.request):  # at the next batch, from the host
+    if may_return(limits, pool, state.request):  # at the next batch, from the host
         return 1
     return holds  # type: ignore[no-any-return]
 
@@ -271,7 +290,8 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
     members, size, times = state.batch[slot], state.sizes[slot], state.times
     pool, leads = state.pool[replica], state.rounds[slot, at.LEADS]
     priced, cost = state.priced[slot], state.price[slot]
-    price(priced, state.shape, state.table, cost)
+    kind = pool_of(state, replica)
+    price(priced, state.shape[kind], state.table[kind], cost)
     start = max(ready, state.stages[replica, 0])
     timing, gauge = state.timing[slot], state.gauge[replica]
     timing[at.STALL_S] = 0.0
@@ -308,6 +328,7 @@ def advance(
         pool[at.OLDEST] = (pool[at.OLDEST] + 1) % stages
         pool[at.FLIGHT] -= 1
         form(schedule, price, state, replica, now)
+        find_room(state, replica, now)
         if closed:
             break
     if pool[at.FLIGHT] == 0:
@@ -327,7 +348,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         stall = timing[at.STALL_S]
     tick(pool, state.gauge[replica], now)
     known_gap, known_bin = 0.0, gap_bin(0.0)
-    drafts = pool[at.DRAFTS]
+    drafts, reads = pool[at.DRAFTS], replica < state.limits[at.READERS]
     for i in range(size):
         who = state.batch[slot, i]
         prompt = request[who, at.PROMPT]
@@ -356,9 +377,11 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             times[who, at.LAST_TOKEN] = now
         if done == prompt + request[who, at.OUTPUT]:
             times[who, at.COMPLETED] = now
-            keep_sums(state, replica, who)
+            keep_sums(state, replica, who, at.SUMS)
             release(state.limits, pool, request, state.tree, who)
             release_successor(state, who, now)
+        elif reads and done > prompt:
+            hand_over(state, replica, who, now)
         else:
             idle[pool[at.IDLE]] = who
             pool[at.IDLE] += 1

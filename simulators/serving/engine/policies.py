@@ -7,8 +7,10 @@ a request's longest possible life (`RESERVES`), that its memory fraction is one 
 leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
 otherwise (`POLL_INTERVAL`), and that it deals requests out to the ranks of data-parallel attention
 in every iteration (`DEALS_OUT`), where those of others have queues of their own, that it looks
-for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`), and that it asks of seats and
-blocks only whether enough are left (`ONLY_COMPARES`), so that a limit nobody reaches is none.
+for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`), that it asks of seats and
+blocks only whether enough are left (`ONLY_COMPARES`), so that a limit nobody reaches is none, that
+who is let in takes blocks for its whole life (`LIFELONG`), and that it goes on with requests whose
+prompts others have read (`TAKES_UP`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class Scheduler:
     caches: bool = False  # it looks for what a prompt begins with in a prefix cache
     deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
     only_compares: bool = False  # of seats and blocks it asks only whether enough are left
+    lifelong: bool = False  # who is let in takes blocks for prompt and answer
+    takes_up: bool = False  # it goes on with requests whose prompts others have read
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
@@ -82,6 +86,8 @@ def _scheduler(module: ModuleType) -> Scheduler:
         caches=bool(getattr(module, "CACHES_PREFIXES", False)),
         deals_out=bool(getattr(module, "DEALS_OUT", False)),
         only_compares=bool(getattr(module, "ONLY_COMPARES", False)),
+        lifelong=bool(getattr(module, "LIFELONG", False)),
+        takes_up=bool(getattr(module, "TAKES_UP", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),
     )

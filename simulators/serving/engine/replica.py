@@ -31,15 +31,17 @@ R = TypeVar("R")
 # One row of `request`: what a request still asks for and what it holds.
 (
     PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
-    CACHED, ROUTABLE,
-) = range(14)  # fmt: skip
-REQUEST_COLUMNS = 14
+    CACHED, ROUTABLE, READER, KEPT_BLOCKS,
+) = range(16)  # fmt: skip
+REQUEST_COLUMNS = 16
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
 the request under this one on the stack of those moved to the host.
 Its path through the tree of prefixes are the rows of `tree` from PATH up to PATH_END, of which it
 holds the nodes of the first JOINED; CACHED are the tokens of its prompt that were found when it was
-first let in. A router may send it to the first ROUTABLE replicas."""
+first let in. A router may send it to the first ROUTABLE replicas. READER is the replica that has
+read its prompt for another and keeps its blocks there until they are sent; KEPT_BLOCKS are those
+that the other one keeps for them meanwhile."""
 
 NODE, END = range(2)
 """One row of `tree` that is a step of a path: a node, and the blocks up to the node's end."""
@@ -62,10 +64,15 @@ UNROUTED, UNBORN = -1, -2
     ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
     LEFT, ASKED, SERVICE, SUMS,
 ) = range(13)  # fmt: skip
-TIME_COLUMNS = SUMS + 5
+SUM_COLUMNS = 5
+TIME_COLUMNS = SUMS + SUM_COLUMNS
+READ, SENDING = TIME_COLUMNS, TIME_COLUMNS + 1
+READER_SUMS = TIME_COLUMNS + 2
+POOLED_TIME_COLUMNS = READER_SUMS + SUM_COLUMNS
 """ASKED is when the client sent the request, SERVICE how long the server before the engine works on
 it, and ARRIVAL when the engine has it. LEAVES is when the client gives up, until its arrival how
-long it has patience for; LEFT is when the engine let the request go."""
+long it has patience for; LEFT is when the engine let the request go. Where other replicas decode
+than read prompts, READ is when the prompt was read, SENDING when room for its cache was found."""
 
 # `limits`: what the operator of the service has set, equal for all replicas.
 (
@@ -87,8 +94,10 @@ long it has patience for; LEFT is when the engine let the request go."""
     SEED,  # of what is accepted of them
     DEPTH,  # of them that follow each other: fewer than DRAFTED where they branch
     HOST_KEEPS,  # blocks of prefixes that the host has room for; 0: it keeps none
+    READERS,  # the first replicas, which read prompts for the others; 0: all do both
+    LIFELONG,  # 1: who is let in takes blocks for its whole life, and keeps them
     SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
-) = range(19)
+) = range(21)
 MOST_DRAFTED = 16
 DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
 """The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
@@ -131,8 +140,10 @@ ALL_DECODES = 1 << 40
     FETCHED,  # blocks moved back from there
     MOST_HELD,  # requests that held memory, at most
     MOST_BATCHED,  # requests in a batch, at most
-) = range(28)
-POOL_COLUMNS = 28
+    HANDED,  # requests whose prompts others have read, and for whose cache there is no room yet
+    HANDED_HEAD,  # where their ring begins
+) = range(30)
+POOL_COLUMNS = 30
 
 # One `step`: the sums of a batch.
 (
@@ -176,8 +187,13 @@ numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each whi
     INSIDE_SECONDS,  # requests that wait or run, integrated
     NEXT_LEAVE,  # no client gives up before
     SERVED_S,  # of the first replica: when the server before all of them is free again
-) = range(8)
-GAUGE_COLUMNS = 8
+    LINK_FREE_S,  # when what it sends or receives has passed its link
+) = range(9)
+GAUGE_COLUMNS = 9
+
+SETUP_S, TOKEN_S, LAYERS = range(3)
+"""`link`: seconds before a cache moves, seconds per token, and in how many parts each is sent while
+the prompt is still read; 1: all of it afterwards."""
 
 REPEATS, MADE, GROWTH, LEADS = range(4)
 """One row of `rounds`: how often a batch in flight may still be repeated, and how often it was; by
@@ -191,9 +207,10 @@ in them, and the bin of the last one's gap."""
 TIMING_COLUMNS = 6
 
 # `clock`: what the whole service counts.
-LISTED, ARRIVED, UNRELEASED, RELEASED, LOGGED = range(5)
-CLOCK_COLUMNS = 5
-"""Requests looked at in the list; arrived; the next one to release; on the heap; batches logged."""
+LISTED, ARRIVED, UNRELEASED, RELEASED, PASSED_ON, LOGGED = range(6)
+CLOCK_COLUMNS = 6
+"""Requests looked at in the list; arrived; the next one to release; on the heap; passed on from
+replicas that read prompts; batches logged."""
 
 QUEUED, RUNNING, FOUND, TOUCHED = range(4)
 """Rows of `load`: what routers see of each replica, and whether it was given a request just now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, State
+from simulators.serving.pools.link import NO_WAY, Link
+
+N = TypeVar("N", np.int64, np.float64)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,17 @@ class Engine:
     price: Kernel[..., float]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decoders:
+    """Replicas that decode what others have read, and the link by which they get its cache."""
+
+    limits: Limits
+    replicas: int
+    shape: Ints
+    table: Floats
+    link: Link
+
+
 def serve(
     engine: Engine,
     limits: Limits,
@@ -37,16 +52,18 @@ def serve(
     shape: Ints,
     table: Floats,
     log_rows: int = 0,
+    decoders: Decoders | None = None,
 ) -> State:
     """Return the state after the last request has left; each could run alone on a replica.
 
     `shape` and `table` are what the price kernel reads, `log_rows` the batches to log. Where ranks
-    have queues of their own, each is a replica of the state.
+    have queues of their own, each is a replica of the state. Where others decode, the replicas read
+    prompts only, and those others follow them in the state.
 
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    state = _before(limits, requests, replicas, log_rows, shape, table)
+    state = _before(limits, requests, replicas, log_rows, shape, table, decoders)
     schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
     left = run(schedule.compiled, route.compiled, price.compiled, state)
     if left:
@@ -56,20 +73,32 @@ def serve(
 
 
 def _before(
-    allowed: Limits, asked: Requests, replicas: int, log_rows: int, shape: Ints, table: Floats
+    allowed: Limits,
+    asked: Requests,
+    replicas: int,
+    log_rows: int,
+    shape: Ints,
+    table: Floats,
+    decoders: Decoders | None = None,
 ) -> State:
     """Return the state before the first arrival."""
-    limits, count = allowed.vector(), asked.arrival_s.size
+    pools = [allowed] if decoders is None else [allowed, decoders.limits]
+    own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
     replicas *= allowed.ranks
-    stages, seats = allowed.stages, allowed.seats + 1
+    doors = replicas
+    if decoders:
+        own[:, at.READERS] = replicas
+        own[0, at.LIFELONG] = 0
+        replicas += decoders.replicas * allowed.ranks
+    stages, seats = allowed.stages, max(pool.seats for pool in pools) + 1
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     follower, unborn = _followers(asked)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.SUCCESSOR] = follower
-    there = replicas if asked.routable is None else asked.routable * allowed.ranks
+    there = doors if asked.routable is None else asked.routable * allowed.ranks
     request[:, at.ROUTABLE] = there
     request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
-    times = np.full((count, at.TIME_COLUMNS), -1.0)
+    times = np.full((count, at.POOLED_TIME_COLUMNS if decoders else at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
     times[:, at.SERVICE] = asked.service_s
     times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
@@ -82,20 +111,26 @@ def _before(
     if asked.clients:
         gauge[0, at.SERVED_S] = served_s[-1]
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
-    pool[:, at.TOTAL] = pool[:, at.FREE] = allowed.blocks
+    pool[:, at.TOTAL] = allowed.blocks
+    if decoders:
+        pool[own[0, at.READERS] :, at.TOTAL] = decoders.limits.blocks
+    pool[:, at.FREE] = pool[:, at.TOTAL]
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
     clock[at.UNRELEASED] = unborn.argmax() if unborn.any() else count
-    released = int(np.count_nonzero(unborn))
+    released = int(np.count_nonzero(unborn)) + (count if decoders else 0)
+    ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * stages
     step = np.zeros((slots, at.STEP_COLUMNS))
     return State(
-        limits=limits,
+        limits=own[0],
+        own=own,
         request=request,
         times=times,
         pool=pool,
         gauge=gauge,
         load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
-        waiting=np.empty((replicas, 1 << max(count - 1, 1).bit_length()), np.int64),
+        waiting=np.empty((replicas, ring), np.int64),
+        handed=np.empty((replicas, ring if decoders else 1), np.int64),
         idle=np.empty((replicas, seats), np.int64),
         batch=np.empty((slots, seats), np.int64),
         tokens=np.empty((slots, seats), np.int64),
@@ -116,9 +151,19 @@ def _before(
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
         tree=_tree(allowed, asked, request, pool),
-        shape=shape,
-        table=table,
+        shape=_side_by_side(shape, decoders.shape if decoders else None),
+        table=_side_by_side(table, decoders.table if decoders else None),
+        link=(decoders.link if decoders else NO_WAY).vector(),
     )
+
+
+def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
+    """Return what a kernel reads of one pool of replicas, or of two, in a row each."""
+    if second is None:
+        return first[None, :]
+    rows = np.zeros((2, max(first.size, second.size)), first.dtype)
+    rows[0, : first.size], rows[1, : second.size] = first, second
+    return rows
 
 
 def _tree(allowed: Limits, asked: Requests, request: Ints, pool: Ints) -> Ints:

@@ -12,7 +12,15 @@ from typing import Any
 from simulators.core.jit import Floats, arrays, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
-from simulators.serving.engine.state import STATE, State, count, gap_bin, gap_edge, log_batch
+from simulators.serving.engine.state import (
+    STATE,
+    State,
+    count,
+    gap_bin,
+    gap_edge,
+    log_batch,
+    pool_of,
+)
 
 
 @kernel(i8(STATE, i8, i8))
@@ -66,7 +74,7 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
     """
     pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
-    inside = pool[at.WAITING] + pool[at.HOLDERS] + pool[at.SWAPPED]
+    inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
     free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
     clock_s, next_leave = gauge[at.CLOCK_S], gauge[at.NEXT_LEAVE]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
@@ -88,7 +96,8 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
         step[at.DECODE_KV] += rounds[at.GROWTH]
         if step[at.DECODE_KV] >= priced[at.UNTIL_KV]:
-            price(step, state.shape, state.table, priced)
+            kind = pool_of(state, replica)
+            price(step, state.shape[kind], state.table[kind], priced)
         leads = rounds[at.LEADS]
         end = run_stages(priced, step[at.DECODE_KV], stages, timing, gauge, now, leads)
         gap = end - now

@@ -30,13 +30,15 @@ GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 class State(NamedTuple):
     """All that changes in a run."""
 
-    limits: Ints
+    limits: Ints  # those that all replicas have in common
+    own: Ints  # of each pool of replicas: one, or those that read prompts and those that decode
     request: Ints
     times: Floats
     pool: Ints
     gauge: Floats
     load: Ints
     waiting: Ints  # per replica a ring, its length a power of two
+    handed: Ints  # the same of requests whose prompts others have read
     idle: Ints
     batch: Ints  # per place in a pipeline: the requests in flight,
     tokens: Ints  # what each was granted,
@@ -57,16 +59,17 @@ class State(NamedTuple):
     gaps: Ints  # histogram of the gaps between tokens
     log: Floats  # one row per batch while there is room
     tree: Ints  # of prefixes: the steps of all requests' paths, then of each replica its nodes
-    shape: Ints  # of the price table
+    shape: Ints  # of the price tables, a row for each pool
     table: Floats
+    link: Floats  # between pools
 
 
 _I, _F = array(i8), array(f8)
 _II, _FF = matrix(i8), matrix(f8)
 STATE: Any = named_tuple(
     (
-        _I, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF, _II, _II,
-        _FF, _FF, _FF, _F, _I, _I, _I, _FF, _II, _I, _F,
+        _I, _II, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF,
+        _II, _II, _FF, _FF, _FF, _F, _I, _I, _I, _FF, _II, _II, _FF, _F,
     ),
     State,
 )  # fmt: skip
@@ -102,7 +105,8 @@ def tick(pool: Ints, gauge: Floats, now: float) -> float:
     """Bring a replica's time integrals up to now; return that of its blocks in use."""
     passed_s = now - gauge[at.CLOCK_S]
     gauge[at.BLOCK_SECONDS] += (pool[at.TOTAL] - pool[at.FREE]) * passed_s
-    gauge[at.INSIDE_SECONDS] += (pool[at.WAITING] + pool[at.HOLDERS] + pool[at.SWAPPED]) * passed_s
+    inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
+    gauge[at.INSIDE_SECONDS] += inside * passed_s
     gauge[at.CLOCK_S] = now
     return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
 
@@ -116,13 +120,19 @@ def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]
 
 
-@kernel(f8(STATE, i8, i8))
-def keep_sums(state: State, replica: int, who: int) -> float:
-    """Keep with a request that is answered what its replica's sums are; return the first."""
+@kernel(i8(STATE, i8))
+def pool_of(state: State, replica: int) -> int:
+    """Return the row of `own`, `shape` and `table` that is a replica's."""
+    return 1 if 0 < state.limits[at.READERS] <= replica else 0
+
+
+@kernel(f8(STATE, i8, i8, i8))
+def keep_sums(state: State, replica: int, who: int, first: int) -> float:
+    """Keep what a replica's sums are with a request it is done with, from a column on."""
     pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
-    times[who, at.SUMS] = gauge[at.BLOCK_SECONDS]
-    times[who, at.SUMS + 1], times[who, at.SUMS + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
-    times[who, at.SUMS + 3], times[who, at.SUMS + 4] = pool[at.ITERATIONS], pool[at.BATCHED]
+    times[who, first] = gauge[at.BLOCK_SECONDS]
+    times[who, first + 1], times[who, first + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
+    times[who, first + 3], times[who, first + 4] = pool[at.ITERATIONS], pool[at.BATCHED]
     return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 
@@ -173,3 +183,39 @@ def pop_release(state: State) -> int:
         place = child
     times[place], whos[place] = time, who
     return first  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8, f8))
+def let_go(state: State, who: int, now: float) -> int:
+    """Note that a request has left; return 1."""
+    state.times[who, at.LEFT] = now
+    release_successor(state, who, now)
+    return 1
+
+
+@kernel(f8(*arrays(f8, 1), *arrays(f8, 1), f8))
+def pass_server(times: Floats, gauge: Floats, now: float) -> float:
+    """Write when a released request is asked, and when it has passed the server; return that.
+
+    The server works on one request after another; what else it takes to the engine does not queue.
+    """
+    delay_s = times[at.ASKED]
+    times[at.ASKED] = times[at.ARRIVAL] + now
+    gauge[at.SERVED_S] = max(gauge[at.SERVED_S], times[at.ASKED]) + times[at.SERVICE]
+    times[at.ARRIVAL] = gauge[at.SERVED_S] + delay_s
+    return times[at.ARRIVAL]  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8, f8))
+def release_successor(state: State, who: int, now: float) -> int:
+    """Let the request that waits for this one's end arrive after its think time; return it."""
+    follower = state.request[who, at.SUCCESSOR]
+    if follower == at.NEXT:
+        if state.clock[at.UNRELEASED] == state.request.shape[0]:
+            return at.NOBODY
+        follower = state.clock[at.UNRELEASED]
+        state.clock[at.UNRELEASED] += 1
+    if follower >= 0:
+        pass_server(state.times[follower], state.gauge[0], now)
+        push_release(state, state.times[follower, at.ARRIVAL], follower)
+    return follower  # type: ignore[no-any-return]

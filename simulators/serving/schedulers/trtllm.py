@@ -25,7 +25,7 @@ from simulators.serving.engine.admission import (
 from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
-CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = True
+CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = LIFELONG = TAKES_UP = True
 POLL_INTERVAL = 1
 
 FILLED = 0.9
@@ -56,7 +56,8 @@ def schedule(_now: float, view: View) -> int:
         alone, missing = pool[at.BATCH] == running, prompt - cached
         if missing > left and not (alone and missing + running > limits[at.CHUNK]):
             break
-        blocks = blocks_for(prompt + request[who, at.OUTPUT], limits[at.BLOCK])
+        life = prompt + limits[at.LIFELONG] * request[who, at.OUTPUT]
+        blocks = blocks_for(life, limits[at.BLOCK])
         if pool[at.FREE] < blocks - shared_by(view, who, cached):
             break
         granted = min(missing, left)

@@ -152,6 +152,8 @@ def _check(point: ServingPoint) -> None:
     """Raise an error for what cannot be shared."""
     if point.iteration_table or point.accelerator != NOTHING:
         raise Infeasible("sharing_needs_composition", "other times are not those of a part")
+    if point.prefill_gpus:
+        raise Infeasible("shared_gpus_have_no_separate_pools")
     if point.sharing == MIG:
         if point.colocated != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")

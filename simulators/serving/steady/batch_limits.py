@@ -132,6 +132,7 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
     for name in MODULATED:
         wrong = np.array([found == name for found in names], bool)[codes]
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
+    verdicts.add(numbers(batch, "prefill_gpus") > 0, "separate_pools_need_fidelity_event")
     for name, only in EVENT_ONLY.items():
         codes, values = categories(batch, name)
         wrong = np.array([value != only for value in values], bool)[codes]

@@ -1,0 +1,49 @@
+"""What two pools did: how long caches were on their way, and which pool waited for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulators.core.jit import Floats, Ints
+from simulators.serving.engine import replica as at
+
+MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
+"""What is known of the caches that move; of one pool, nothing."""
+
+
+def moving(times: Floats) -> dict[str, float | None]:
+    """Return what moving the caches of some answered requests took; nothing of one pool."""
+    if times.shape[1] <= at.READ:
+        return dict.fromkeys(MOVING)
+    ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
+    moved, count = times[times[:, at.SENDING] >= 0.0], len(times)
+    waited_s = float((moved[:, at.SENDING] - moved[:, at.READ]).sum())
+    sent_s = float((moved[:, at.FIRST_TOKEN] - moved[:, at.SENDING]).sum())
+    return dict(zip(MOVING, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True))
+
+
+def balance(busy: Sequence[float]) -> dict[str, float | None]:
+    """Return how busy each of two pools is, and how far they are from equal; of one, nothing.
+
+    >>> balance([0.25, 0.5])
+    {'prefill_busy': 0.25, 'decode_busy': 0.5, 'pool_imbalance': 0.5}
+    """
+    names = ("prefill_busy", "decode_busy", "pool_imbalance")
+    if len(busy) == 1:
+        return dict.fromkeys(names)
+    most = max(busy)
+    apart = (most - min(busy)) / most if most else 0.0
+    return dict(zip(names, (*busy, apart), strict=True))
+
+
+def memory(pool: Ints, ranks: int, used: float) -> dict[str, float]:
+    """Return the use of two pools' KV blocks, of which so many were used on average.
+
+    What a replica has is told of those that decode.
+    """
+    total = pool[:, at.TOTAL]
+    return {
+        "kv_use_mean": used / float(total.sum()),
+        "kv_use_max": float((pool[:, at.MOST_USED] / total).max()),
+        "kv_blocks": int(total[-1]) * ranks,
+    }

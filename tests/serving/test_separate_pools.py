@@ -1,0 +1,270 @@
+"""Two pools: one reads prompts, one decodes, and KV caches move between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import batch_of
+from simulators.core.errors import Infeasible, UserError
+from simulators.serving.deployment import describe, pools_of
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.service import Decoders, Engine, serve
+from simulators.serving.engine.state import State
+from simulators.serving.point import ServingPoint
+from simulators.serving.pools.link import NO_WAY, Link, link_of
+from simulators.serving.run import run_of
+from simulators.serving.simulator import SIMULATOR, simulate
+from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python
+
+TAKE_UP = [name for name in SCHEDULERS if load_scheduler(name).takes_up]
+
+PRICES = np.array([0.01, 1e-5, 1e-7])
+PLAIN = ServingPoint("llama3_1_8b", "h100_sxm", scheduler="vllm_v1", requests=200, qps=6.0)
+APART = replace(PLAIN, prefill_gpus=1, decode_gpus=1)
+
+
+def pooled(
+    count: int = 80,
+    scheduler: str = "vllm_v1",
+    *,
+    gap_s: float = 0.02,
+    link: Link = NO_WAY,
+    readers: int = 2,
+    decoders: int = 2,
+    room: int = 10_000,
+    router: str = "round_robin",
+    prompt: int = 100,
+    output: int = 20,
+    **more: Any,
+) -> State:
+    """Serve requests that come evenly, by readers and decoders with so many blocks."""
+    shape = np.zeros(1, np.int64)
+    lengths = prompt + np.arange(count) % 7, output + np.arange(count) % 5
+    return serve(
+        Engine(load_scheduler(scheduler), load_router(router), linear_price),
+        limits(scheduler, **more),
+        asked(gap_s * np.arange(count), *lengths),
+        replicas=readers,
+        shape=shape,
+        table=PRICES,
+        decoders=Decoders(
+            limits=limits(scheduler, **{**more, "blocks": room}), replicas=decoders, shape=shape,
+            table=PRICES, link=link,
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", TAKE_UP)
+def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> None:
+    apart = pooled(20, scheduler, gap_s=10.0)
+    together = serve(
+        Engine(load_scheduler(scheduler), load_router("round_robin"), linear_price),
+        limits(scheduler),
+        asked(10.0 * np.arange(20), 100 + np.arange(20) % 7, 20 + np.arange(20) % 5),
+        replicas=1,
+        shape=np.zeros(1, np.int64),
+        table=PRICES,
+    )
+    for column in (at.SCHEDULED, at.FIRST_TOKEN, at.LAST_TOKEN, at.COMPLETED, at.STALLED):
+        assert apart.times[:, column].tolist() == together.times[:, column].tolist()
+
+
+@pytest.mark.parametrize("scheduler", TAKE_UP)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"room": 24}, {"blocks": 30, "room": 24}, {"caches": True, "room": 24}, {"stages": 2}],
+    ids=["roomy", "full", "tight", "cached", "pipeline"],
+)
+def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any]) -> None:
+    if "caches" in more and not load_scheduler(scheduler).caches:
+        pytest.skip("it has no prefix cache")
+    state = pooled(scheduler=scheduler, link=Link(setup_s=1e-3, token_s=1e-5), **more)
+    times, pool = state.times, state.pool
+    assert (times[:, at.COMPLETED] >= 0.0).all()
+    assert pool[:, at.FREE].tolist() == pool[:, at.TOTAL].tolist()
+    for left in (at.WAITING, at.HANDED, at.IDLE, at.HOLDERS, at.FLIGHT):
+        assert not pool[:, left].any()
+    steps = (at.ARRIVAL, at.SCHEDULED, at.READ, at.SENDING, at.FIRST_TOKEN, at.COMPLETED)
+    assert (np.diff(times[:, steps], axis=1) >= 0.0).all()
+    inside_s = (times[:, at.COMPLETED] - times[:, at.ARRIVAL]).sum()
+    sent_s = (times[:, at.FIRST_TOKEN] - times[:, at.READ]).sum()
+    counted = state.gauge[:, at.INSIDE_SECONDS].sum()
+    assert counted == pytest.approx(inside_s, rel=1e-9)  # Little
+    assert sent_s > 0.0
+
+
+def test_compiled_and_written_give_the_same_bits() -> None:
+    more: dict[str, Any] = {"count": 24, "room": 24, "link": Link(setup_s=1e-3, token_s=1e-5)}
+    compiled = pooled(**more)
+    with pure_python():
+        written = pooled(**more)
+    assert compiled.times.tolist() == written.times.tolist()
+    assert compiled.request.tolist() == written.request.tolist()
+
+
+def test_readers_only_read_and_decoders_only_decode() -> None:
+    state = pooled(readers=1, decoders=2)
+    iterations = state.pool[:, at.ITERATIONS]
+    assert state.pool[:, at.TOKENS_SEEN].tolist()[0] == state.request[:, at.PROMPT].sum()
+    assert set(state.request[:, at.REPLICA].tolist()) == {1, 2}
+    assert (iterations > 0).all()
+
+
+def test_a_full_decode_pool_holds_blocks_where_prompts_are_read() -> None:
+    roomy, full = (pooled(gap_s=0.0, readers=1, decoders=1, room=room) for room in (10_000, 24))
+    waits = [(s.times[:, at.SENDING] - s.times[:, at.READ]).max() for s in (roomy, full)]
+    assert waits[0] == 0.0 < waits[1]
+    held = [state.gauge[0, at.BLOCK_SECONDS] for state in (roomy, full)]
+    assert held[1] > 10.0 * held[0]
+
+
+def test_readers_without_room_for_more_wait_for_decoders() -> None:
+    free, kept = (
+        pooled(gap_s=0.0, readers=1, decoders=1, room=24, blocks=blocks) for blocks in (10_000, 30)
+    )
+    assert kept.times[:, at.READ].max() > 2.0 * free.times[:, at.READ].max()
+
+
+def test_a_cache_takes_its_link_after_the_one_before() -> None:
+    link = Link(setup_s=0.5, token_s=0.01)
+    state = pooled(2, gap_s=0.0, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
+    read = state.times[0, at.READ]
+    moved_s = np.sort(state.times[:, at.FIRST_TOKEN]) - read
+    assert moved_s.tolist() == pytest.approx([0.5 + 0.96, 0.5 + 2 * 0.96])
+
+
+@pytest.mark.parametrize(("token_s", "left_s"), [(1e-6, 1e-6 * 96 / 4), (1.0, 96 - 0.75 * 0.01095)])
+def test_by_layer_only_what_reading_was_too_short_for_comes_after(
+    token_s: float, left_s: float
+) -> None:
+    link = Link(setup_s=0.0, token_s=token_s, parts=4)
+    state = pooled(1, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
+    after_s = state.times[0, at.FIRST_TOKEN] - state.times[0, at.READ]
+    assert after_s == pytest.approx(left_s)
+
+
+def test_who_gives_up_on_the_way_frees_both_pools() -> None:
+    count = 40
+    shape = np.zeros(1, np.int64)
+    state = serve(
+        Engine(load_scheduler("vllm_v1"), load_router("least_outstanding"), linear_price),
+        limits("vllm_v1", blocks=60),
+        asked(np.zeros(count), np.full(count, 100), np.full(count, 20), patience_s=0.4),
+        replicas=1,
+        shape=shape,
+        table=PRICES,
+        decoders=Decoders(
+            limits=limits("vllm_v1", blocks=24), replicas=1, shape=shape, table=PRICES,
+            link=Link(setup_s=0.02, token_s=1e-5),
+        ),
+    )  # fmt: skip
+    ended, left = (state.times[:, column] >= 0.0 for column in (at.COMPLETED, at.LEFT))
+    assert (ended ^ left).all()
+    assert ended.any()
+    assert left.any()
+    assert state.pool[:, at.FREE].tolist() == state.pool[:, at.TOTAL].tolist()
+
+
+def test_pools_may_have_other_cuts_and_gpus() -> None:
+    point = replace(APART, prefill_gpus=2, decode_gpus=4, prefill_tp=2, decode_gpu="h200_sxm")
+    reader, decoder = pools_of(point)
+    assert (reader.tp, reader.replicas, reader.gpu) == (2, 1, "h100_sxm")
+    assert (decoder.tp, decoder.replicas, decoder.gpu) == (1, 4, "h200_sxm")
+    found = simulate(point)
+    assert found.gpus == 6
+    assert found.completed_requests == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"decode_gpus": 0}, "one_pool_without_the_other"),
+        ({"decode_gpus": 3, "decode_tp": 2}, "decode_pool_is_no_whole_replicas"),
+        ({"scheduler": "orca"}, "orca_has_no_separate_pools"),
+        ({"decode_gpus": 8, "kv_link": "nvlink"}, "no_nvlink_between_pools"),
+        ({"colocated": "llama2_7b"}, "shared_gpus_have_no_separate_pools"),
+        ({"fidelity": "analytic"}, "separate_pools_need_fidelity_event"),
+    ],
+)
+def test_pools_that_cannot_be_say_why(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        simulate(replace(APART, **changes))
+
+
+def test_two_kinds_of_gpus_cost_what_each_does() -> None:
+    point = replace(APART, requests=50, decode_gpus=3, decode_gpu="a100_sxm")
+    found = simulate(point)
+    listed = {"prices": "public_cloud", "usd_per_gpu_hour": None}
+    rows = {n: [vars(point).get(n, getattr(found, n, None))] for n in SIMULATOR.cost_needs}
+    again = SIMULATOR.costs(pa.RecordBatch.from_pydict(rows), listed)
+    alone = {
+        gpu: simulate(replace(PLAIN, requests=50, gpu=gpu)) for gpu in ("h100_sxm", "a100_sxm")
+    }
+    hours = (alone["h100_sxm"].cost_usd_per_hour or 0.0, alone["a100_sxm"].cost_usd_per_hour or 0.0)
+    assert found.cost_usd_per_hour == pytest.approx(hours[0] + 3 * hours[1])
+    assert again["cost_usd_per_hour"].tolist() == pytest.approx([found.cost_usd_per_hour])
+    assert again["cost_usd_per_mtok"].tolist() == pytest.approx([found.cost_usd_per_mtok])
+
+
+def test_ethernet_needs_a_rate() -> None:
+    with pytest.raises(UserError, match="kv_link_bytes_per_s"):
+        simulate(replace(APART, kv_link="ethernet"))
+
+
+def test_a_link_is_as_fast_as_its_slower_end_and_its_narrower_replica() -> None:
+    deployed = run_of(replace(APART, requests=2)).deployment
+    one = deployed.pools[0].hardware.replica
+    wide = replace(one, cut=replace(one.cut, tp=8))
+    rdma = replace(APART, kv_link="rdma")
+    assert link_of(rdma, one, wide) == link_of(rdma, wide, one) == link_of(rdma, one, one)
+    assert link_of(rdma, one, one).token_s > 5.0 * link_of(APART, one, one).token_s  # NVLink
+    own = replace(rdma, kv_link_bytes_per_s=2.0**30)
+    assert link_of(own, one, one).token_s == 2 * 32 * 8 * 128 * 2 / 2.0**30
+
+
+def test_facts_are_of_the_fuller_gpus() -> None:
+    point = replace(APART, model="llama3_1_70b", prefill_gpus=8, prefill_tp=8, decode_gpus=4,
+                    decode_tp=4, replicas=2)  # fmt: skip
+    both = describe(batch_of(ServingPoint, vars(point))).to_pylist()[0]
+    alone = describe(batch_of(ServingPoint, vars(replace(PLAIN, model="llama3_1_70b", tp=4))))
+    assert both["gpus"] == 24
+    assert both["weight_bytes_per_gpu"] == alone.to_pylist()[0]["weight_bytes_per_gpu"]
+
+
+def test_moving_takes_its_share_of_the_first_token() -> None:
+    free, near, far = (
+        simulate(replace(APART, kv_link=link)) for link in ("infinite", "nvlink", "rdma")
+    )
+    assert free.kv_transfer_share == 0.0
+    assert near.kv_transfer_share is not None
+    assert far.kv_transfer_share is not None
+    assert 0.0 < near.kv_transfer_share < far.kv_transfer_share
+    assert simulate(PLAIN).kv_transfer_share is None
+    by_layer = simulate(replace(APART, kv_link="rdma", kv_transfer="by_layer"))
+    assert (by_layer.ttft_mean_s or 0.0) < (far.ttft_mean_s or 0.0)
+
+
+def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
+    """Return the readers, of four GPUs, by which most requests meet both deadlines."""
+    point = replace(
+        PLAIN, qps=24.0, prompt_tokens=3000, output_tokens=200, length_spread=0.5, requests=300,
+        max_batch=256, chunk_size=8192, slo_ttft_s=slo_ttft_s, slo_tpot_s=slo_tpot_s,
+    )  # fmt: skip
+    goodput = {
+        readers: simulate(
+            replace(point, prefill_gpus=readers, decode_gpus=4 - readers)
+        ).goodput_per_s
+        or 0.0
+        for readers in (1, 2, 3)
+    }
+    return max(goodput, key=lambda readers: goodput[readers])
+
+
+def test_a_sooner_first_token_takes_more_readers_and_sooner_later_ones_more_decoders() -> None:
+    assert best_split(0.4, 1.0) > best_split(10.0, 0.012)
