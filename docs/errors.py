@@ -25,6 +25,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import EVERYDAY
 from sweeper.report.evidence import stored
+from sweeper.report.shares import in_words, shares_of_row
 
 FOLDER = Path(__file__).resolve().parent
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
@@ -47,7 +48,7 @@ NINE_OF_TEN = 1.645
 """Standard deviations that nine of ten draws lie within."""
 
 NAMES = {
-    "kernels": "kernels: products, attention and the rest, as measured on this GPU",
+    "kernels": "chip and kernels: products, attention and the rest",
     "messages": "distributed: sums over tensor ranks",
     "pass": "model: what no kernel explains of a pass",
     "engine": "serving: what the engine does besides",
@@ -89,8 +90,9 @@ def composed_page() -> str:
         "([how errors compose](method.md)). A cell has a layer's part of it, and the band around 1 "
         "that is left with the layer's error switched off.",
         _layers(asked),
-        "The chip itself adds nothing here: this GPU's kernels were measured. On one that was not, "
-        "the first line holds what is borrowed from others.",
+        f"Of the time {in_words(shares_of_row(rows[0]))}: kernels are judged whole, with the chip "
+        "they run on, so the chip has no line of its own. What is borrowed from other kernels or "
+        "GPUs widens the first line.",
     ]
     return "\n\n".join(parts) + "\n"
 

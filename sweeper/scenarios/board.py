@@ -28,7 +28,7 @@ def print_board(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> None:
                 print("\n".join(row))
     print()
     for outcome in outcomes:
-        for said in _misses(outcome):
+        for said in misses_of(outcome):
             print_words(f"{outcome.scenario.id} {said}")
     print_words(f"{in_short(outcomes)} {sum(seconds):.0f} CPU-s.")
 
@@ -63,14 +63,14 @@ def as_json(outcomes: Sequence[Outcome], seconds: Sequence[float]) -> str:
 
 def page(outcomes: Sequence[Outcome], command: str) -> str:
     """Return the board as a page of Markdown: a line for each scenario, then each figure."""
-    heads = [f"| {o.scenario.id} | {o.scenario.title} | {_verdict(o)} |" for o in outcomes]
+    heads = [f"| {o.scenario.id} | {o.scenario.title} | {verdict_of(o)} |" for o in outcomes]
     figures = [
         f"| {o.scenario.id} | `{f.target.name}` | {_short(f.value)} {f.target.unit} "
-        f"| {_interval(f)} | {_plausible(f)} | {_basis(f)} |"
+        f"| {_interval(f)} | {_plausible(f)} | {basis_of(f)} |"
         for o in outcomes
         for f in o.figures
     ]
-    misses = [f"- {o.scenario.id} {said}" for o in outcomes for said in _misses(o)]
+    misses = [f"- {o.scenario.id} {said}" for o in outcomes for said in misses_of(o)]
     parts = [
         f"# Coverage\n\nWritten by `{command}`. A band is a sanity interval, no accuracy target: "
         "what lies outside of it needs an explanation, and has one below.",
@@ -86,7 +86,8 @@ def page(outcomes: Sequence[Outcome], command: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _verdict(outcome: Outcome) -> str:
+def verdict_of(outcome: Outcome) -> str:
+    """Return whether a scenario is supported, answered without a band, in its band or not."""
     if not outcome.supported:
         return "not supported"
     if not outcome.is_judged:
@@ -102,39 +103,40 @@ def _plausible(figure: Figure) -> str:
     return "-" if figure.target.band is None else _span(*figure.target.band)
 
 
-def _basis(figure: Figure) -> str:
+def basis_of(figure: Figure) -> str:
+    """Return what the band of a figure rests on."""
     target = figure.target
     return f"{target.basis}: {target.why}" if target.band else "no evidence for a band"
 
 
 def _heading(outcome: Outcome, seconds: float) -> str:
     """Return what stands above the figures of a scenario."""
-    words = [f"{outcome.scenario.id} {outcome.scenario.title}", _verdict(outcome)]
+    words = [f"{outcome.scenario.id} {outcome.scenario.title}", verdict_of(outcome)]
     if outcome.supported:
-        words.append(f"{_by_measurements(outcome):.0%} by measurements")
+        words.append(f"{by_measurements_of(outcome):.0%} by measurements")
     return printable(" · ".join([*words, f"{seconds:.1f} s"]))
 
 
 def _lines(outcome: Outcome) -> list[list[str]]:
     """Return a line for each figure of a scenario."""
     return [
-        [
-            "" if figure.in_band else "!",
-            printable(f"{figure.target.name} {figure.target.unit}".rstrip()),
-            _short(figure.value),
-            _interval(figure),
-            _plausible(figure),
-        ]
+        ["" if figure.in_band else "!", *map(printable, figure_cells(figure))]
         for figure in outcome.figures
     ]
 
 
-def _misses(outcome: Outcome) -> list[str]:
+def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
+    """Return what a figure is called with its unit, its value, its interval and its band."""
+    name = f"{figure.target.name} {figure.target.unit}".rstrip()
+    return name, _short(figure.value), _interval(figure), _plausible(figure)
+
+
+def misses_of(outcome: Outcome) -> list[str]:
     """Return a sentence for what is not supported or not plausible."""
     if not outcome.supported:
         return [f"is not supported: {outcome.reason}"]
     return [
-        f"{f.target.name} lies outside of its band ({_basis(f)})"
+        f"{f.target.name} lies outside of its band ({basis_of(f)})"
         + (f". {f.target.miss}" if f.target.miss else "")
         for f in outcome.figures
         if not f.in_band
@@ -169,7 +171,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _by_measurements(outcome: Outcome) -> float:
+def by_measurements_of(outcome: Outcome) -> float:
     """Return the least share of the time by measured or fitted numbers, of its rows."""
     return min(by_measurements(row) for row in outcome.rows)
 

@@ -115,6 +115,17 @@ def test_the_board_names_what_misses_and_why(
     assert one["metrics"]["cost"]["band"] == [3.0, 5.0]
 
 
+def test_the_board_is_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    words = [str(written(tmp_path, BOWL)), "--outputs", str(tmp_path / "outputs")]
+    command.main([*words, "--write", str(tmp_path / "board.html")])
+    text = (tmp_path / "board.html").read_text(encoding="utf-8")
+    assert "outside of its band" in text
+    assert "It is three." in text
+    assert text.count("<circle") == 2
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
 def test_a_table_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path))
     outcome = answered(tmp_path, BOWL.replace("n: [1, 13]", "n: [1, 13], label: reference:a.csv"))

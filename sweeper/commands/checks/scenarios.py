@@ -9,6 +9,7 @@ from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import flags
 from sweeper.report.tables import write_text
 from sweeper.scenarios.board import as_json, page, print_board
+from sweeper.scenarios.board_page import board_page
 from sweeper.scenarios.scenario import Scenario, in_order, read_scenario
 from sweeper.space.shipped_files import scenarios
 
@@ -18,7 +19,7 @@ def main(words: list[str]) -> int:
     parser = flags("scenarios", "what practitioners ask: which are answered, and how plausibly")
     parser.add_argument("names", nargs="*", metavar="ID", help="as in T1.1; a file; all if none")
     parser.add_argument("--outputs", default="outputs/scenarios")
-    parser.add_argument("--write", metavar="FILE", help="the board as a page of Markdown")
+    parser.add_argument("--write", metavar="FILE", help="the board as a page: Markdown or HTML")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     outcomes, seconds = [], []
@@ -28,7 +29,9 @@ def main(words: list[str]) -> int:
         seconds.append(time.process_time() - begun)
     if chosen.write:
         command = f"python -m sweeper scenarios --write {chosen.write}"
-        write_text(Path(chosen.write), page(outcomes, command))
+        is_html = Path(chosen.write).suffix in (".html", ".htm")
+        text = board_page(outcomes) if is_html else page(outcomes, command)
+        write_text(Path(chosen.write), text)
     if chosen.json:
         print(as_json(outcomes, seconds))
     else:
