@@ -7,7 +7,7 @@ looked up there. A design that no engine can run says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
-from simulators.serving.deployment import deployment_of
+from simulators.serving.deployment import deployment_of, pools_of
 from simulators.serving.point import EAGLE, EAGLE3, MTP, ServingPoint
 from simulators.serving.sharing.tenants import shares_gpu
 
@@ -31,6 +31,7 @@ OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
 
 Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
 Manifest = Callable[[Launch, ServingPoint], str]
+PoolsManifest = Callable[[Sequence[tuple[Launch, ServingPoint]], ServingPoint], str]
 
 
 class Deployments:
@@ -56,10 +57,20 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
     if target.isidentifier() and target not in known:
         raise UnknownNameError("target", target, known)
     manifest = _manifest(target)
+    if point.prefill_gpus and (pools := _pools_manifest(target)):
+        parts = [(launch_of(pool, engine_of(point)), pool) for pool in pools_of(point)]
+        return _titled(parts, name) + pools(parts, point)
     launch = launch_of(point, target if target and not manifest else engine_of(point))
-    title = f"{name or 'design'}: {point.model} on {point.gpu}, {point.replicas} replica(s) of "
-    lines = [f"{title}{launch.gpus} GPU(s)", *_remarks(point, launch.engine)]
-    return "".join(map(comment, lines)) + (manifest or script)(launch, point)
+    return _titled([(launch, point)], name) + (manifest or script)(launch, point)
+
+
+def _titled(parts: Sequence[tuple[Launch, ServingPoint]], name: str) -> str:
+    """Return the comments above all that deploys a design: what it is, and what no option says."""
+    on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
+    title = f"{name or 'design'}: {parts[0][1].model} {' that read prompts; '.join(on)}"
+    title += " that decode" if len(parts) > 1 else ""
+    remarks = [remark for launch, point in parts for remark in _remarks(point, launch.engine)]
+    return "".join(map(comment, dict.fromkeys([title, *remarks])))
 
 
 def engine_of(point: ServingPoint) -> str:
@@ -117,6 +128,13 @@ def _manifest(target: str) -> Manifest | None:
     return None
 
 
+def _pools_manifest(target: str) -> PoolsManifest | None:
+    """Return what writes an orchestrator's manifest of two pools; None where it can hold none."""
+    if _manifest(target) is None:
+        return None
+    return getattr(load_module(ORCHESTRATORS, target), "pools", None)
+
+
 def _engine(name: str) -> tuple[ServingEngine, Options]:
     """Return an engine's sheet, and what tells it a design: two files of one name."""
     if is_dotted(name):
@@ -162,6 +180,11 @@ def _check_what_if(point: ServingPoint) -> None:
     scales = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale", "time_share")
     if changed := [n for n in scales if getattr(point, n) != 1.0]:
         raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
+    if point.prefill_gpus:
+        raise UserError(
+            "prefill_gpus, decode_gpus: separate pools need what moves requests and KV caches from "
+            "one to the other, which no engine's command starts: --target dynamo"
+        )
     if shares_gpu(point):
         raise UserError(
             "a model on a part of a GPU is not deployed: start each model's engine by hand, under "

@@ -159,6 +159,65 @@ def test_manifests_for_amd_ask_for_its_gpus_and_say_what_is_not_known(target: st
     assert "# the image is NVIDIA's build" in text
 
 
+POOLS = replace(
+    LLAMA, chunk_size=2048, replicas=2, prefill_gpus=4, decode_gpus=4, prefill_tp=2,
+    decode_gpu="h200_sxm", kv_link="rdma",
+)  # fmt: skip
+
+
+def test_separate_pools_are_two_kinds_of_workers() -> None:
+    text = deployment(POOLS, "dynamo", "mine")
+    assert text.startswith(
+        "# mine: llama3_1_70b on h100_sxm, 4 replica(s) of 2 GPU(s) that read prompts; "
+        "on h200_sxm, 2 replica(s) of 4 GPU(s) that decode\n"
+    )
+    assert "pods are given their cluster's RDMA devices" in text
+    assert "priced with NVLink" not in text
+    workers = yaml.safe_load(text)["spec"]["components"][1:]
+    for worker, role, replicas, tp, gpu in zip(
+        workers, ("prefill", "decode"), (4, 2), ("2", "4"), ("H100-80GB-HBM3", "H200"), strict=True
+    ):
+        assert (worker["name"], worker["type"], worker["replicas"]) == (role, role, replicas)
+        pod = worker["podTemplate"]["spec"]
+        assert pod["nodeSelector"] == {"nvidia.com/gpu.product": f"NVIDIA-{gpu}"}
+        (main,) = pod["containers"]
+        assert main["resources"]["limits"] == {"nvidia.com/gpu": tp}
+        told = dict(zip(main["args"], main["args"][1:], strict=False))
+        assert told["--tensor-parallel-size"] == tp
+        assert told["--disaggregation-mode"] == role
+        assert yaml.safe_load(told["--kv-transfer-config"]) == {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+        }
+
+
+def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
+    text = deployment(replace(POOLS, replicas=1, kv_link="auto", decode_gpu="nothing"), "dynamo")
+    assert "# priced with NVLink between the pools, which pods do not share: see kv_link" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "said"),
+    [
+        ({}, "", "which no engine's command starts: --target dynamo"),
+        ({}, "vllm", "which no engine's command starts: --target dynamo"),
+        ({}, "kubernetes", "which no engine's command starts: --target dynamo"),
+        ({"scheduler": "sglang"}, "dynamo", "pools of sglang workers are not written here"),
+        ({"scheduler": "trtllm"}, "dynamo", "workers are not written here, only those of vLLM"),
+        ({"kv_link": "infinite"}, "dynamo", "kv_link infinite: a what-if cannot be deployed"),
+        ({"kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
+        ({"kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
+        ({"pp": 4, "prefill_gpus": 16, "decode_gpus": 16}, "dynamo", "decode spans 2 nodes"),
+        ({"decode_gpus": 0}, "dynamo", "one_pool_without_the_other"),
+        ({"prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
+    ],
+)
+def test_pools_that_cannot_be_deployed_say_why(
+    change: dict[str, Any], target: str, said: str
+) -> None:
+    assert said in refused(replace(POOLS, **change), target)
+
+
 def refused(design: ServingPoint, target: str = "") -> str:
     with pytest.raises((UserError, Infeasible)) as caught:
         deployment(design, target)
