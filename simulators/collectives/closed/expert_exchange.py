@@ -41,7 +41,7 @@ class Routed:
         >>> Routed(256, 8).reached(1), round(Routed(256, 8).reached(8), 2)
         (1.0, 5.29)
         >>> round(Routed(256, 8, groups=8, chosen=4).reached(8), 2)
-        3.62
+        3.63
         """
         near = self.experts * self.chosen // self.groups
         if parts >= self.groups:
