@@ -26,6 +26,7 @@ from simulators.catalog.accelerator import (
     what_if_name,
 )
 from simulators.catalog.gpu import load_gpu
+from simulators.core.columns import schema_of
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
@@ -107,7 +108,8 @@ class Codesign(Serving):
         areas: Floats = np.array([area_mm2(load_accelerator(name)) for name in names])
         ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
         column = pa.array(areas[kinds], mask=~ok)
-        return found.append_column(pa.field("area_mm2", pa.float64()), column)
+        place = found.schema.get_field_index("status")
+        return found.add_column(place, schema_of(CodesignMetrics).field("area_mm2"), column)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on what the deployment reads, and on the accelerator's sheet."""

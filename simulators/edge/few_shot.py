@@ -94,8 +94,11 @@ class Weights:
             features: a row per network, a column per feature.
         """
         design = with_level(features)
-        middle = design @ self.mean
-        variance = np.einsum("ij,ij->i", design @ self.covariance, design) + self.noise**2
+        # Sums by rows, not matrix products: those have other last bits in other batches.
+        middle = np.sum(design * self.mean, axis=1)
+        variance = np.full(middle.size, self.noise**2)
+        for column, line in zip(design.T, self.covariance, strict=True):
+            variance += column * np.sum(design * line, axis=1)
         reach = NINETY * np.sqrt(variance)
         ends = (middle, middle - reach, middle + reach)
         if self.is_log:

@@ -52,7 +52,8 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     for kernel in CLASSES:
         boards = {part.gpu: part.layers for part in measured if part.kernel == kernel}
         for count in COUNTS:
-            yield from _lines(kernel, count, list(_pairs(boards, count)))
+            if pairs := list(_pairs(boards, count)):
+                yield from _lines(kernel, count, pairs)
 
 
 def _lines(kernel: str, count: int, pairs: list[Pair]) -> Iterator[Check]:

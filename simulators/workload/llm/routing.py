@@ -80,7 +80,7 @@ def skewed_share(
     >>> skewed_share(8, 2, 8, 1.0, capacity_factor=1.25), skewed_share(8, 2, 1, 1.0)
     (1.25, 1.0)
     >>> round(skewed_share(8, 2, 8, 1.0, redundant=8), 2)
-    1.21
+    1.03
     """
     if not skew or ranks == 1:
         return 1.0
