@@ -47,7 +47,7 @@ OTHERS = {
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
 WITHOUT = (
-    "AQUA, Ansor, AttAcc, Concorde, DRAMsim3, DistServe, GRANITE, NeuPIMs, ONNXim, PAISE, "
+    "AQUA, Ansor, AttAcc, Concorde, DRAMsim3, GRANITE, NeuPIMs, ONNXim, PAISE, "
     "POD-Attention, PyTorchSim, Ramulator, Sailor, TLP, TVM, TenSet, gem5, nn-Meter, uPIMulator"
 )
 """Systems of the field whose use no command here offers yet."""
