@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulators.catalog.accelerator import sheet_name
 from simulators.composition.evidence_shares import runtime_level
 from simulators.composition.operator_prices import Row
 from simulators.composition.price import (
@@ -140,7 +141,7 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
         devices=width,
         bound=bound,
         level=LEVELS[int(np.asarray(row.level).flat[0])],
-        on=replica.accelerator or replica.gpu.name,
+        on=sheet_name(replica.accelerator) or replica.gpu.name,
     )
 
 

@@ -29,6 +29,7 @@ from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import KNEE, Answers
+from sweeper.report.stacked import stacked
 from sweeper.report.tables import as_json, print_table, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
@@ -99,13 +100,13 @@ def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
             refused = error
             continue
         said = [pl.lit(one.scenario[name]).alias(name) for name in last.given]
-        found.append(table.select(*said, pl.exclude(last.given)))
+        found.append((one, table.select(*said, pl.exclude(last.given))))
     if refused is not None and not found:
         raise refused
     if refused is not None:
         left = len(last.scenarios) - len(found)
         print(f"{left:,} scenarios have no answer, as in: {refused}", file=sys.stderr)
-    return pl.concat(found, how="vertical_relaxed")
+    return stacked(found)
 
 
 def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:

@@ -13,6 +13,11 @@ from sweeper.__main__ import main
 from tests.sweeper.conftest import SHIPPED
 
 pytestmark = pytest.mark.slow
+CANNOT = (
+    ("clocks_llama70b", "a heat map needs two axes that vary"),
+    ("edge_nas", "curves need an axis of numbers"),
+)
+"""Pictures that a space has not enough axes for."""
 KINDS = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
 QUESTIONS = (
     "pareto {}",
@@ -55,10 +60,14 @@ def test_tables_fit_the_terminal(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_picture_is_drawn(name: str, kind: str, shipped: str, tmp_path: Path) -> None:
+def test_every_picture_is_drawn(
+    name: str, kind: str, shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / f"{kind}.png"
-    assert main(["plot", name, kind, str(file), "--outputs", shipped]) == 0
-    assert file.stat().st_size > 5_000
+    if main(["plot", name, kind, str(file), "--outputs", shipped]) == 0:
+        assert file.stat().st_size > 5_000
+    else:
+        assert (name, capsys.readouterr().err.strip().removeprefix("sweeper: ")) in CANNOT
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from sweeper.report.browser.answer import answer, scenarios, selector
 from sweeper.report.browser.columns import Coded, coded, packed
 from sweeper.report.browser.content import Content
 from sweeper.report.evidence import named_facts
+from sweeper.report.stacked import stacked
 from sweeper.report.words import in_words
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
@@ -43,7 +44,7 @@ def page(content: Content, *, rows: int = MOST) -> str:
     least = sum(len(view.answers.front) for view in views)
     while True:
         found = [_rows(view, rows // len(views)) for view in views]
-        table = pl.concat([one for one, _ in found])
+        table = stacked([(v.answers, one) for v, (one, _) in zip(views, found, strict=True)])
         columns = _columns(content, table)
         data = packed(columns)
         if len(data) <= _PACKED:
