@@ -31,6 +31,8 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     for mode, pairs in found.items():
         yield _line(mode, pairs, "numbers of ranks left out")
     later = [row for row in rows if not row.kernel.startswith(FITTED)]
+    if not later or not first:
+        return
     errors = log_errors(later, fitted(first)).tolist()
     yield _line("version 2", list(zip(later, errors, strict=True)), "in no fit")
 
