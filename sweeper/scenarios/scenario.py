@@ -203,21 +203,20 @@ def _scenario(written: Mapping[str, Any], said: Mapping[str, Any], file: Path) -
     lacking: list[str] = []
     own = _placed({key: value for key, value in written.items() if key != "scenario"}, lacking)
     beside = _placed(mapping(said, "beside"), lacking)
-    spaces = {"": space_of(own)} if "simulator" in own else {}
-    spaces |= {name: space_of(one) for name, one in beside.items()}
+    described = ({"": own} if "simulator" in own else {}) | beside
     cases = [_case(name, one) for name, one in mapping(said, "cases").items()]
     for case in cases:
-        if case.of not in spaces:
-            raise unknown(f"there is no space '{case.of}' beside", case.of, list(spaces))
+        if case.of not in described:
+            raise unknown(f"there is no space '{case.of}' beside", case.of, list(described))
     return Scenario(
         name=file.stem,
         id=str(said.get("id", file.stem)),
         title=about(file),
         set=str(said.get("set", "own")),
-        spaces=spaces,
+        spaces={} if lacking else {name: space_of(one) for name, one in described.items()},
         targets=tuple(_target(name, one) for name, one in mapping(said, "targets").items()),
         cases=tuple(cases) or (Case(""),),
-        missing="; ".join(lacking) or str(said.get("missing", "")),
+        missing="; ".join(dict.fromkeys(lacking)) or str(said.get("missing", "")),
     )
 
 

@@ -132,6 +132,16 @@ def test_a_table_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert outcome.reason.startswith("a.csv is not here; $SWEEPER_REFERENCE names the folder")
 
 
+def test_without_measured_tables_others_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SWEEPER_REFERENCE", raising=False)
+    assert command.main(["I5.2", "T3.1", "--outputs", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("conversation.parquet is not here; $SWEEPER_REFERENCE names the folder") == 1
+    assert "1 of 2 scenarios of the survey are supported" in said
+
+
 def test_an_unknown_scenario_is_named() -> None:
     with pytest.raises(UserError, match="there is no scenario 'T9'"):
         command.main(["T9"])
