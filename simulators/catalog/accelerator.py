@@ -7,8 +7,8 @@ move per cycle, and what an access costs: given in pJ, or left to the technology
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,12 @@ def load_accelerator(name: str) -> Accelerator:
     """
     found = ACCELERATORS.load(sheet_name(name), _accelerator)
     asked = name.partition(CHANGES)[2]
-    return _changed(found, asked, name) if asked else found
+    if not asked:
+        return found
+    try:
+        return resized(found, Changes.read(asked))
+    except UserError as error:
+        raise UserError(f"accelerator '{name}': {error}") from error
 
 
 def sheet_name(name: str) -> str:
@@ -130,22 +135,17 @@ def sheet_name(name: str) -> str:
     return name.partition(CHANGES)[0]
 
 
-def what_if_name(name: str, **changes: object) -> str:
-    """Return the name of an accelerator with changes, those left out that change nothing.
+def what_if_name(name: str, changes: Changes) -> str:
+    """Return the name of an accelerator with changes.
 
-    >>> what_if_name("tpu_like", pe_rows=256, node_nm=0.0, buffer_scale=1.0)
+    >>> what_if_name("tpu_like", Changes(pe_rows=256))
     'tpu_like?pe_rows=256'
-    >>> what_if_name("tpu_like?pe_rows=256", mapping=CLOSED_FORM)
+    >>> what_if_name("tpu_like?pe_rows=256", Changes(mapping=CLOSED_FORM))
     'tpu_like?pe_rows=256&mapping=closed_form'
     """
-    asked = [
-        f"{k}={v:.10g}" if isinstance(v, float) else f"{k}={v}"
-        for k, v in changes.items()
-        if v != _DEFAULTS[k]
-    ]
     sheet, _, before = name.partition(CHANGES)
-    parts = "&".join([before, *asked] if before else asked)
-    return f"{sheet}{CHANGES}{parts}" if parts else name
+    asked = "&".join(filter(None, (before, str(changes))))
+    return f"{sheet}{CHANGES}{asked}" if asked else sheet
 
 
 def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
@@ -163,25 +163,11 @@ def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
     return found
 
 
-def resized(
-    accelerator: Accelerator,
-    *,
-    pe_rows: int = 0,
-    pe_cols: int = 0,
-    buffer_scale: float = 1.0,
-    spad_scale: float = 1.0,
-    dram_type: str = "",
-    node_nm: float = 0.0,
-    clock_hz: float = 0.0,
-    buffer_rate_scale: float = 1.0,
-    memory_bytes_per_s: float = 0.0,
-    dataflow: str = "",
-    mapping: str = "",
-) -> Accelerator:
-    """Return a what-if accelerator; 0, 1 and "" leave things as they are.
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is different about a what-if accelerator; 0, 1 and "" leave things as they are.
 
     Args:
-        accelerator: what to start from.
         pe_rows: rows (Y) of the array; every mesh as tall as the multipliers' follows.
         pe_cols: columns (X) of it.
         buffer_scale: depth of the shared on-chip levels, relative.
@@ -194,95 +180,126 @@ def resized(
         dataflow: the one that its wires allow.
         mapping: how operators get onto it, one of `MAPPINGS`.
 
+    Raises:
+        UserError: a number or a mapping means nothing.
+    """
+
+    pe_rows: int = 0
+    pe_cols: int = 0
+    buffer_scale: float = 1.0
+    spad_scale: float = 1.0
+    dram_type: str = ""
+    node_nm: float = 0.0
+    clock_hz: float = 0.0
+    buffer_rate_scale: float = 1.0
+    memory_bytes_per_s: float = 0.0
+    dataflow: str = ""
+    mapping: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("buffer_scale", "spad_scale", "buffer_rate_scale"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("pe_rows", "pe_cols", "node_nm", "clock_hz", "memory_bytes_per_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.mapping not in ("", *MAPPINGS):
+            raise UserError(f"mapping is {self.mapping!r}, not {' or '.join(MAPPINGS)}")
+
+    @classmethod
+    def read(cls, text: str) -> Changes:
+        """Return what stands behind the name of a sheet, as `str` writes it.
+
+        Raises:
+            UserError: it names no change, or a change to what is no number.
+        """
+        kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
+        found: dict[str, Any] = {}
+        for part in filter(None, text.split("&")):
+            name, _, value = part.partition("=")
+            if name not in kinds:
+                known = ", ".join(kinds)
+                raise UserError(f"an accelerator cannot change '{name}'; it can {known}")
+            try:
+                found[name] = kinds[name](value)
+            except ValueError as error:
+                raise UserError(f"{name} is '{value}', no number") from error
+        return cls(**found)
+
+    def __str__(self) -> str:
+        values = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        changed = {name: value for name, value, default in values if value != default}
+        return "&".join(
+            f"{name}={value:.10g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in changed.items()
+        )
+
+
+def resized(accelerator: Accelerator, changes: Changes) -> Accelerator:
+    """Return a what-if accelerator.
+
     Energies that were stated keep what they were stated for, so that the technology table can scale
     them; a change of memory drops them.
+
+    Raises:
+        UserError: the meshes do not divide each other any more.
     """
-    scales = {
-        "buffer_scale": buffer_scale, "spad_scale": spad_scale,
-        "buffer_rate_scale": buffer_rate_scale,
-    }  # fmt: skip
-    for label, value in scales.items():
-        if not 0 < value < float("inf"):
-            raise UserError(f"{label} is {value}; it must be positive")
-    if min(pe_rows, pe_cols, node_nm, clock_hz, memory_bytes_per_s) < 0:
-        raise UserError(
-            "pe_rows, pe_cols, node_nm, clock_hz and memory_bytes_per_s must not be negative"
-        )
     was = accelerator.mac.mesh
-    now = (pe_cols or was[0], pe_rows or was[1])
-
-    def mesh(old: tuple[int, ...]) -> tuple[int, int]:
-        if old == (1, 1):
-            return (1, 1)
-        x = now[0] if old[0] == was[0] else old[0]
-        y = now[1] if old[1] == was[1] else old[1]
-        return (x, y)
-
-    speed = clock_hz or accelerator.clock_hz
-
-    def level(old: Level) -> Level:
-        scale = buffer_scale if old.instances == 1 else spad_scale
-        depth = None if old.depth is None else round(old.depth * scale)
-        outer = old.kind == "dram" and dram_type and dram_type != old.dram_type
-        rates: dict[str, float | None] = {}
-        if old.kind == "dram" and memory_bytes_per_s:
-            words = memory_bytes_per_s * 8 / old.word_bits / speed
-            rates = {_READ: None, _WRITE: None, _SHARED: words}
-        elif old.kind != "dram" and old.instances == 1:
-            rates = {name: _scaled(getattr(old, name), buffer_rate_scale) for name in _RATES}
-        return dataclasses.replace(
-            old,
-            **rates,  # type: ignore[arg-type]
-            mesh=mesh(old.mesh),
-            depth=depth,
-            dram_type=dram_type if outer else old.dram_type,
-            energy_pj={} if outer else old.energy_pj,
-            energy_depth=old.energy_depth or old.depth,
-        )
-
-    changed = dataclasses.replace(
+    now = (changes.pe_cols or was[0], changes.pe_rows or was[1])
+    clock_hz = changes.clock_hz or accelerator.clock_hz
+    found = dataclasses.replace(
         accelerator,
-        clock_hz=speed,
-        dataflow=dataflow or accelerator.dataflow,
-        mapping=mapping or accelerator.mapping,
-        node_nm=node_nm or accelerator.node_nm,
+        clock_hz=clock_hz,
+        dataflow=changes.dataflow or accelerator.dataflow,
+        mapping=changes.mapping or accelerator.mapping,
+        node_nm=changes.node_nm or accelerator.node_nm,
         energy_node_nm=accelerator.energy_node_nm or accelerator.node_nm,
         mac=dataclasses.replace(accelerator.mac, mesh=now),
-        levels=tuple(level(old) for old in accelerator.levels),
-    )
-    _check_meshes(changed, accelerator.name)
-    return changed
-
-
-_READ, _WRITE, _SHARED = _RATES = (
-    "read_words_per_cycle", "write_words_per_cycle", "shared_words_per_cycle",
-)  # fmt: skip
-
-_DEFAULTS = {
-    name: one.default
-    for name, one in inspect.signature(resized).parameters.items()
-    if one.kind is one.KEYWORD_ONLY
-}
-
-
-def _scaled(rate: float | None, scale: float) -> float | None:
-    return None if rate is None else rate * scale
-
-
-def _changed(accelerator: Accelerator, asked: str, name: str) -> Accelerator:
-    """Return an accelerator changed as `what_if_name` writes it."""
-    changes: dict[str, Any] = {}
-    for part in asked.split("&"):
-        key, _, text = part.partition("=")
-        if key not in _DEFAULTS:
-            raise UserError(
-                f"accelerator '{name}' cannot change '{key}'; it can {', '.join(_DEFAULTS)}"
+        levels=tuple(
+            dataclasses.replace(
+                _resized_level(level, changes, clock_hz), mesh=_mesh(level.mesh, was, now)
             )
-        try:
-            changes[key] = type(_DEFAULTS[key])(text)
-        except ValueError as error:
-            raise UserError(f"accelerator '{name}': {key} is '{text}', no number") from error
-    return resized(accelerator, **changes)
+            for level in accelerator.levels
+        ),
+    )
+    _check_meshes(found, accelerator.name)
+    return found
+
+
+def _mesh(old: tuple[int, ...], was: tuple[int, ...], now: tuple[int, int]) -> tuple[int, int]:
+    """Return the mesh of a level when the multipliers' changes: sides as long as theirs follow."""
+    if old == (1, 1):
+        return (1, 1)
+    return (now[0] if old[0] == was[0] else old[0], now[1] if old[1] == was[1] else old[1])
+
+
+def _resized_level(old: Level, changes: Changes, clock_hz: float) -> Level:
+    """Return a level as deep and as fast as is asked for."""
+    is_shared = old.instances == 1
+    scale = changes.buffer_scale if is_shared else changes.spad_scale
+    found = dataclasses.replace(
+        old,
+        depth=None if old.depth is None else round(old.depth * scale),
+        energy_depth=old.energy_depth or old.depth,
+    )
+    if old.kind != "dram":
+        rates = {name: getattr(old, name) for name in _RATES} if is_shared else {}
+        faster = changes.buffer_rate_scale
+        return dataclasses.replace(
+            found, **{name: rate and rate * faster for name, rate in rates.items()}
+        )
+    if changes.dram_type and changes.dram_type != old.dram_type:
+        found = dataclasses.replace(found, dram_type=changes.dram_type, energy_pj={})
+    if changes.memory_bytes_per_s:
+        words = changes.memory_bytes_per_s * 8 / old.word_bits / clock_hz
+        found = dataclasses.replace(
+            found, read_words_per_cycle=None, write_words_per_cycle=None,
+            shared_words_per_cycle=words,
+        )  # fmt: skip
+    return found
+
+
+_RATES = ("read_words_per_cycle", "write_words_per_cycle", "shared_words_per_cycle")
 
 
 def _accelerator(path: Path) -> Accelerator:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from simulators.catalog.accelerator import (
     CLOSED_FORM,
     MAPPINGS,
+    Changes,
     load_accelerator,
     sheet_name,
     what_if_name,
@@ -70,7 +71,9 @@ class CodesignPoint(ServingPoint):
         "how operators get onto the array: closed_form, or searched (if event-driven; minutes a "
         "run)", known=MAPPINGS, default=CLOSED_FORM,
     )  # fmt: skip
-    dataflow: str = _sized("what is spread over the array", known=dataflows(), default=ANY)
+    dataflow: str = _sized(
+        "what is spread over the array; any: as the sheet allows", known=dataflows(), default=ANY
+    )
 
 
 @dataclass(frozen=True)
@@ -161,14 +164,15 @@ def array_of(design: Mapping[str, Any]) -> str:
             f"accelerator '{sheet}': say changes by axes of their own, {', '.join(OWN)}"
         )
     rows = load_accelerator(sheet).mac.mesh[1]
-    changes = {name: design[name] for name in OWN if name != "array_clock_hz"}
-    return what_if_name(
-        sheet,
-        **changes,
+    chosen = {name: design[name] for name in OWN if name not in ("array_clock_hz", "dataflow")}
+    changes = Changes(
+        **chosen,
+        dataflow="" if design["dataflow"] == ANY else design["dataflow"],
         clock_hz=design["array_clock_hz"],
         buffer_rate_scale=(design["pe_rows"] or rows) / rows,
         memory_bytes_per_s=load_gpu(design["gpu"]).hbm_bytes_per_s * design["bandwidth_scale"],
     )
+    return what_if_name(sheet, changes)
 
 
 def served(point: Mapping[str, Any]) -> dict[str, Any]:

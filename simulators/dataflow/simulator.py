@@ -15,7 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulators.catalog.accelerator import Accelerator, load_accelerator, resized, sheet_name
+from simulators.catalog.accelerator import (
+    Accelerator,
+    Changes,
+    load_accelerator,
+    resized,
+    sheet_name,
+)
 from simulators.core.columns import evaluate_pointwise
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import UserError
@@ -179,8 +185,7 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
 
 def machine_for(point: DataflowPoint) -> Accelerator:
     """Return the accelerator a point asks for, resized."""
-    return resized(
-        accelerator_named(point.accelerator),
+    changes = Changes(
         pe_rows=point.pe_rows,
         pe_cols=point.pe_cols,
         buffer_scale=point.buffer_scale,
@@ -188,6 +193,7 @@ def machine_for(point: DataflowPoint) -> Accelerator:
         dram_type=point.dram_type,
         node_nm=point.node_nm,
     )
+    return resized(accelerator_named(point.accelerator), changes)
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:

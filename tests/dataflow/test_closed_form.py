@@ -101,6 +101,8 @@ def test_an_accelerator_may_be_changed_by_its_name() -> None:
         load_accelerator("tpu_like?pe_column=256")
     with pytest.raises(UserError, match="pe_cols is 'many', no number"):
         load_accelerator("tpu_like?pe_cols=many")
+    with pytest.raises(UserError, match="mapping is 'best', not searched or closed_form"):
+        load_accelerator("tpu_like?mapping=best")
 
 
 def test_a_buffer_too_small_for_its_array_is_said() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from simulators.catalog.accelerator import ACCELERATORS, load_accelerator, resized
+from simulators.catalog.accelerator import ACCELERATORS, Changes, load_accelerator, resized
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.dataflow.energy.technology import area_mm2, machine_of
@@ -85,12 +85,12 @@ def test_cheaper_memory_cheapens_the_network() -> None:
 
 def test_stated_energies_follow_what_is_resized() -> None:
     base = load_accelerator("eyeriss_like")
-    assert (machine_of(resized(base)).energy_pj == machine_of(base).energy_pj).all()
-    larger = machine_of(resized(base, spad_scale=2.0)).energy_pj
+    assert (machine_of(resized(base, Changes())).energy_pj == machine_of(base).energy_pj).all()
+    larger = machine_of(resized(base, Changes(spad_scale=2.0))).energy_pj
     assert (larger[2:5, 0] > machine_of(base).energy_pj[2:5, 0]).all()
-    older = machine_of(resized(base, node_nm=45.0)).energy_pj
+    older = machine_of(resized(base, Changes(node_nm=45.0))).energy_pj
     assert older[1, 0] == pytest.approx(32.3778, rel=1e-3)  # Accelergy's own at 45 nm
-    assert area_mm2(resized(base, node_nm=16.0)) < area_mm2(base)
+    assert area_mm2(resized(base, Changes(node_nm=16.0))) < area_mm2(base)
 
 
 def test_a_buffer_that_holds_nothing_is_a_verdict() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from simulators.catalog.accelerator import CLOSED_FORM, what_if_name
+from simulators.catalog.accelerator import CLOSED_FORM, Changes, what_if_name
 from simulators.catalog.model import LanguageModel
 from simulators.composition.evidence_shares import summed
 from simulators.composition.price import Layers, layers_of
@@ -112,7 +112,9 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
         return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
     whole = deployment.hardware.replica
     if whole.accelerator:
-        whole = replace(whole, accelerator=what_if_name(whole.accelerator, mapping=CLOSED_FORM))
+        whole = replace(
+            whole, accelerator=what_if_name(whole.accelerator, Changes(mapping=CLOSED_FORM))
+        )
     pipelines = []
     for pp, some in members:
         cut = Parallelism(tp=whole.cut.tp, pp=pp)
