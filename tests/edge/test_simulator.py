@@ -5,24 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.edge.architectures import cell_text
 from simulators.edge.simulator import SIMULATOR, EdgePoint
-from sweeper.testing import check_simulator
-
-
-def test_it_is_a_simulator() -> None:
-    points = [
-        {"device": "pixel2", "op_0_3": "nor_conv_3x3"},
-        {"device": "fpga"},
-        {"device": "raspi4"},
-    ]
-    batches = [batch_of(EdgePoint, point) for point in points]
-    check_simulator(SIMULATOR, pa.Table.from_batches(batches).combine_chunks().to_batches()[0])
 
 
 def test_a_cell_is_the_same_by_its_edges_and_by_its_text() -> None:

@@ -91,21 +91,9 @@ def _before(
         own[0, at.LIFELONG] = 0
         replicas += decoders.replicas * allowed.ranks
     stages, seats = allowed.stages, max(pool.seats for pool in pools) + 1
-    request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
-    follower, unborn = _followers(asked)
-    request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
-    request[:, at.SUCCESSOR] = follower
     there = doors if asked.routable is None else asked.routable * allowed.ranks
-    request[:, at.ROUTABLE] = there
-    request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
-    times = np.full((count, at.POOLED_TIME_COLUMNS if decoders else at.TIME_COLUMNS), -1.0)
-    times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
-    times[:, at.SERVICE] = asked.service_s
-    times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
-    listed = ~unborn
-    served_s = in_line(asked.arrival_s[listed], times[listed, at.SERVICE])
-    times[listed, at.ARRIVAL] = served_s + asked.delay_s
-    times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
+    request, times, served_s = _asked_for(asked, there, is_pooled=decoders is not None)
+    listed = request[:, at.REPLICA] != at.UNBORN
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
     gauge[:, at.NEXT_LEAVE] = inf
     if asked.clients:
@@ -116,8 +104,8 @@ def _before(
         pool[own[0, at.READERS] :, at.TOTAL] = decoders.limits.blocks
     pool[:, at.FREE] = pool[:, at.TOTAL]
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
-    clock[at.UNRELEASED] = unborn.argmax() if unborn.any() else count
-    released = int(np.count_nonzero(unborn)) + (count if decoders else 0)
+    clock[at.UNRELEASED] = count if listed.all() else listed.argmin()
+    released = int(np.count_nonzero(~listed)) + (count if decoders else 0)
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * stages
     step = np.zeros((slots, at.STEP_COLUMNS))
@@ -155,6 +143,33 @@ def _before(
         table=_side_by_side(table, decoders.table if decoders else None),
         link=(decoders.link if decoders else NO_WAY).vector(),
     )
+
+
+def _asked_for(
+    asked: Requests, routable: Ints | int, *, is_pooled: bool
+) -> tuple[Ints, Floats, Floats]:
+    """Return the columns of requests, their times, and when the server takes in those listed.
+
+    Args:
+        asked: the requests.
+        routable: replicas that each may be sent to.
+        is_pooled: some replicas read prompts and others decode.
+    """
+    count = asked.arrival_s.size
+    follower, unborn = _followers(asked)
+    request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
+    request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
+    request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
+    request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
+    times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
+    times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
+    times[:, at.SERVICE] = asked.service_s
+    times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
+    listed = ~unborn
+    served_s = in_line(asked.arrival_s[listed], times[listed, at.SERVICE])
+    times[listed, at.ARRIVAL] = served_s + asked.delay_s
+    times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
+    return request, times, served_s
 
 
 def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
