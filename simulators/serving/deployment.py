@@ -276,10 +276,7 @@ def _describe_pools(batch: pa.RecordBatch) -> pa.RecordBatch:
     known = [_pool_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
     columns = np.array(known, np.float64)[kind].T
     schema = schema_of(Facts)
-    arrays = [
-        pa.array(c.astype(f.type.to_pandas_dtype()), f.type)
-        for c, f in zip(columns, schema, strict=True)
-    ]
+    arrays = [pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
