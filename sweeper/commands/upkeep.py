@@ -41,15 +41,18 @@ def watch(words: list[str]) -> int:
     with shown(seen.progress) as display:
         display.say(f"watching {seen.answers.folder}")
         while True:
-            ended = seen.ended  # before one looks: what came last is seen
+            stopped = seen.stopped
+            over = stopped or seen.ended  # before one looks: what came last is seen
             seen.look()
             display.tick()
             if chosen.page:
                 write_text(Path(chosen.page), live(seen, every_s))
-            if ended or chosen.once:
+            if over or chosen.once:
                 break
             time.sleep(every_s)
     print(printable(seen.progress.line()))
+    if stopped:
+        print("It was stopped, or failed; the same command goes on where it was.")
     return 0
 
 
