@@ -18,7 +18,7 @@ from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
 from sweeper.store.lock import alone
 from sweeper.store.seals import filesystem
-from sweeper.store.upkeep import Kept, compact, copy, definitions
+from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
 from sweeper.terminal import printable
 
 
@@ -62,8 +62,9 @@ def prune(words: list[str]) -> int:
     parser.add_argument("name", help="a space that has been run")
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
-    total = Kept()
-    for store in definitions(latest(chosen.name, chosen.outputs).store):
+    home = latest(chosen.name, chosen.outputs).store
+    total = take_unreadable(home)
+    for store in definitions(home):
         with alone(store):
             total += compact(store)
     print(f"{chosen.name}: {total.parts:,} parts are {total.left:,} now")

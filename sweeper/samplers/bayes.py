@@ -18,14 +18,13 @@ from simulators.core.errors import UserError
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
 from sweeper.samplers._search import (
     Options,
+    beginning,
     codes_of,
     nearest,
     number_of,
     ordered_of,
     sizes_of,
-    started,
 )
-from sweeper.samplers.lhs import spread_evenly
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 
@@ -107,9 +106,8 @@ class _Parzen:
     def ask(self) -> Index:
         """Return a few designs that are likely good."""
         if self._memory is None:
-            first = min(self._options.first, self._options.points)
-            drawn = spread_evenly(self._space, np.random.default_rng(self._options.seed), first)
-            return np.concatenate([started(self._space, self._options.start), drawn])[:first]
+            first, random = self._options.first, np.random.default_rng(self._options.seed)
+            return beginning(self._space, self._options, first, random)[:first]
         codes = np.zeros((self._options.batch, len(self._sizes)), np.int64)
         trials = [self._memory.ask(self._kinds) for _ in codes]
         for row, trial in zip(codes, trials, strict=True):
