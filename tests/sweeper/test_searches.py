@@ -219,6 +219,34 @@ def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
                + (t.params["y"] - 4) ** 2) for t in trials[1:])  # fmt: skip
 
 
+@pytest.mark.slow
+def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
+    """Numbers are learned from and widen what the study knows; new words want another study."""
+    optuna = pytest.importorskip("optuna", reason="needs the extra search")
+    url = f"sqlite:///{tmp_path}/study.db"
+
+    def search(axes: dict[str, Any]) -> Search:
+        sampler = load_sampler("bayes", points=4, first=4, study=url)
+        found: Search = sampler.search(
+            space(QUADRATIC, {"x": 1, **axes}), Goal({"cost_usd": "min"})
+        )  # type: ignore[union-attr]
+        return found
+
+    def tell(asked: Search, count: int) -> None:
+        index, none = np.arange(count), np.zeros(count, np.int64)
+        asked.tell(Told(index, 1.0 + index[:, np.newaxis], none, none))
+
+    for _ in range(2):
+        tell(search({"n": [1, 2], "label": ["a", "b"]}), 4)
+    wider = search({"n": [1, 2, 512], "label": ["a", "b"]})
+    tell(wider, 6)
+    assert len(wider._memory.trials) == 6 + 4  # type: ignore[attr-defined]
+    trials = optuna.load_study(storage=url, study_name="sweeper").trials
+    assert [t.params["n"] for t in trials] == [1, 1, 2, 2, 1, 1, 2, 2, 512, 512]
+    with pytest.raises(UserError, match="knows other values of 'label' than a, c"):
+        search({"n": [1, 2], "label": ["a", "c"]})
+
+
 def test_a_gaussian_process_knows_what_it_was_told_and_is_unsure_elsewhere() -> None:
     told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
     learned = Surrogate.of(told, np.sin(2.0 * told[:, 0]))
