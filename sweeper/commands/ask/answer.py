@@ -228,11 +228,11 @@ class Answer:
         assert row is not None
         print(f"\n{self._command(row)}")
         print(f"Next   python -m sweeper report {name}{at}")
-        target = self.question.target
         for best in bests:
             assert best.row is not None
             key, said = best.row["key"][:SHOWN], self._said(best.given)
             behind = f"   # {said}" if len(bests) > 1 else ""
+            target = self.question.target(best.row)
             print(f"       python -m sweeper export {name} {key} --target {target}{at}{behind}")
 
     def _described(self, row: Row) -> str:
