@@ -193,8 +193,9 @@ def pools_of_gpus(
     if not any(scheduler in able for board in boards for scheduler in board.engines):
         raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
     rules = [
-        "prefill_gpus = 0 OR (tp = 1 AND pp = 1 AND ep * attention_dp = 1 AND replicas = 1)",
-        "prefill_gpus = 0 OR (prefill_gpus % prefill_tp = 0 AND decode_gpus % decode_tp = 0)",
+        "prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
+        "prefill_gpus % prefill_tp = 0",
+        "decode_gpus % decode_tp = 0",
         f"prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
     ]
     return [apart] if pools == ONLY else [together, apart], rules
