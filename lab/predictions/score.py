@@ -85,14 +85,14 @@ def _files(entry: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         UserError: it names none, or something that is no name.
     """
     files = read_toml(entry).get("files")
-    for one in files if isinstance(files, list) and files else [None]:
-        columns = one.get("columns", {}) if isinstance(one, dict) else None
-        if not isinstance(columns, dict) or not isinstance(one.get("file"), str):
-            raise UserError(
-                f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
-                "and `columns`, what it calls those that are predicted"
-            )
-        yield one["file"], columns
+    tables = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
+    named = [(one.get("file"), one.get("columns", {})) for one in tables]
+    if not named or not all(isinstance(f, str) and isinstance(c, dict) for f, c in named):
+        raise UserError(
+            f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
+            "and `columns`, what it calls those that are predicted"
+        )
+    yield from named
 
 
 def _aligned(task: Task, tables: Sequence[Told]) -> tuple[dict[str, Floats], int]:
