@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from deploy.launch import Launch
+from deploy.launch import Launch, unscaled
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
 from deploy.quoting import comment, label
 from simulators.catalog.cluster import cluster_for
@@ -113,7 +113,7 @@ def _graph(workers: str, launch: Launch, point: ServingPoint) -> str:
     if not engine.dynamo_model:
         raise UserError(f"Dynamo has no workers of {engine.title or engine.name}")
     return f"""\
-apiVersion: nvidia.com/v1beta1
+{unscaled(point)}apiVersion: nvidia.com/v1beta1
 kind: DynamoGraphDeployment
 metadata:
   name: {label(point.model)}

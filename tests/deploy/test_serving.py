@@ -71,6 +71,21 @@ MIXTURES = {
 }
 
 
+def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
+    design = replace(DESIGNS["vllm"], min_replicas=1, replica_qps=0.25, scale_down_s=90.0)
+    deployed, _, scaler = yaml.safe_load_all(deployment(design, "kubernetes"))
+    assert deployed["spec"]["replicas"] == 1
+    assert scaler["kind"] == "HorizontalPodAutoscaler"
+    said = scaler["spec"]
+    assert (said["minReplicas"], said["maxReplicas"]) == (1, 3)
+    assert said["scaleTargetRef"]["name"] == deployed["metadata"]["name"]
+    assert said["metrics"][0]["pods"]["target"]["averageValue"] == "250m"
+    assert said["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 90
+    for target in ("vllm", "dynamo"):
+        assert "# priced with 1 to 3 replicas" in deployment(design, target)
+        assert "# priced with" not in deployment(replace(design, min_replicas=3), target)
+
+
 EAGER = {
     "vllm": "--enforce-eager",
     "sglang": "--disable-cuda-graph",
