@@ -100,13 +100,13 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
     return "bf16"
 
 
-def _budget(launched: str) -> dict[str, int]:
+def _budget(launched: str) -> dict[str, Any]:
     """Return the tokens of an iteration that a launch configuration states, if it does."""
     found = re.search(r"^max-num-batched-tokens: (\d+)", launched, re.MULTILINE)
     return {name: int(found[1]) for name in ("chunk_size", "max_batch_tokens")} if found else {}
 
 
-def _cut(row: Mapping[str, Any], launched: str) -> dict[str, int]:
+def _cut(row: Mapping[str, Any], launched: str) -> dict[str, Any]:
     """Return how GPUs are shared: by ranks of tensors, or where asked by ranks of requests."""
     gpus = int(row["n_gpus"])
     ep = gpus if row["ep"] > 1 else 1
