@@ -86,13 +86,14 @@ def _files(entry: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     """
     files = read_toml(entry).get("files")
     tables = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
-    named = [(one.get("file"), one.get("columns", {})) for one in tables]
-    if not named or not all(isinstance(f, str) and isinstance(c, dict) for f, c in named):
-        raise UserError(
-            f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
-            "and `columns`, what it calls those that are predicted"
-        )
-    yield from named
+    for one in tables or [{}]:
+        file, columns = one.get("file"), one.get("columns", {})
+        if not isinstance(file, str) or not isinstance(columns, dict):
+            raise UserError(
+                f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
+                "and `columns`, what it calls those that are predicted"
+            )
+        yield file, columns
 
 
 def _aligned(task: Task, tables: Sequence[Told]) -> tuple[dict[str, Floats], int]:
