@@ -58,7 +58,7 @@ def _gpu(gpu: Gpu, measured: Path) -> tuple[list[Gain], Path | None]:
     """
     if not gpu.validated:
         raise UserError(
-            f"{gpu.name} is priced by its data sheet alone (validated = false), which no rows change"
+            f"{gpu.name} is priced by its data sheet alone (validated = false); no rows change that"
         )
     table = read_table(measured, NEEDS)
     known = table.filter(pa.array([op in CLASS_OF for op in table["op"].to_pylist()]))
