@@ -63,6 +63,11 @@ class ServingPoint:
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
         at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
+    routing_histogram: str = built(
+        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
+        "commas between, or the path of a file of them; empty: routing_skew says it",
+        default="", given=True,
+    )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     prefill_gpus: int = built(
         "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
