@@ -161,6 +161,10 @@ class ServingPoint:
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
     )  # fmt: skip
+    turn_tokens: int = asked(
+        "that each later turn of a session adds to what was said: a tool's answer, say; 0: as many "
+        "as a first prompt has", at_least=0, default=0,
+    )  # fmt: skip
     system_prompt_tokens: int = asked(
         "that all prompts begin with, before what the workload or a session says",
         at_least=0, default=0,
