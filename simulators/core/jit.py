@@ -144,6 +144,11 @@ def matrix(kind: Type) -> Type:
     return array(kind, 2)
 
 
+def several(kind: Type, count: int) -> Type:
+    """Return the type of as many values of one kind, returned together."""
+    return Type(lambda: _numba().types.UniTuple(kind.numba, count))
+
+
 def named_tuple(kinds: Sequence[Type], factory: type) -> Type:
     """Return the type of a `NamedTuple` class whose fields have these types."""
     return Type(lambda: _numba().types.NamedTuple([k.numba for k in kinds], factory))

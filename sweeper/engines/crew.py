@@ -140,7 +140,9 @@ class Team:
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         """Keep every worker busy until the batches end."""
         self._gather(task, say)
-        chunks = Chunks(batches, total, workers=max(len(self.posts), 1))
+        chunks = Chunks(
+            batches, total, workers=max(len(self.posts), 1), together=task.together
+        )
         again: deque[_Job] = deque()
         some = self.posts
         while self._give(chunks, again, self.posts if again else some):
