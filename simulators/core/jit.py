@@ -66,6 +66,12 @@ def cache_folder() -> Path:
     return Path(alone)
 
 
+def is_warm() -> bool:
+    """Return whether kernels of these sources were compiled before."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def _is_safe(folder: Path) -> bool:
     """Return whether nobody else could put a file into a folder, or replace it or its parents.
 

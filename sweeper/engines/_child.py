@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from simulators.core.errors import UserError
+from simulators.core.jit import is_warm
 from sweeper.engines.crew import Lost, Team
 from sweeper.engines.limits import ONE_THREAD
 from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
@@ -49,6 +50,7 @@ class Child:
 
     def __init__(self, name: str, *, beside: bool = False) -> None:
         self.pipe, theirs = Pipe()
+        self.beside = beside
         self.environment = {**os.environ, **(ONE_THREAD if beside else {})}
         words = [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), json.dumps(sys.path)]
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter
@@ -62,7 +64,9 @@ class Child:
         self.name = f"{name} (pid {self.process.pid})"
 
     def introduce(self, task: Task) -> None:
-        """Ask it to load what a task needs."""
+        """Ask it to load what a task needs; before several would compile it, compile it here."""
+        if self.beside and not is_warm():
+            task.warm_up()
         self.send("take", task, str(os.getcwd()), self.environment)  # noqa: PTH109 - a string
 
     def ready(self) -> bool:

@@ -1,8 +1,8 @@
 """The engine that chooses: one other process for small work, one per core for more, then Ray.
 
-A process is there in two seconds; starting Ray and hiring actors costs about ten. A few points spread over the space are
-evaluated first (and not kept) to estimate the whole, in a process that can be killed; not where the
-simulator's own guess leaves no doubt.
+A process is there in two seconds; starting Ray and hiring actors costs about ten. A few points
+spread over the space are evaluated first (and not kept) to estimate the whole, in a process that
+can be killed; not where the simulator's own guess leaves no doubt.
 """
 
 from __future__ import annotations

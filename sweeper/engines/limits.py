@@ -9,7 +9,6 @@ from pathlib import Path
 
 from simulators.core.errors import UserError
 
-
 ONE_THREAD = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
 )
