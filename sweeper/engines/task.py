@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from simulators.core.columns import STATUSES
-from simulators.core.contract import Simulator, WarmsUp, load_simulator
+from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.engines.chunks import PART
 from sweeper.engines.limits import UNSTATED, Limits
@@ -49,6 +49,12 @@ class Task:
         simulator = load_simulator(self.space.simulator)
         if isinstance(simulator, WarmsUp):
             simulator.warm_up()
+
+    @property
+    def together(self) -> int:
+        """How many points in a row its simulator answers more cheaply in one batch."""
+        simulator = load_simulator(self.space.simulator)
+        return self.space.stretch(simulator.shares) if isinstance(simulator, Shares) else 1
 
     def answer(self, where: Batch) -> Part:
         """Evaluate a range of points and write their rows."""
