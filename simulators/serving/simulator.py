@@ -51,6 +51,7 @@ from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.least import RANGED, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
+from simulators.workload.llm.routing import is_file
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 7
+    version: int = 8
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -67,6 +68,7 @@ class Serving:
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
     copies: str = "replicas"
+    shares: tuple[str, ...] = ("max_batch",)
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     ranged: tuple[str, ...] = RANGED
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
@@ -102,6 +104,8 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
+        if name == "routing_histogram":
+            return (Path(text),) if text and is_file(text) else ()
         if name == "decode_gpu":
             return () if value == NOTHING else COMPOSITION.reads("gpu", value)
         if name == "prefill_gpus":

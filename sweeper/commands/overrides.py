@@ -28,6 +28,7 @@ from sweeper.space.sql import shown
 from sweeper.space.written import KEYS
 
 _USUAL = {"sampler": "grid", "engine": "auto"}
+_CONDITION = r"(?:where|slo|(?:when|derived)\.\w+)"
 
 
 def compose(words: list[str]) -> dict[str, Any]:
@@ -76,14 +77,17 @@ def map_replacements(overrides: list[str]) -> list[str]:
 
     >>> map_replacements(["space.objectives={mfu: max}"])
     ['~space.objectives', '+space.objectives={mfu: max}']
-    >>> map_replacements(["space.where=mfu > 0.3"])
-    ['space.where="mfu > 0.3"']
+    >>> map_replacements(["space.where=mfu > 0.3", "space.when.m=k > 1"])
+    ['space.where="mfu > 0.3"', '++space.when.m="k > 1"']
     """
     result: list[str] = []
     for word in overrides:
-        if word.startswith(("space.objectives={", "space.derived={")):
+        if word.startswith(("space.objectives={", "space.derived={", "space.when={")):
             result += [f"~{word.split('=')[0]}", f"+{word}"]
-        elif match := re.fullmatch(r"(\+*space\.(?:where|slo))=([^'\"\s].*)", word):
+            continue
+        if word.startswith(("space.derived.", "space.when.")):
+            word = f"++{word}"  # whether it is there already or not
+        if match := re.fullmatch(rf"(\+*space\.{_CONDITION})=([^'\"\s].*)", word):
             text = match[2].replace("\\", "\\\\").replace('"', '\\"')
             result.append(word if text == "null" else f'{match[1]}="{text}"')
         else:
@@ -94,8 +98,9 @@ def map_replacements(overrides: list[str]) -> list[str]:
 def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     store = ConfigStore.instance()
     sampler = _chosen(overrides)["sampler"]
-    if is_dotted(sampler) or sampler in samplers.names():
-        _offer("sampler", sampler, samplers.options_of(sampler))
+    if not is_dotted(sampler) and sampler not in samplers.names():
+        raise UnknownNameError("sampler", sampler, samplers.names())
+    _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))
     store.repo.pop("space", None)  # Hydra copies all it was offered, each time
