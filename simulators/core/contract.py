@@ -155,20 +155,6 @@ class Approximates(Protocol):
 
 
 @runtime_checkable
-class Bounds(Protocol):
-    """A simulator that can say what no design of a box, between two of them, does better than."""
-
-    ranged: tuple[str, ...]  # the fields in which a box may have several values
-
-    def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
-        """Return columns of what metrics are not below for any design of each box, with rounding.
-
-        Infinite where none of its designs can exist or has the metric, zero where nothing is known.
-        """
-        ...
-
-
-@runtime_checkable
 class Reprices(Protocol):
     """A simulator whose costs follow from its other columns: no price asks for a new simulation.
 
