@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,17 @@ def format_of(operator: Compute) -> str:
 def resting_w(gpu: Gpu) -> float:
     """Return the watts of a board at rest, by its data sheet or as a part of its limit."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
+
+
+def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
+    """Return a GPU that draws a part of a board's watts: of those at rest, and of its limit.
+
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> half = part_of(load_gpu("h100_sxm"), 0.5, 1.0)
+    >>> half.tdp_w, resting_w(half) / resting_w(load_gpu("h100_sxm"))
+    (700.0, 0.5)
+    """
+    return replace(gpu, idle_w=rest * resting_w(gpu), tdp_w=work * gpu.tdp_w)
 
 
 def awake_w(gpu: Gpu) -> float:

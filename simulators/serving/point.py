@@ -300,7 +300,7 @@ class ServingPoint:
         "decodes each token reads its own (BGMV, S-LoRA)", known=ADAPTER_KERNELS, default=GROUPED,
     )  # fmt: skip
     adapter_slots: int = built(
-        "adapters that a GPU keeps, the others wait on the host; 0: as many as a full batch wants",
+        "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want",
         at_least=0, default=0,
     )  # fmt: skip
     colocated: str = built(
@@ -335,6 +335,10 @@ class ServingPoint:
     time_share: float = built(
         "of a GPU's time that kernels get, where others have the rest", above=0.0, at_most=1.0,
         default=1.0,
+    )  # fmt: skip
+    power_share: float = built(
+        "of a GPU's watts at rest that are the design's, where others have the rest", above=0.0,
+        at_most=1.0, default=1.0,
     )  # fmt: skip
     gpu_clock_hz: float = built(
         "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "

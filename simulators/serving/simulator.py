@@ -56,7 +56,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 7
+    version: int = 8
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

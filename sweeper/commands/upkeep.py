@@ -13,7 +13,7 @@ from sweeper.commands.flags import flags
 from sweeper.report.answers import latest
 from sweeper.report.browser.live import live
 from sweeper.report.progress import shown
-from sweeper.report.run_folder import next_run, runs
+from sweeper.report.run_folder import earlier_run, runs
 from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
 from sweeper.store.lock import alone
@@ -109,4 +109,4 @@ def _copy_runs(source: str, target: str, name: str) -> None:
     asked_here = {(run / "definition.json").read_bytes() for run in runs(target, name)}
     for run in runs(source, name):
         if (run / "definition.json").read_bytes() not in asked_here:
-            shutil.copytree(run, next_run(home, run.name.partition("-")[2]))
+            shutil.copytree(run, earlier_run(home, run.name.partition("-")[2]))

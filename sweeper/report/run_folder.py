@@ -1,12 +1,14 @@
 """What was asked and with what: `outputs/<space>/runs/<number>-<time>/`.
 
-Runs are numbered: clocks go back and differ between machines. The time is UTC.
+Runs are numbered: clocks go back and differ between machines. The time is UTC. Those that were
+asked elsewhere and merged here have the number 0, so that one's own last run stays the last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
 import platform
 import re
@@ -132,8 +134,15 @@ def next_run(home: Path, time: str) -> Path:
     return home / f"{number:06d}-{time}"
 
 
+def earlier_run(home: Path, time: str) -> Path:
+    """Return the folder of a run from elsewhere: before all that were asked here, by its time."""
+    again = (f"-{count}" for count in itertools.count(2))
+    names = (f"{0:06d}-{time}{mark}" for mark in itertools.chain([""], again))
+    return next(home / name for name in names if not (home / name).exists())
+
+
 def _number(run: Path) -> int:
-    """Return the number of a run; 0 for one from before they were numbered."""
+    """Return the number of a run; 0 for one from elsewhere."""
     match = _NUMBERED.match(run.name)
     return int(match[1]) if match else 0
 

@@ -134,6 +134,18 @@ def test_an_axis_counts_when_its_condition_holds() -> None:
     assert rows.filter(pl.col("x") == 2)["y"].n_unique() == 5
     with pytest.raises(UserError, match="`when` names 'z'"):
         space(QUADRATIC, {"x": 1}, when={"z": "x = 2"})
+    with pytest.raises(UserError, match="`when` names 'x' without the condition"):
+        space(QUADRATIC, {"x": 1}, when={"x": None})
+
+
+def test_an_axis_of_a_union_stays_at_the_first_value_of_its_branch() -> None:
+    branches = [{"label": "a", "y": 5}, {"label": "b'", "y": [1, 2]}]
+    asked = space(QUADRATIC, {"x": [1, 2]}, union=branches, when={"y": "x = 2"})
+    rows = asked.points(np.flatnonzero(asked.kept(np.arange(len(asked)))))
+    left = rows.select("x", "label", "y").rows()
+    assert left == [(1, "a", 5), (1, "b'", 1), (2, "a", 5), (2, "b'", 1), (2, "b'", 2)]
+    with pytest.raises(UserError, match="one value for each choice of x"):
+        space(QUADRATIC, {"x": [1, 2], "y": [3, 4]}, zip=[["x", "y"]], when={"y": "n = 2"})
 
 
 @pytest.mark.parametrize(
