@@ -28,14 +28,14 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "trtllm_cutlass": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
-        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer", "sglang"),
+        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
         "prefill": ("vllm",), "decode": ("vllm",),
     },
 }  # fmt: skip
 """Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
 DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
-either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts on Blackwell,
-which vLLM's switch off in 8 bits; elsewhere it runs Triton's of its own."""
+either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
+switch off in 8 bits."""
 
 KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""

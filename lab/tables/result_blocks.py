@@ -2,7 +2,8 @@
 
 Options are those of the launch command beside a result; of what it does not say, the documented
 default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's
-server by its manual. A precision is that of the checkpoint. Lengths are means of what was sent and
+server by its manual. All three keep a prefix cache unless told not to, in which preempted requests
+find what they had. A precision is that of the checkpoint. Lengths are means of what was sent and
 answered: SGLang's random ones are drawn evenly up to twice that, those of a conversation set differ
 as ShareGPT's do, which both clients ask by default, and others have one length. Results that cannot
 be told (`untold`) are counted by the reason.
@@ -23,7 +24,16 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.measured_deployments import FRAMEWORKS
-from simulators.serving.point import AS_WORKLOAD, CLOSED, MTP, POISSON, WHOLE, ServingPoint
+from simulators.serving.point import (
+    AS_WORKLOAD,
+    CACHED,
+    CLOSED,
+    MTP,
+    POISSON,
+    RECOMPUTE,
+    WHOLE,
+    ServingPoint,
+)
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -47,7 +57,7 @@ HUGE = 160 * 2**30
 """The same of SGLang."""
 
 UNMODELLED = r"--decode-context-parallel-size|-dcp\b"
-"""Options of launch commands that we have no axis for: keys and values of a request cut over ranks."""
+"""Options that we have no axis for: keys and values of a request that are cut over ranks."""
 
 ASKED_MODEL = r"--model[=\s]+(\S+)"
 """Whom a client asks."""
@@ -203,6 +213,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
         memory_fraction=float(row["mem_fraction"] or 0.9),
         watermark=0.0,
+        preemption=RECOMPUTE if row["prefix_cache_off_flag"] else CACHED,
         dtype=_dtype(row, model, gpu),
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
         window=WHOLE,
