@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import platform
@@ -31,7 +32,7 @@ from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
 
-_HERE = "outputs"
+_HERE, _PROGRESS = "outputs", "progress.json"
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
     OSError,
@@ -49,6 +50,15 @@ class _Asked(TypedDict, total=False):
 
     space: Required[dict[str, Any]]
     outputs: str
+
+
+class Progressed(TypedDict, total=False):
+    """What the driver of a run knows of it: from its first round on, and at its end."""
+
+    answered: Required[int]  # points that were answered before
+    to_do: Required[int]
+    begun_ns: int  # when its first round began, by the clock of its files
+    rows: dict[str, int]  # new ones by status, once it has ended
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -74,7 +84,7 @@ def runs(outputs: str, name: str) -> list[Path]:
     found = [file.parent for file in (home_of(outputs, name) / "runs").glob("*/definition.json")]
     if "://" in outputs:
         found = [run for run in found if url_of(run) == outputs]
-    return sorted(found, key=lambda run: (_number(run), run.name))
+    return sorted(found, key=lambda run: (_number(run.name), run.name))
 
 
 def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
@@ -126,12 +136,39 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     return folder
 
 
+def write_progress(folder: Path, known: Progressed) -> None:
+    """Write what the driver of a run knows, for whoever watches it."""
+    if before := progress_of(folder):
+        known = {**known, "begun_ns": before["begun_ns"]}
+    write_text(folder / _PROGRESS, json.dumps(known))
+
+
+def progress_of(folder: Path) -> Progressed | None:
+    """Return what the driver of a run has written, as `write_progress` did; None before that."""
+    try:
+        file = folder / _PROGRESS
+        written: Progressed = {
+            "begun_ns": file.stat().st_mtime_ns,
+            **from_json(file.read_bytes(), Progressed),
+        }
+    except (OSError, ValueError):
+        return None
+    return written
+
+
+def is_from_here(folder: Path) -> bool:
+    """Return whether a run was begun on this machine."""
+    try:
+        found = from_json((folder / "versions.json").read_bytes(), dict[str, str])
+    except (OSError, ValueError):
+        return False
+    return found.get("host") == platform.node()
+
+
 def next_run(home: Path, time: str) -> Path:
     """Return the folder of the next run among those in a folder."""
-    number = max((_number(run) for run in home.glob("*")), default=0) + 1
-    while list(home.glob(f"{number:06d}-*")):  # by another driver, a moment ago
-        number += 1
-    return home / f"{number:06d}-{time}"
+    numbers = (_number(run.name) for run in home.iterdir()) if home.is_dir() else ()
+    return home / f"{max(numbers, default=0) + 1:06d}-{time}"
 
 
 def earlier_run(home: Path, time: str) -> Path:
@@ -141,13 +178,14 @@ def earlier_run(home: Path, time: str) -> Path:
     return next(home / name for name in names if not (home / name).exists())
 
 
-def _number(run: Path) -> int:
-    """Return the number of a run; 0 for one from elsewhere."""
-    match = _NUMBERED.match(run.name)
+def _number(run: str) -> int:
+    """Return the number of a run by its folder's name; 0 for one from elsewhere."""
+    match = _NUMBERED.match(run)
     return int(match[1]) if match else 0
 
 
-def _versions() -> dict[str, str]:
+@functools.cache
+def _versions() -> Mapping[str, str]:
     packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
     found = {
         "python": platform.python_version(),
