@@ -181,7 +181,12 @@ def flagship(outputs: str) -> Iterator[Check]:
         note="event-driven designs have no bounds yet: the grid is the proof",
     )  # fmt: skip
     yield Check(
-        "exact front of 1e9 serving designs", None, "s", 120.0, ok=False, note="needs such bounds"
+        "exact front of 1e9 serving designs",
+        None,
+        "s",
+        120.0,
+        ok=False,
+        note="bounds are not tight enough",
     )
 
 
