@@ -12,6 +12,7 @@ from simulators.catalog.engine import ServingEngine
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
+from simulators.serving.adapters.fleet import slots_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import BY_TOKEN, DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
 
@@ -62,7 +63,7 @@ def adapters_kept(point: ServingPoint) -> int:
         raise UserError(
             f"adapter_kernels {BY_TOKEN}: engines on offer multiply tokens of one adapter together"
         )
-    return point.adapter_slots or min(point.adapters, point.max_batch)
+    return slots_of(point)
 
 
 def drafts(point: ServingPoint) -> bool:
@@ -103,6 +104,21 @@ def repository_of(model: LanguageModel) -> str:
     return found[1]
 
 
+def scales(point: ServingPoint) -> bool:
+    """Whether replicas of a design come and go with the arrivals."""
+    return 0 < point.min_replicas < point.replicas
+
+
+def unscaled(point: ServingPoint) -> str:
+    """Return a comment that nothing starts and stops replicas; nothing where all run always."""
+    if not scales(point):
+        return ""
+    return comment(
+        f"priced with {point.min_replicas} to {point.replicas} replicas, as arrivals want: what "
+        "starts and stops them is written by --target kubernetes alone"
+    )
+
+
 def launches(point: ServingPoint) -> bool:
     """Whether the design's host launches kernel by kernel: engines replay graphs unless told."""
     return deployment_of(point).hardware.replica.runtime.is_launching
@@ -133,4 +149,4 @@ def script(launch: Launch, point: ServingPoint) -> str:
             f"{point.replicas} replicas: run it once per replica with --port {port}, "
             f"{port + 1} ..., behind a router that sends requests by {point.router}"
         )
-    return text
+    return text + unscaled(point)

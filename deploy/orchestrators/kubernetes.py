@@ -1,14 +1,31 @@
-"""Kubernetes: a Deployment of as many pods as replicas, and a Service before them."""
+"""Kubernetes: a Deployment of as many pods as replicas, a Service before them, what scales them.
+
+A horizontal autoscaler (`autoscaling/v2`) with a metric of pods wants `ceil(sum of the metric /
+averageValue)` of them: with requests per second that is the rule that designs are priced by.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 
-from deploy.launch import Launch
+from deploy.launch import Launch, scales
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
-from deploy.quoting import label
+from deploy.quoting import comment, label
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
+
+METRIC = "requests_per_second"
+"""Of a pod, by a name of ours: a cluster's metrics adapter has to serve it."""
+
+MOST_KEPT_S = 3600
+"""Of a stabilisation window."""
+
+_LEAST_S = 1
+"""Of a policy's period: as many pods at a time as are wanted."""
+
+LOOKS_S = 15.0
+"""Between looks of a cluster's autoscaler, unless its controller is told otherwise."""
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - within a pod, whose service decides who may come
 
@@ -33,7 +50,7 @@ kind: Deployment
 metadata:
   name: {name}
 spec:
-  replicas: {point.replicas}
+  replicas: {point.min_replicas if scales(point) else point.replicas}
   selector:
     matchLabels: {{app: {name}}}
   template:
@@ -69,7 +86,45 @@ spec:
   ports:
     - port: 80
       targetPort: {port}
-{extra}"""
+{extra}{_autoscaler(point, name) if scales(point) else ""}"""
+
+
+def _autoscaler(point: ServingPoint, name: str) -> str:
+    """Return the manifest of what starts and stops pods as arrivals want."""
+    if point.scale_down_s > MOST_KEPT_S:
+        raise UserError(
+            f"scale_down_s {point.scale_down_s:g}: an autoscaler of Kubernetes keeps replicas for "
+            f"{MOST_KEPT_S} s at most"
+        )
+    said = comment(
+        f"{METRIC} of each pod has to come from the cluster's metrics adapter: the rate of the "
+        "engine's counter of requests"
+    )
+    if point.scale_every_s != LOOKS_S:
+        period = "--horizontal-pod-autoscaler-sync-period"
+        said += comment(f"priced with looks each {point.scale_every_s:g} s: its {period}")
+    return f"""\
+---
+{said}apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {name}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
+  minReplicas: {point.min_replicas}
+  maxReplicas: {point.replicas}
+  metrics:
+    - type: Pods
+      pods:
+        metric: {{name: {METRIC}}}
+        target: {{type: AverageValue, averageValue: {round(1000 * point.replica_qps)}m}}
+  behavior:
+    scaleUp:
+      policies: [{{type: Pods, value: {point.replicas}, periodSeconds: {_LEAST_S}}}]
+    scaleDown:
+      stabilizationWindowSeconds: {math.ceil(point.scale_down_s)}
+      policies: [{{type: Pods, value: {point.replicas}, periodSeconds: {_LEAST_S}}}]
+"""
 
 
 def _volumes(launch: Launch, name: str) -> tuple[str, str, str]:

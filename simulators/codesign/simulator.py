@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from simulators.catalog.accelerator import (
     CLOSED_FORM,
     MAPPINGS,
+    SEARCHED,
     Changes,
     load_accelerator,
     sheet_name,
     what_if_name,
 )
 from simulators.catalog.gpu import load_gpu
-from simulators.core.columns import schema_of
+from simulators.core.columns import categories, evaluate_pointwise, schema_of
 from simulators.core.contract import Contribution, choice, metric
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
 from simulators.dataflow.energy.technology import area_mm2
@@ -37,8 +38,8 @@ from simulators.dataflow.search.named_dataflows import ANY, dataflows
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
-from simulators.serving.row_groups import kinds_of
-from simulators.serving.simulator import Serving
+from simulators.serving.row_groups import evaluate_apart, kinds_of
+from simulators.serving.simulator import Serving, is_analytic
 
 _sized = partial(choice, part="accelerator")
 
@@ -107,7 +108,9 @@ class Codesign(Serving):
         first = np.unique(kinds, return_index=True)[1].tolist()
         columns = {name: batch.column(name) for name in DESIGNED}
         names = [array_of({n: c[row].as_py() for n, c in columns.items()}) for row in first]
-        found = super().evaluate(_served(batch, names, kinds))
+        deployments = _served(batch, names, kinds)
+        refused = is_analytic(batch) & _is_searched(batch)
+        found = evaluate_apart(refused, _no_search, super().evaluate, deployments)
         areas: Floats = np.array([area_mm2(load_accelerator(name)) for name in names])
         ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
         column = pa.array(areas[kinds], mask=~ok)
@@ -147,6 +150,20 @@ ARRAY_S = 0.15
 """Typical CPU time of the tables of one array and cut of a model."""
 
 SIMULATOR = Codesign()
+
+
+def _is_searched(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    codes, names = categories(batch, "mapping")
+    return np.array([name == SEARCHED for name in names], bool)[codes]
+
+
+def _no_search(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that say that the steady state searches for no mapping."""
+
+    def refuse(_point: ServingPoint) -> ServingMetrics:
+        raise Infeasible("mapping_searched_needs_fidelity_event", "closed_form is for both")
+
+    return evaluate_pointwise(ServingPoint, ServingMetrics, refuse, batch)
 
 
 def array_of(design: Mapping[str, Any]) -> str:

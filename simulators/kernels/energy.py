@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
+from simulators.catalog.memory import load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
@@ -169,6 +170,17 @@ def resting_w(gpu: Gpu) -> float:
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
 
 
+def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
+    """Return a GPU that draws a part of a board's watts: of those at rest, and of its limit.
+
+    >>> from simulators.catalog.gpu import load_gpu
+    >>> half = part_of(load_gpu("h100_sxm"), 0.5, 1.0)
+    >>> half.tdp_w, resting_w(half) / resting_w(load_gpu("h100_sxm"))
+    (700.0, 0.5)
+    """
+    return replace(gpu, idle_w=rest * resting_w(gpu), tdp_w=work * gpu.tdp_w)
+
+
 def awake_w(gpu: Gpu) -> float:
     """Return the watts of a board between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
@@ -178,7 +190,17 @@ def awake_w(gpu: Gpu) -> float:
 
 def power_model_of(gpu: Gpu) -> PowerModel:
     """Return the numbers of a board: its own, or the nearest metered one's without its trees."""
+    if not gpu.validated:
+        return _sheet_model(gpu)
     return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
+
+
+def _sheet_model(gpu: Gpu) -> PowerModel:
+    """Return the numbers of a device that was never metered: DRAM by the joules of its bits."""
+    joules = load_memory(gpu.memory).energy_j_per_bit if gpu.memory else None
+    if joules is None:
+        return PowerModel()
+    return PowerModel(memory=8.0 * joules * gpu.hbm_bytes_per_s / (gpu.tdp_w - resting_w(gpu)))
 
 
 @functools.lru_cache(maxsize=128)

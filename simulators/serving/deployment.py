@@ -27,12 +27,12 @@ from simulators.composition.replica import (
 from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import part_of, resting_w
 from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
-from simulators.workload.llm.routing import Routing
+from simulators.workload.llm.routing import Routing, counted_tokens
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
@@ -108,7 +108,8 @@ def deployment_of(
     if len(pools) > 1:
         return _together([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
-    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts)
+    counted = counted_tokens(point.routing_histogram) if point.routing_histogram else ()
+    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts, counted)
     cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
         _known(model),
@@ -121,7 +122,7 @@ def deployment_of(
         effects_without(point.without),
         _array(point.accelerator),
         point.mixed_step == UNIFIED,
-        point.time_share,
+        (point.time_share, point.power_share),
         (point.gpu_clock_hz, point.power_limit_w),
     )
     usd = point.usd_per_gpu_hour
@@ -205,7 +206,7 @@ def _hardware(
     effects: Effects,
     array: tuple[str, str],
     unified: bool,
-    time_share: float,
+    shares: tuple[float, float],
     held: tuple[float, float],
 ) -> Hardware:
     """Return a replica that can be built, with a description of everything its times depend on."""
@@ -221,7 +222,11 @@ def _hardware(
     device = what_if(
         gpu.value, sm_scale=sm, clock_scale=clock, bandwidth_scale=bandwidth, l2_scale=l2
     )
-    clock_hz, power_limit_w = held
+    (clock_hz, power_limit_w), (time_share, power_share) = held, shares
+    if array[0] and (clock_hz or power_limit_w):
+        raise Infeasible(
+            "accelerator_has_no_gpu_clock", f"gpu_clock_hz, power_limit_w: {array[0]} computes"
+        )
     if clock_hz > device.clock_hz:
         raise Infeasible(
             "gpu_clock_too_high",
@@ -234,13 +239,22 @@ def _hardware(
             "power_limit_too_low",
             f"power_limit_w {power_limit_w:g}: {device.name} draws {resting_w(device):g} W at rest",
         )
+    if power_limit_w > device.tdp_w:
+        raise Infeasible(
+            "power_limit_too_high",
+            f"power_limit_w {power_limit_w:g}: {device.name} draws {device.tdp_w:g} W at most",
+        )
+    if power_share < 1.0:
+        work = max(sm, bandwidth)  # of the board's limit: no less than a part of it may take
+        device = part_of(device, power_share, work)
+        power_limit_w *= work
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0], unified=unified,
         time_share=time_share, power_limit_w=power_limit_w,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {time_share} {held}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {unified} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
 
 

@@ -63,6 +63,11 @@ class ServingPoint:
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
         at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
+    routing_histogram: str = built(
+        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
+        "commas between, or the path of a file of them; empty: routing_skew says it",
+        default="", given=True,
+    )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     prefill_gpus: int = built(
         "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
@@ -155,6 +160,10 @@ class ServingPoint:
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
+    )  # fmt: skip
+    turn_tokens: int = asked(
+        "that each later turn of a session adds to what was said: a tool's answer, say; 0: as many "
+        "as a first prompt has", at_least=0, default=0,
     )  # fmt: skip
     system_prompt_tokens: int = asked(
         "that all prompts begin with, before what the workload or a session says",
@@ -300,7 +309,7 @@ class ServingPoint:
         "decodes each token reads its own (BGMV, S-LoRA)", known=ADAPTER_KERNELS, default=GROUPED,
     )  # fmt: skip
     adapter_slots: int = built(
-        "adapters that a GPU keeps, the others wait on the host; 0: as many as a full batch wants",
+        "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want",
         at_least=0, default=0,
     )  # fmt: skip
     colocated: str = built(
@@ -335,6 +344,10 @@ class ServingPoint:
     time_share: float = built(
         "of a GPU's time that kernels get, where others have the rest", above=0.0, at_most=1.0,
         default=1.0,
+    )  # fmt: skip
+    power_share: float = built(
+        "of a GPU's watts at rest that are the design's, where others have the rest", above=0.0,
+        at_most=1.0, default=1.0,
     )  # fmt: skip
     gpu_clock_hz: float = built(
         "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "

@@ -14,6 +14,7 @@ from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
+from simulators.serving.adapters.popularity import drawn
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
@@ -163,12 +164,10 @@ class Ready:
     def run(self, log_rows: int = 0) -> Run:
         """Serve all requests; so many batches are logged."""
         point, let_in, first = self.point, self.let_in, self.pools[0]
-        # Requests have nothing in common where no prefix cache would find it.
-        asked = let_in if point.prefix_cache else replace(let_in, prefixes=None)
         state = serve(
             self.engine,
             self.limits,
-            behind(asked, self.frontend, first.replicas),
+            behind(_found_in_cache(point, let_in), self.frontend, first.replicas),
             replicas=first.replicas,
             shape=first.table.shape,
             table=first.table.table,
@@ -237,13 +236,32 @@ def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
     )
 
 
+def _found_in_cache(point: ServingPoint, asked: Requests) -> Requests:
+    """Return requests that have in common what a prefix cache finds.
+
+    That is nothing without one, and nothing of those that want different adapters, whose keys
+    differ: each request, or each session, draws its own.
+    """
+    if not point.prefix_cache:
+        return replace(asked, prefixes=None)
+    if point.adapters <= 1 or asked.prefixes is None:
+        return asked
+    who = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
+    adapter = drawn(point.adapters, point.adapter_zipf, int(who.max()) + 1, point.seed)
+    return replace(asked, prefixes=asked.prefixes.apart(adapter[who]))
+
+
 def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
     """Return the replicas that come and go with the arrivals, if they do.
 
     Raises:
         Infeasible: arrivals depend on answers, or replicas do not all do the same.
     """
-    if not point.min_replicas or point.min_replicas >= point.replicas:
+    if point.min_replicas > point.replicas:
+        raise Infeasible(
+            "min_replicas_above_replicas", f"{point.min_replicas} of {point.replicas} replicas"
+        )
+    if not point.min_replicas or point.min_replicas == point.replicas:
         return None
     if point.prefill_gpus:
         raise Infeasible("min_replicas_has_no_separate_pools")

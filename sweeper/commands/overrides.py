@@ -28,6 +28,7 @@ from sweeper.space.sql import shown
 from sweeper.space.written import KEYS
 
 _USUAL = {"sampler": "grid", "engine": "auto"}
+_CONDITION = r"(?:where|slo|(?:when|derived)\.\w+)"
 
 
 def compose(words: list[str]) -> dict[str, Any]:
@@ -76,14 +77,17 @@ def map_replacements(overrides: list[str]) -> list[str]:
 
     >>> map_replacements(["space.objectives={mfu: max}"])
     ['~space.objectives', '+space.objectives={mfu: max}']
-    >>> map_replacements(["space.where=mfu > 0.3"])
-    ['space.where="mfu > 0.3"']
+    >>> map_replacements(["space.where=mfu > 0.3", "space.when.m=k > 1"])
+    ['space.where="mfu > 0.3"', '++space.when.m="k > 1"']
     """
     result: list[str] = []
     for word in overrides:
-        if word.startswith(("space.objectives={", "space.derived={")):
+        if word.startswith(("space.objectives={", "space.derived={", "space.when={")):
             result += [f"~{word.split('=')[0]}", f"+{word}"]
-        elif match := re.fullmatch(r"(\+*space\.(?:where|slo))=([^'\"\s].*)", word):
+            continue
+        if word.startswith(("space.derived.", "space.when.")):
+            word = f"++{word}"  # whether it is there already or not
+        if match := re.fullmatch(rf"(\+*space\.{_CONDITION})=([^'\"\s].*)", word):
             text = match[2].replace("\\", "\\\\").replace('"', '\\"')
             result.append(word if text == "null" else f'{match[1]}="{text}"')
         else:

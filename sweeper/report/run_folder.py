@@ -1,12 +1,14 @@
 """What was asked and with what: `outputs/<space>/runs/<number>-<time>/`.
 
-Runs are numbered: clocks go back and differ between machines. The time is UTC.
+Runs are numbered: clocks go back and differ between machines. The time is UTC. Those that were
+asked elsewhere and merged here have the number 0, so that one's own last run stays the last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
 import platform
 import re
@@ -29,7 +31,7 @@ from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
 
-_HERE = "outputs"
+_HERE, _PROGRESS = "outputs", "progress.json"
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
     OSError,
@@ -47,6 +49,15 @@ class _Asked(TypedDict, total=False):
 
     space: Required[dict[str, Any]]
     outputs: str
+
+
+class Progressed(TypedDict, total=False):
+    """What the driver of a run knows of it: from its first round on, and at its end."""
+
+    answered: Required[int]  # points that were answered before
+    to_do: Required[int]
+    begun_ns: int  # when its first round began, by the clock of its files
+    rows: dict[str, int]  # new ones by status, once it has ended
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -124,6 +135,35 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     return folder
 
 
+def write_progress(folder: Path, known: Progressed) -> None:
+    """Write what the driver of a run knows, for whoever watches it."""
+    if before := progress_of(folder):
+        known = {**known, "begun_ns": before["begun_ns"]}
+    write_text(folder / _PROGRESS, json.dumps(known))
+
+
+def progress_of(folder: Path) -> Progressed | None:
+    """Return what the driver of a run has written, as `write_progress` did; None before that."""
+    try:
+        file = folder / _PROGRESS
+        written: Progressed = {
+            "begun_ns": file.stat().st_mtime_ns,
+            **from_json(file.read_bytes(), Progressed),
+        }
+    except (OSError, ValueError):
+        return None
+    return written
+
+
+def is_from_here(folder: Path) -> bool:
+    """Return whether a run was begun on this machine."""
+    try:
+        found = from_json((folder / "versions.json").read_bytes(), dict[str, str])
+    except (OSError, ValueError):
+        return False
+    return found.get("host") == platform.node()
+
+
 def next_run(home: Path, time: str) -> Path:
     """Return the folder of the next run among those in a folder."""
     number = max((_number(run) for run in home.glob("*")), default=0) + 1
@@ -132,8 +172,15 @@ def next_run(home: Path, time: str) -> Path:
     return home / f"{number:06d}-{time}"
 
 
+def earlier_run(home: Path, time: str) -> Path:
+    """Return the folder of a run from elsewhere: before all that were asked here, by its time."""
+    again = (f"-{count}" for count in itertools.count(2))
+    names = (f"{0:06d}-{time}{mark}" for mark in itertools.chain([""], again))
+    return next(home / name for name in names if not (home / name).exists())
+
+
 def _number(run: Path) -> int:
-    """Return the number of a run; 0 for one from before they were numbered."""
+    """Return the number of a run; 0 for one from elsewhere."""
     match = _NUMBERED.match(run.name)
     return int(match[1]) if match else 0
 

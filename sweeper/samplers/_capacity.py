@@ -25,7 +25,7 @@ from sweeper.space.factors import mapping
 from sweeper.space.notation import is_capacity
 from sweeper.space.objectives import condition_of
 from sweeper.space.spans import Batch, Index, Mask
-from sweeper.space.sql import parsed
+from sweeper.space.sql import names_in, parsed, shown
 
 
 @dataclass(frozen=True)
@@ -104,4 +104,11 @@ def capacity_search(written: Mapping[str, Any], space: DesignSpace) -> Capacity 
         raise UserError(f"axis '{axis}' asks for a capacity, so the space needs an `slo:`{example}")
     if any(axis in f.columns and len(f.columns) > 1 for f in space.factors):
         raise UserError(f"axis '{axis}' asks for a capacity and cannot be zipped with others")
+    for rule in space.rules:  # the ladder would end at a rung it forbids
+        texts = (rule.text, *rule.derived.values())
+        if any(axis in names_in(text, rule.what) for text in texts):
+            raise UserError(
+                f"axis '{axis}' asks for a capacity, so no constraint can name it: "
+                f"{shown(rule.text)}; write the range into it, as in capacity 0.1..64"
+            )
     return Capacity(axis, slo)

@@ -16,7 +16,8 @@ from simulators.core.contract import Describes, Simulator, lend, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.counts import Counts, counts_of, drawn
 from sweeper.space.factors import defaults, factors_of, mapping
-from sweeper.space.product import Product
+from sweeper.space.notation import Scalar
+from sweeper.space.product import Factor, Product
 from sweeper.space.rules import Rule
 from sweeper.space.spans import Batch, Index, Mask, Span
 from sweeper.space.written import KEYS
@@ -170,11 +171,40 @@ def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str
     for name, sql in conditions.items():
         if name not in space.axes:
             raise unknown(f"`when` names '{name}', which is no axis", name, list(space.axes))
-        first = space.axes[name][0]
-        quoted = "'" + first.replace("'", "''") + "'" if isinstance(first, str) else str(first)
-        usual = f"{name} IS NULL" if first is None else f"{name} = {quoted}"
-        found.append(f"({sql}) OR {usual}")
+        if sql is None:
+            raise UserError(f"`when` names '{name}' without the condition under which it counts")
+        factor = next(f for f in space.factors if name in f.columns)
+        found.append(f"({sql}) OR {_first_of(name, factor)}")
     return tuple(found)
+
+
+def _first_of(name: str, factor: Factor) -> str:
+    """Return as SQL that an axis has its first value: that of each choice of axes it moves with."""
+    others = [n for n in factor.columns if n != name]
+    firsts: dict[tuple[Scalar, ...], Scalar] = {}
+    for *choice, value in zip(*(factor.columns[n] for n in (*others, name)), strict=True):
+        firsts.setdefault(tuple(choice), value)
+    if len(firsts) == len(factor) > 1:
+        raise UserError(
+            f"`when` names '{name}', which has one value for each choice of {', '.join(others)}: "
+            "there are no others to leave out"
+        )
+    for other in tuple(others):  # those that do not decide which value is the first
+        place = others.index(other)
+        pairs = dict.fromkeys(((*k[:place], *k[place + 1 :]), v) for k, v in firsts.items())
+        if len(fewer := dict(pairs.keys())) == len(pairs):
+            firsts = fewer
+            others.remove(other)
+    return " OR ".join(
+        " AND ".join(map(_equals, (*others, name), (*choice, value)))
+        for choice, value in firsts.items()
+    )
+
+
+def _equals(name: str, value: Scalar) -> str:
+    """Return as SQL that an axis has a value."""
+    quoted = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+    return f"{name} IS NULL" if value is None else f"{name} = {quoted}"
 
 
 def _check_names(space: DesignSpace, simulator: Simulator) -> None:

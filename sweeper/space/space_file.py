@@ -55,6 +55,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
         rest: dict[str, Any] = {
             "derived": {},
             "constraints": [],
+            "when": {},
             "objectives": {},
             "given": None,
             "where": None,

@@ -64,3 +64,10 @@ def test_what_depends_on_a_design_is_read_and_explained() -> None:
     assert any(row.on.startswith("tpu_like") for row in rows)
     with pytest.raises(UserError, match="axes of their own, pe_rows"):
         answer(accelerator="tpu_like?pe_rows=256")
+
+
+def test_a_search_for_mappings_is_refused_in_the_steady_state() -> None:
+    verdict = answer(mapping="searched")
+    assert verdict["status"] == "infeasible"
+    assert verdict["reason"].startswith("mapping_searched_needs_fidelity_event")
+    assert verdict["area_mm2"] is None

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from deploy.serving import deployment
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
@@ -132,6 +133,25 @@ def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
     assert adapted[at.LAST_STAGE_S] == pytest.approx(whole_s, rel=1e-12)
 
 
+def test_what_is_cached_under_one_adapter_is_not_found_under_another() -> None:
+    chats = replace(PLAIN, arrivals="poisson", prefix_cache=True, system_prompt_tokens=500, turns=2)
+    none, one, many = (
+        simulate(replace(chats, adapters=count)).prefix_hit_ratio for count in (0, 1, 64)
+    )
+    assert none == one > many > 0.0
+    alike, apart = (
+        simulate(replace(chats, adapters=64, adapter_zipf=zipf)).prefix_hit_ratio
+        for zipf in (2.0, 0.0)
+    )
+    assert one > alike > apart
+
+
+def test_a_gpu_keeps_what_a_batch_may_want_as_an_engine_is_told() -> None:
+    design = replace(MANY, adapters=640, max_batch=128, chunk_size=2048)
+    assert fleet(design).kept == fleet(replace(design, adapter_slots=128)).kept == 128
+    assert "--max-loras 128" in deployment(design, "vllm").replace(" \\\n ", "")
+
+
 def test_everything_at_once_answers_every_request() -> None:
     point = replace(
         MANY, prefix_cache=True, system_prompt_tokens=100, adapter_slots=64, colocated="qwen3_4b",
@@ -167,6 +187,7 @@ def test_what_is_explained_names_their_products() -> None:
         (replace(MANY, speculation="ngram"), "adapters_with_drafts"),
         (replace(MANY, fidelity="analytic"), "adapters_needs_fidelity_event"),
         (replace(MANY, model="deepseek_v2_lite"), "adapters_need_plain_attention"),
+        (replace(MANY, model="mixtral_8x7b", tp=8), "adapter_targets_all_needs_dense_layers"),
         (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "adapters_exceed_hbm"),
     ],
 )

@@ -42,6 +42,25 @@ def test_what_is_paid_begins_at_the_start_and_ends_with_the_last_answer() -> Non
     assert plan.paid_s(nobody, no_s, no_s, (0.0, 10.0)) == pytest.approx(10.0)
 
 
+def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> None:
+    point = replace(
+        POINT, replicas=4, replica_qps=0.25, scale_every_s=1.0, scale_down_s=0.0, startup_s=0.0,
+        qps=1.0, arrivals="poisson", prompt_tokens=100, output_tokens=2000, requests=100,
+    )  # fmt: skip
+    found = simulate(point)
+    assert 3.0 < found.replicas_mean <= 4.0
+    always = simulate(replace(point, min_replicas=4))
+    assert found.cost_usd_per_hour is not None
+    assert always.cost_usd_per_hour is not None
+    assert found.cost_usd_per_hour <= always.cost_usd_per_hour
+
+
+def test_fewer_replicas_than_always_run_are_refused() -> None:
+    with pytest.raises(Infeasible) as verdict:
+        simulate(replace(POINT, min_replicas=4))
+    assert verdict.value.reason == "min_replicas_above_replicas"
+
+
 def test_where_all_run_all_the_time_nothing_of_it_matters() -> None:
     always = replace(POINT, min_replicas=0)
     assert simulate(replace(always, replica_qps=9.0, startup_s=5.0)) == simulate(always)

@@ -10,6 +10,8 @@ import pytest
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
+from simulators.kernels.energy import resting_w
+from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.sharing.partition import GREEDY, IDLE, Pressure, by_share, by_turns
 from simulators.serving.sharing.tenants import paid
@@ -21,6 +23,10 @@ ALONE = ServingPoint(
 )
 TURNS = replace(ALONE, colocated=LARGE)
 SHARES = replace(TURNS, sharing="mps", sm_share=0.5)
+SLICE = replace(ALONE, sharing="mig", mig_slice="3g")
+EXPERTS = replace(
+    ALONE, model="mixtral_8x7b", tp=4, ep=4, colocated=SMALL, interference="lower", requests=5
+)
 KINDS = [TURNS, SHARES, replace(SHARES, sm_share=1.0, colocated_sm_share=1.0)]
 
 
@@ -100,6 +106,32 @@ def test_a_slice_is_a_smaller_device_with_memory_of_its_own() -> None:
     assert simulate(rest).kv_blocks < simulate(replace(ALONE, scheduler="trtllm")).kv_blocks / 2
 
 
+def test_a_part_of_a_board_draws_its_part_of_the_watts_at_rest() -> None:
+    whole = board_w(ALONE)
+    assert board_w(SLICE) == pytest.approx((whole[0] * 3 / 7, whole[1] / 2))
+    turns, shares = (board_w(replace(point, interference="lower")) for point in (TURNS, SHARES))
+    assert turns == shares == pytest.approx((whole[0] / 2, whole[1]))
+    quiet = replace(ALONE, qps=0.05)
+    assert joules(replace(quiet, colocated=LARGE, interference="lower")) < 0.7 * joules(quiet)
+    assert joules(replace(SLICE, qps=0.05)) < 0.6 * joules(quiet)
+
+
+def board_w(point: ServingPoint) -> tuple[float, float]:
+    """Return the watts at rest and at most of what a design has of its GPU."""
+    gpu = deployment_of(on_its_part(point)).hardware.replica.gpu
+    return resting_w(gpu), gpu.tdp_w
+
+
+def joules(point: ServingPoint) -> float:
+    found = simulate(point).energy_j_per_token
+    assert found is not None
+    return found
+
+
+def test_a_neighbour_without_experts_is_cut_by_tp_alone() -> None:
+    assert simulate(EXPERTS).completed_requests == EXPERTS.requests
+
+
 def test_a_steady_state_has_neighbours_too() -> None:
     assert tpot_s(replace(SHARES, fidelity="analytic")) > tpot_s(
         replace(ALONE, fidelity="analytic")
@@ -117,6 +149,12 @@ def test_a_steady_state_has_neighbours_too() -> None:
         (replace(ALONE, sharing="mig", mig_slice="3g", gpu="l4"), "no_mig_profiles"),
         (replace(TURNS, sharing="mig", mig_slice="3g"), "mig_slices_are_apart"),
         (replace(SHARES, mig_slice="3g"), "mig_slice_needs_sharing_mig"),
+        (replace(TURNS, colocated_sm_share=0.5), "colocated_sm_share_needs_sharing_mps"),
+        (replace(SLICE, sm_share=0.5), "mig_has_no_sm_share"),
+        (replace(SLICE, kv_pool="shared"), "mig_has_no_kv_pool"),
+        (replace(SLICE, interference="upper"), "mig_has_no_interference"),
+        (replace(SLICE, colocated_qps=2.0), "mig_has_no_colocated_qps"),
+        (replace(EXPERTS, interference="expected"), "expected_interference_needs_ep_1"),
     ],
 )
 def test_what_cannot_be_shared_is_said(point: ServingPoint, reason: str) -> None:

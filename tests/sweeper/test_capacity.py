@@ -73,6 +73,9 @@ def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None
         ({"axes": {"x": "capacity 4..1"}}, "must run upwards"),
         ({"axes": {"x": "capacity four"}}, "write capacity 0.1..64"),
         ({"slo": "cost_us <= 1"}, "did you mean 'cost_usd'"),
+        ({"constraints": ["x <= 30"]}, "no constraint can name it: x <= 30"),
+        ({"when": {"x": "n = 1"}}, "no constraint can name it"),
+        ({"derived": {"twice": "2 * x"}, "constraints": ["twice > n"]}, "no constraint can name"),
     ],
 )
 def test_mistakes_in_a_capacity_are_explained(change: dict[str, Any], fragment: str) -> None:

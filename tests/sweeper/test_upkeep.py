@@ -15,10 +15,12 @@ from polars.testing import assert_frame_equal
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
 from sweeper.engines.task import Task
+from sweeper.report.answers import latest
+from sweeper.report.run_folder import runs
 from sweeper.space.spans import Batch, Span
 from sweeper.store import upkeep
 from sweeper.store.store import Store
-from sweeper.store.upkeep import compact, copy, definitions
+from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
 from tests.toys import QUADRATIC, space, store
 
 ASKED = space(QUADRATIC, axes={"x": "0..9", "y": "0..9"})
@@ -106,6 +108,15 @@ def test_a_damaged_part_is_taken_away_and_asked_again(tmp_path: Path) -> None:
     assert list(kept.missing(ASKED, [Span(0, 100)])) == [Span(50, 100)]
 
 
+def test_parts_that_are_all_damaged_are_taken_away(tmp_path: Path) -> None:
+    kept = answered(tmp_path, Span(0, 100))
+    part = Path(kept.results, kept.parts()[0])
+    part.write_bytes(part.read_bytes()[:-9])
+    assert definitions(kept) == []
+    assert take_unreadable(kept) == upkeep.Kept(1, 0, (part.name,))
+    assert kept.parts() == []
+
+
 def test_folders_are_merged_once(tmp_path: Path) -> None:
     mine = answered(tmp_path / "mine", Span(0, 60))
     answered(tmp_path / "theirs", Span(0, 60), Span(60, 100))
@@ -138,3 +149,22 @@ def test_what_was_run_elsewhere_is_found_here(
     assert main(["prune", "toy", "--outputs", "here"]) == 0
     assert "toy: 1 parts are 1 now" in capsys.readouterr().out
     assert main(["merge", "nowhere", "--outputs", "here"]) == 2
+
+
+def test_the_last_run_stays_the_last_when_others_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
+    words = ["+space=toy", "plot=false", "engine=inline"]
+    for count in (3, 4):
+        assert main([*words, f"space.axes.n=0..{count}", "outputs=there"]) == 0
+    assert main([*words, "outputs=here"]) == 0
+    mine = latest("toy", "here")
+    assert main(["merge", "there", "--outputs", "here"]) == 0
+    found = runs("here", "toy")
+    assert len(found) == 3
+    assert latest("toy", "here").folder == found[-1] == mine.folder
+    assert main(["merge", "there", "--outputs", "empty"]) == 0
+    assert len(latest("toy", "empty").space) == 5  # of those merged, the last that was asked

@@ -18,6 +18,7 @@ import numpy as np
 from lab.claims.lines import answered, at_least, rank_correlation, ratio_line, skipped_lines
 from lab.fits.left_out import shelf_without
 from lab.tables.kernels.served_energy import SERVED, Served, served
+from simulators.catalog.model import load_model
 from simulators.core.contract import Check
 from simulators.serving.simulator import simulate
 
@@ -54,6 +55,9 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         likeness = rank_correlation(watts * measured * each, measured * each)
         yield at_least(name, likeness, limit, watts.size, unit="")
     yield ratio_line("served energy, joules per token, board left out", joules, BAR)
+    mixed = np.array([load_model(row.point.model).experts > 0 for row in found.rows], bool)
+    for kind, which in (("dense models", ~mixed), ("mixtures of experts", mixed)):
+        yield ratio_line(f"served energy, joules per token, {kind}", joules[which], None)
     yield ratio_line("served energy, time per token", time, None)
 
 

@@ -2,12 +2,18 @@
 
 vLLM on H100, so many requests at once of real prompts; watts are the mean of all GPUs together.
 Requests of text alone are told: images and videos are read by encoders that are no part of ours.
-How long prompts are is not told: lengths here are about those of the sets by name, and weigh
-little, since answers are longer. A model whose ranks do not share a layer keeps attention apart.
+Launch configurations stand beside: how many tokens an iteration has at most, and whether attention
+is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so.
+
+How long prompts are is not told. Chats bring their history, a request for each turn; code brings
+what stands around the gap. Where the KV cache held fewer requests than there were seats, the tokens
+it has room for, over those requests, less half an answer, are a prompt's; elsewhere at least as
+many fit. The least such number of a task is taken.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +26,14 @@ from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.point import CLOSED, ServingPoint
 
 SERVED = "power/mlenergy_llm_serving.parquet"
+LAUNCHED = "power/mlenergy_launch_configs.parquet"
+CONFIGURED = "configs/vllm/{task}/{model}/{gpu}/monolithic.config.yaml"
 ENGINE = "vllm"
 
-PROMPT_TOKENS = {"lm-arena-chat": 120, "gpqa": 230, "sourcegraph-fim": 400}
-"""Tasks of text, and about how long their prompts are."""
+PROMPT_TOKENS = {"lm-arena-chat": 385, "gpqa": 230, "sourcegraph-fim": 1112}
+"""Tasks of text, and about how long their prompts are: Llama-3.1-70B on four GPUs had room for 898
+chats of 1,024, Qwen3-Coder-30B on two for 750 files of 768. Questions are short beside answers to
+them, as their set prints them."""
 
 TURNS, FEWEST = 2, 8
 """Requests a seat answers in turn, and the least number of all."""
@@ -48,17 +58,18 @@ def served(reference: Path) -> tuple[list[Served], list[str]]:
     """Return the rows that can be told, and why each of the others cannot."""
     told: list[Served] = []
     reasons: list[str] = []
+    launches = {row["path"]: row["text"] for row in read_records(reference / LAUNCHED)}
     for row in read_records(reference / SERVED):
         if row["task"] not in PROMPT_TOKENS:
             reasons.append("images and videos")
         elif not is_model(row["model"]):
             reasons.append("unknown model")
         else:
-            told.append(_served(row))
+            told.append(_served(row, launches.get(CONFIGURED.format(**row), "")))
     return told, reasons
 
 
-def _served(row: Mapping[str, Any]) -> Served:
+def _served(row: Mapping[str, Any], launched: str) -> Served:
     model, gpu = model_name(row["model"]), gpu_name(row["gpu"])
     seats = max(1, round(row["avg_batch_size"]))
     point = ServingPoint(
@@ -68,12 +79,13 @@ def _served(row: Mapping[str, Any]) -> Served:
         runtime=ENGINE,
         dtype=_dtype(row, model, gpu),
         max_batch=max(seats, int(row["max_num_seqs"])),
+        **_budget(launched),
         prompt_tokens=PROMPT_TOKENS[row["task"]],
         output_tokens=max(2, round(row["avg_output_tokens"])),
         arrivals=CLOSED,
         clients=seats,
         requests=max(TURNS * seats, FEWEST),
-        **_cut(row, model),
+        **_cut(row, launched),
     )
     watts = row["avg_power_W"] / row["n_gpus"]
     return Served(point, watts, row["energy_J_per_output_token"], row["itl_median_s"])
@@ -88,11 +100,16 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
     return "bf16"
 
 
-def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return how GPUs are shared: ranks of tensors, or of attention and experts."""
-    gpus, tp = int(row["n_gpus"]), int(row["tp"])
-    if tp == gpus:
-        return {"tp": tp, "ep": tp if row["ep"] > 1 else 1}
-    if not load_model(model).experts:
-        return {"tp": tp, "replicas": gpus // tp}
-    return {"tp": tp, "attention_dp": gpus // tp, "ep": gpus if row["ep"] > 1 else 1}
+def _budget(launched: str) -> dict[str, Any]:
+    """Return the tokens of an iteration that a launch configuration states, if it does."""
+    found = re.search(r"^max-num-batched-tokens: (\d+)", launched, re.MULTILINE)
+    return {name: int(found[1]) for name in ("chunk_size", "max_batch_tokens")} if found else {}
+
+
+def _cut(row: Mapping[str, Any], launched: str) -> dict[str, Any]:
+    """Return how GPUs are shared: by ranks of tensors, or where asked by ranks of requests."""
+    gpus = int(row["n_gpus"])
+    ep = gpus if row["ep"] > 1 else 1
+    if "data-parallel-size" not in launched:
+        return {"tp": gpus, "ep": ep}
+    return {"tp": 1, "attention_dp": gpus, "ep": ep} if ep > 1 else {"tp": 1, "replicas": gpus}

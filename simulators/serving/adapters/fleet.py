@@ -13,7 +13,7 @@ from simulators.core.jit import Floats
 from simulators.serving.adapters.popularity import distinct, missing_share, popularity
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import BY_TOKEN, ServingPoint
-from simulators.workload.llm.adapters import adapter_numbers
+from simulators.workload.llm.adapters import ALL, ATTENTION, adapter_numbers
 from simulators.workload.precision import number_bytes, precision
 
 
@@ -47,9 +47,9 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
         return None
     replica = hardware.replica
     _check(point, replica)
-    most = min(point.adapters, point.max_batch)
-    kept, missing = _kept(point.adapters, point.adapter_zipf, most, point.adapter_slots)
-    if kept < most and point.adapter_slots:
+    most, kept = wanted_at_most(point), slots_of(point)
+    missing = _missing(point.adapters, point.adapter_zipf, kept)
+    if kept < most:
         raise Infeasible(
             "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
         )
@@ -66,12 +66,24 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
     )  # fmt: skip
 
 
+def wanted_at_most(point: ServingPoint) -> int:
+    """Return how many adapters a batch may want."""
+    return min(point.adapters, point.max_batch)
+
+
+def slots_of(point: ServingPoint) -> int:
+    """Return how many adapters the GPU keeps: as stated, or all that a batch may want.
+
+    >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", adapters=200, max_batch=128))
+    128
+    """
+    return min(point.adapter_slots or wanted_at_most(point), point.adapters)
+
+
 @functools.lru_cache(maxsize=1024)
-def _kept(adapters: int, zipf: float, most: int, slots: int) -> tuple[int, float]:
-    """Return how many adapters the GPU keeps, and the share of requests that miss theirs."""
-    shares = popularity(adapters, zipf)
-    kept = slots or int(np.ceil(distinct(shares, np.array([float(most)]))[0]))
-    return min(kept, adapters), missing_share(shares, kept)
+def _missing(adapters: int, zipf: float, kept: int) -> float:
+    """Return the share of requests that miss their adapter."""
+    return missing_share(popularity(adapters, zipf), kept)
 
 
 def _check(point: ServingPoint, replica: Replica) -> None:
@@ -82,5 +94,11 @@ def _check(point: ServingPoint, replica: Replica) -> None:
         raise Infeasible("adapters_need_composition", "other times say nothing of their products")
     if point.attention_dp > 1:
         raise Infeasible("adapters_need_attention_dp_1")
+    if point.adapter_targets == ALL and replica.model.expert_layers == replica.model.layers:
+        raise Infeasible(
+            "adapter_targets_all_needs_dense_layers",
+            f"all linear layers of {replica.model.name} are experts' but those around attention: "
+            f"adapter_targets {ATTENTION}",
+        )
     if replica.model.is_latent or replica.model.has_states:
         raise Infeasible("adapters_need_plain_attention", replica.model.name)

@@ -31,7 +31,8 @@ class Plan:
     ) -> float:
         """Return the seconds that replicas are paid for within a span, all of them together.
 
-        A replica is paid from its start until it is stopped and has ended what it has.
+        A replica is paid from its start until it is stopped and has ended what it has, once
+        where it is started again meanwhile.
 
         Args:
             replica: that took each request.
@@ -42,11 +43,12 @@ class Plan:
         begin, end = span
         paid = 0.0
         for i in range(int(self.wanted.max())):
-            mine = replica == i
+            mine, paid_until = replica == i, begin
             for start, stop in self._runs(i, end):
                 inside = mine & (arrival_s >= start) & (arrival_s <= stop)
-                drained = max(stop, float(end_s[inside].max(initial=stop)))
-                paid += max(0.0, min(end, drained) - max(begin, start))
+                drained = float(end_s[inside].max(initial=stop))
+                paid += max(0.0, min(end, drained) - max(paid_until, start))
+                paid_until = max(paid_until, drained)
         return paid
 
     def _runs(self, replica: int, end_s: float) -> list[tuple[float, float]]:
@@ -63,7 +65,7 @@ def plan_of(point: ServingPoint, arrival_s: Floats) -> Plan:
     looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
     seen = np.searchsorted(arrival_s, looks, side="right")
     rate = np.diff(seen, prepend=0) / every
-    least = min(point.min_replicas, point.replicas)
+    least = point.min_replicas
     asked = np.clip(np.ceil(rate / point.replica_qps), least, point.replicas).astype(np.int64)
     asked[0] = least
     wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)

@@ -47,6 +47,16 @@ class Prefixes:
         count = self.stops.size
         return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
 
+    def apart(self, group: Ints) -> Prefixes:
+        """Return the same requests, of which only those of one group have anything in common.
+
+        >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
+        array([0, 1, 2, 3])
+        """
+        who = np.repeat(group, np.diff(self.stops, prepend=0))
+        pairs = np.unique(np.stack((who, self.nodes)), axis=1, return_inverse=True)[1]
+        return Prefixes(pairs.reshape(-1), self.ends, self.stops)
+
     def behind(self, system_tokens: int) -> Prefixes:
         """Return paths that all begin with the nodes of one system prompt.
 

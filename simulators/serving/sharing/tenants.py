@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.mig import mig_slice
+from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.columns import categories
@@ -59,6 +60,10 @@ ALONE: dict[str, Any] = {
     "mig_slice": "", "kv_pool": "split", "interference": "expected", "colocated_qps": None,
 }  # fmt: skip
 """What a design without neighbours says."""
+
+
+OF_NEIGHBOURS = ("sm_share", "colocated_sm_share", "kv_pool", "interference", "colocated_qps")
+"""What means nothing on a slice."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
     if point.kv_pool == ONE_POOL and point.interference != UPPER:
         own = _one_pool(point, tenants, others)
     usd = None if usd is None else usd * paid(point)
+    own = replace(own, power_share=own.power_share * paid(point))
     return _on_part(own, part, own.memory_fraction, usd)
 
 
@@ -157,14 +163,18 @@ def _check(point: ServingPoint) -> None:
     if point.sharing == MIG:
         if point.colocated != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
+        for name in OF_NEIGHBOURS:
+            if getattr(point, name) != ALONE[name]:
+                raise Infeasible(f"mig_has_no_{name}", "a model on a slice has no neighbours")
         if not point.mig_slice:
             raise Infeasible("mig_needs_mig_slice")
         if point.tp * point.pp * point.attention_dp > 1:
             raise Infeasible("mig_needs_one_gpu", "slices exchange no data")
     elif point.mig_slice:
         raise Infeasible("mig_slice_needs_sharing_mig")
-    if point.sharing == TIME_SLICE and point.sm_share != 1.0:
-        raise Infeasible("sm_share_needs_sharing_mps")
+    for name in ("sm_share", "colocated_sm_share"):
+        if point.sharing == TIME_SLICE and getattr(point, name) != ALONE[name]:
+            raise Infeasible(f"{name}_needs_sharing_mps")
 
 
 def _on_slice(point: ServingPoint) -> ServingPoint:
@@ -178,7 +188,11 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
     if load_scheduler(point.scheduler).of_rest:
         whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
     own = _on_part(replace(point, **ALONE), part, whole, paid_usd)
-    return replace(own, l2_scale=own.l2_scale * cut.memory_share)
+    return replace(
+        own,
+        l2_scale=own.l2_scale * cut.memory_share,
+        power_share=own.power_share * cut.compute_share,
+    )
 
 
 def _on_part(
@@ -222,7 +236,7 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
     share = _share_of_others(point) if point.sharing == MPS else 1.0
     load = point.qps if point.colocated_qps is None else point.colocated_qps
     names = point.colocated.split("+")
-    models = [own, *(replace(own, model=name, qps=load, arrivals=POISSON) for name in names)]
+    models = [own, *(_neighbour(own, name, load) for name in names)]
     weights = [_weight_bytes(one) for one in models]
     even = _rest_bytes(point, weights) / len(models)
     shares = [point.sm_share] + [share] * len(names)
@@ -230,6 +244,12 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
         Tenant(replace(one, memory_fraction=_fraction(one, held + even, 1.0)), x)
         for one, held, x in zip(models, weights, shares, strict=True)
     )
+
+
+def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint:
+    """Return another model on the GPUs of a design; without experts it is cut by `tp` alone."""
+    ep = own.ep if load_model(model).experts else 1
+    return replace(own, model=model, qps=qps, arrivals=POISSON, ep=ep)
 
 
 def _one_pool(
@@ -260,6 +280,11 @@ def _others(
         return (IDLE,) * count
     if point.interference == UPPER:
         return (GREEDY,) * count
+    if any(one.point.ep > 1 for one in tenants):
+        raise Infeasible(
+            "expected_interference_needs_ep_1",
+            "a steady state knows no ep; interference lower and upper bound it",
+        )
     asked = tuple(Tenant(steady(one.point), one.sm_share) for one in tenants)
     return _agreed(point.sharing, asked, answer)[1:]
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from lab.tables.kernels.served_energy import PROMPT_TOKENS, _cut, _dtype
+from lab.tables.kernels.served_energy import PROMPT_TOKENS, _budget, _cut, _dtype
 
 
-def test_ranks_share_layers_or_keep_attention_apart() -> None:
-    whole = {"n_gpus": 4, "tp": 4, "ep": 1}
-    assert _cut(whole, "llama3_1_70b") == {"tp": 4, "ep": 1}
-    apart = {"n_gpus": 8, "tp": 1, "ep": 8}
-    assert _cut(apart, "qwen3_235b") == {"tp": 1, "attention_dp": 8, "ep": 8}
-    assert _cut(apart | {"ep": 1}, "qwen3_8b") == {"tp": 1, "replicas": 8}
+def test_ranks_share_layers_unless_the_launch_says_otherwise() -> None:
+    row = {"n_gpus": 8, "tp": 1, "ep": 8}
+    assert _cut(row, "enable-expert-parallel: true\n") == {"tp": 8, "ep": 8}
+    apart = "data-parallel-size: 8\n"
+    assert _cut(row, apart) == {"tp": 1, "attention_dp": 8, "ep": 8}
+    assert _cut(row | {"ep": 1}, apart) == {"tp": 1, "replicas": 8}
+
+
+def test_an_iteration_has_as_many_tokens_as_the_launch_says() -> None:
+    launched = "async-scheduling: true\nmax-num-batched-tokens: 8192\n"
+    assert _budget(launched) == {"chunk_size": 8192, "max_batch_tokens": 8192}
+    assert _budget("") == {}
 
 
 @pytest.mark.parametrize(
