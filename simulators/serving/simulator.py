@@ -66,6 +66,7 @@ class Serving:
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
     copies: str = "replicas"
+    shares: tuple[str, ...] = ("max_batch",)
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (

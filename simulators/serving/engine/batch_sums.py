@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
@@ -14,13 +16,13 @@ def measure(
 ) -> float:
     """Write the sums of a batch and return its tokens; of a decode so many are checked."""
     step[:] = 0.0
+    decodes, keys = 0, 0
     for i in range(size):
         who, granted = batch[i], tokens[i]
         done, prompt = request[who, at.DONE], request[who, at.PROMPT]
         if done > prompt:
-            step[at.DECODES] += 1.0
-            step[at.DECODE_KV] += done
-            step[at.LOGITS_ROWS] += checked
+            decodes += 1
+            keys += done
             continue
         step[at.PREFILLS] += 1.0
         step[at.PREFILL_TOKENS] += granted
@@ -30,6 +32,8 @@ def measure(
         step[at.PREFILL_PAST] += (done + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
         if done + granted == prompt:
             step[at.LOGITS_ROWS] += 1.0
+    step[at.DECODES], step[at.DECODE_KV] = decodes, keys
+    step[at.LOGITS_ROWS] += checked * decodes
     step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
     step[at.EVERYWHERE] = step[at.TOKENS]
     return step[at.TOKENS]  # type: ignore[no-any-return]
@@ -42,9 +46,13 @@ def join(state: State, first: int) -> int:
     Attention of all ranks takes as long as if each had what the busiest has, which is the one with
     the most tokens, of equal ones with the most keys. What is returned are the keys by which the
     decodes' grow in one iteration.
+
+    Experts see the tokens of all. No rank goes on before it has those of all others: the one with
+    the fewest of its own waits longest, whereas of even ones each waits for `(ranks - 1) / ranks`.
     """
-    ranks, busiest, together = state.limits[at.RANKS], first, 0.0
+    ranks, busiest, together, least = state.limits[at.RANKS], first, 0.0, inf
     for rank in range(first, first + ranks):
+        least = min(least, state.step[rank, at.TOKENS] if state.sizes[rank] > 0 else 0.0)
         if state.sizes[rank] > 0:
             step, most = state.step[rank], state.step[busiest]
             together += step[at.TOKENS]
@@ -58,4 +66,6 @@ def join(state: State, first: int) -> int:
             for column in range(at.STEP_COLUMNS):
                 state.priced[rank, column] = state.step[busiest, column] * ranks
             state.priced[rank, at.EVERYWHERE] = together
+            longest = (together - least) * ranks / (together * max(1, ranks - 1))
+            state.priced[rank, at.UNEVEN] = longest - 1.0
     return int(state.priced[busiest, at.DECODES])
