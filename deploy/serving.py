@@ -183,7 +183,7 @@ def _check_what_if(point: ServingPoint) -> None:
     if point.prefill_gpus:
         raise UserError(
             "prefill_gpus, decode_gpus: separate pools need what moves requests and KV caches from "
-            "one to the other, which no engine's command starts: --target dynamo"
+            "one to the other, which no engine's command starts: --target dynamo, or llm_d"
         )
     if shares_gpu(point):
         raise UserError(

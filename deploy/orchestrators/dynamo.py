@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from deploy.launch import Launch, unscaled
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
+from deploy.orchestrators._two_pools import ROLES, check, remarks
 from deploy.quoting import comment, label
-from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
-from simulators.serving.point import AUTO, BY_LAYER, INFINITE, NVLINK, ServingPoint
+from simulators.serving.point import ServingPoint
 
 VERSION = "1.0.2"
 """Of the runtimes' images: Dynamo documentation, release artifacts."""
-
-ROLES = ("prefill", "decode")
-"""Types of the workers of two pools, and what `--disaggregation-mode` of these is (since 1.0)."""
 
 
 def manifest(launch: Launch, point: ServingPoint) -> str:
@@ -36,47 +32,13 @@ def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> 
     Raises:
         UserError: Dynamo's workers of this engine cannot be told so, or KV caches move otherwise.
     """
-    _check_transfers(point)
+    check(parts, point, "Dynamo")
     workers = ""
     for role, (launch, part) in zip(ROLES, parts, strict=True):
-        engine = launch.engine
-        if not engine.dynamo_pools:
-            raise UserError(
-                f"prefill_gpus, decode_gpus: separate pools of {engine.title or engine.name} "
-                "workers are not written here, only those of vLLM"
-            )
-        if launch.nodes > 1:
-            raise UserError(
-                f"prefill_gpus, decode_gpus: a replica that does {role} spans {launch.nodes} "
-                "nodes; Dynamo's separate pools are written here for replicas within a node"
-            )
-        told = ("--disaggregation-mode", role, *engine.dynamo_pools)
+        told = ("--disaggregation-mode", role, *launch.engine.kv_connector)
         workers += _worker(role, launch, part, told)
-    said = dict.fromkeys([*(notes(part.gpu) for _, part in parts), *map(comment, _remarks(point))])
+    said = dict.fromkeys([*(notes(part.gpu) for _, part in parts), *map(comment, remarks(point))])
     return "".join(said) + _graph(workers, parts[0][0], point)
-
-
-def _check_transfers(point: ServingPoint) -> None:
-    """Refuse ways of KV caches that Dynamo's guides to disaggregated serving exclude."""
-    if point.kv_link == INFINITE:
-        raise UserError("kv_link infinite: a what-if cannot be deployed; choose rdma")
-    if point.kv_link == NVLINK:
-        raise UserError("kv_link nvlink: workers in pods of their own share no NVLink; choose rdma")
-    if point.kv_transfer == BY_LAYER:
-        raise UserError(
-            "kv_transfer by_layer: Dynamo moves a KV cache once its prompt is read; choose serial"
-        )
-
-
-def _remarks(point: ServingPoint) -> Iterator[str]:
-    """Yield what the ways of KV caches need, and where the design was priced with others."""
-    yield "KV caches move by RDMA only if pods are given their cluster's RDMA devices (as rdma/ib)"
-    gpus = point.replicas * (point.prefill_gpus + point.decode_gpus)
-    if (
-        point.kv_link == AUTO
-        and gpus <= cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
-    ):
-        yield "priced with NVLink between the pools, which pods do not share: see kv_link rdma"
 
 
 def _worker(role: str, launch: Launch, point: ServingPoint, told: Sequence[str] = ()) -> str:

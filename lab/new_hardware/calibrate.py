@@ -25,7 +25,7 @@ from simulators.edge.architectures import features
 from simulators.edge.device import SUFFIX, prior, text_of
 from simulators.edge.few_shot import adapt
 from simulators.evidence.boards import identity_of
-from simulators.kernels.levels import profile_of, zero_shot_profile
+from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
 from simulators.kernels.price import call_seconds
 
 NETWORK, LATENCY = "network", "latency_s"
@@ -38,7 +38,8 @@ FOLDS = 5
 def calibrate(name: str, measured: Path, space: str) -> tuple[list[Gain], Path | None]:
     """Return errors before and after of each kind of row, and the file that was written.
 
-    None is written of a GPU that is known better without its rows, as one like a measured board.
+    Of a GPU the classes of operators are written that its rows improve; others stay as they are
+    known without them. Where there are none, nothing is written.
 
     Raises:
         UserError: the file cannot be read or has too few rows; there is no such data sheet.
@@ -57,17 +58,28 @@ def _gpu(gpu: Gpu, measured: Path) -> tuple[list[Gain], Path | None]:
     gains = [_gain(part, gpu) for part in parts if len(part) >= FEWEST]
     if not gains:
         raise UserError(f"{measured}: no fp32 operator has {FEWEST} rows; some must be left out")
-    if sum(gain.after * gain.rows for gain in gains) >= sum(g.before * g.rows for g in gains):
+    better = [gain.name for gain in gains if gain.is_better]
+    if not better:
         return gains, None
-    file = fit.OWN / f"{gpu.name}.toml"
-    for calibration in fit.fit_measured(measured, gpu.name):
+    file = own_file(gpu)
+    for calibration in fit.fit_measured(measured, gpu.name, better):
         write_calibration(file, calibration.text("fp32_kernels"))
     return gains, file
 
 
+def own_file(gpu: Gpu) -> Path:
+    """Return where a GPU's calibration by rows of one's own is kept."""
+    return fit.OWN / f"{gpu.name}.toml"
+
+
 def _gain(part: Rows, gpu: Gpu) -> Gain:
-    """Return what a class of operators gains, on shapes left out."""
-    profile, blank = profile_of(gpu), zero_shot_profile(identity_of(gpu))
+    """Return what a class of operators gains, on shapes left out.
+
+    What is known before is without what an earlier call wrote: it has seen the rows.
+    """
+    files = [file for file in scalar_files(gpu) if file != own_file(gpu)]
+    profile = measured_profile(identity_of(gpu), files)
+    blank = zero_shot_profile(fit.by_its_name(gpu))
     fitted_s = partial(cross_validated_s, gpu=gpu, under=blank, fit=fit_few, folds=FOLDS)
     half = part.where(np.arange(len(part)) % 2 == 0)
     before = mape(call_seconds(part.operator, gpu, profile), part.seconds)
@@ -83,20 +95,38 @@ def _error(rows: Rows, fitted_s: Callable[[Rows], Floats]) -> float:
 def _device(name: str, table: pa.Table, measured: Path, space: str) -> tuple[list[Gain], Path]:
     """Adapt what is known of devices to one, and write it."""
     texts = [str(text) for text in table[NETWORK].to_pylist()]
-    seconds = table[LATENCY].to_numpy().astype(np.float64)
+    seconds = np.array([_latency(value, measured) for value in table[LATENCY].to_pylist()])
     if len(texts) < FEWEST:
         raise UserError(f"{measured} has {len(texts)} networks; {FEWEST} are needed, 10 are better")
     rows, given = features(space, texts), prior(space)
     weights = adapt(given, rows, seconds)
     file = Path(name if name.endswith(SUFFIX) else f"{name}{SUFFIX}")
     about = {"measured": measured.name, "rows": len(texts)}
-    file.write_text(text_of(weights, space, about), encoding="utf-8")
+    try:
+        file.write_text(text_of(weights, space, about), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
     order = np.arange(len(texts))
     errors = [
         float(np.mean(list(_left_out(rows, seconds, space, order[::step], blind=blind))))
         for step, blind in ((1, True), (2, False), (1, False))
     ]
     return [Gain(f"networks of {space}", len(texts), *errors)], file
+
+
+def _latency(value: object, measured: Path) -> float:
+    """Return a cell of the latencies as seconds.
+
+    Raises:
+        UserError: it is no number above zero.
+    """
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = np.nan
+    if not 0.0 < seconds < np.inf:
+        raise UserError(f"{measured}: column '{LATENCY}' holds {value!r}; write seconds above zero")
+    return seconds
 
 
 def _left_out(

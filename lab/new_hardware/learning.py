@@ -21,6 +21,11 @@ class Gain:
     after: float  # with all of them
 
     @property
+    def is_better(self) -> bool:
+        """Whether the rows are worth keeping."""
+        return self.after < self.before
+
+    @property
     def more_rows(self) -> int | None:
         """How many more rows would halve the error; None where no number of them would.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from lab.predictions.task import Figures, Key, Task, key_of
 from lab.tables.rows import Bools, read_table
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.core.folder import Folder
+from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 from simulators.core.modules import load_module
 
@@ -57,8 +56,9 @@ def scores(named: str, reference: Path) -> list[Check]:
             continue
         task: Task = module.task(reference)
         seen.append(f"{name}: {', '.join(task.key)}; {', '.join(task.measured)}")
-        if found := _aligned(task, tables):
-            lines += list(_lines(name, task, found))
+        found, strangers = _aligned(task, tables)
+        if found:
+            lines += list(_lines(name, task, found, strangers))
     if not lines:
         raise UserError(
             f"{named} predicts no measured row; a file has the columns that name a row and at "
@@ -71,28 +71,58 @@ def _told(named: str, reference: Path) -> list[Told]:
     """Return the tables of an entry; one of the reference folder may not be here."""
     if named.endswith(TABLES):
         return [Told(read_table(Path(named)), {})]
-    written = tomllib.loads(ENTRIES.find(named).read_text(encoding="utf-8"))
-    files = [(reference / one["file"], one.get("columns", {})) for one in written["files"]]
+    files = [(reference / file, columns) for file, columns in _files(ENTRIES.find(named))]
     found = [Told(read_table(file), columns) for file, columns in files if file.is_file()]
     if not found:
         raise UserError(f"{named}: {', '.join(str(file) for file, _ in files)} are not here")
     return found
 
 
-def _aligned(task: Task, tables: Sequence[Told]) -> dict[str, Floats]:
-    """Return what is predicted of a task's rows, NaN where nothing is; empty without any row."""
+def _files(entry: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the tables that an entry names, and what their columns are called.
+
+    Raises:
+        UserError: it names none, or something that is no name.
+    """
+    files = read_toml(entry).get("files")
+    tables = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
+    for one in tables or [{}]:
+        file, columns = one.get("file"), one.get("columns", {})
+        if not isinstance(file, str) or not isinstance(columns, dict):
+            raise UserError(
+                f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
+                "and `columns`, what it calls those that are predicted"
+            )
+        yield file, columns
+
+
+def _aligned(task: Task, tables: Sequence[Told]) -> tuple[dict[str, Floats], int]:
+    """Return what is predicted of a task's rows, NaN where nothing is; empty without any row.
+
+    And how many rows of the tables name none of the task's.
+
+    Raises:
+        UserError: a row is predicted twice, or by no number above zero.
+    """
     places: dict[Key, int] = {name: place for place, name in enumerate(task.names)}
     found = {name: np.full(len(task.names), np.nan) for name in task.measured}
+    strangers = 0
     for told in tables:
         keys = [told.column(name) for name in task.key]
         if any(column is None for column in keys):
             continue
         at = [places.get(key_of(values)) for values in zip(*filter(None, keys), strict=True)]
+        strangers += at.count(None)
         for name, values in found.items():
             for place, value in zip(at, told.column(name) or (), strict=False):
-                if place is not None and value is not None:
-                    values[place] = _positive(value, name, task.names[place])
-    return found if any((~np.isnan(values)).any() for values in found.values()) else {}
+                if place is None or value is None:
+                    continue
+                if not np.isnan(values[place]):
+                    row = " ".join(task.names[place])
+                    raise UserError(f"row {row} is there twice: `{name}` can have one value alone")
+                values[place] = _positive(value, name, task.names[place])
+    answered = any((~np.isnan(values)).any() for values in found.values())
+    return (found if answered else {}), strangers
 
 
 def _positive(value: object, column: str, row: Key) -> float:
@@ -106,7 +136,7 @@ def _positive(value: object, column: str, row: Key) -> float:
     return number
 
 
-def _lines(name: str, task: Task, told: Figures) -> Iterator[Check]:
+def _lines(name: str, task: Task, told: Figures, strangers: int) -> Iterator[Check]:
     """Yield regrets of choices, then errors by figure and kind."""
     answered = np.all([~np.isnan(column) for column in told.values()], axis=0)
     everywhere = task.kinds["all"]
@@ -120,10 +150,14 @@ def _lines(name: str, task: Task, told: Figures) -> Iterator[Check]:
             yield at_most(title, float(given_up.mean()), None, given_up.size, note)
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
-            yield from _errors(f"{name}, {figure}, {kind}", told[figure], measured, which)
+            title = f"{name}, {figure}, {kind}"
+            unknown = f"; {strangers:,} rows of the file name none" if strangers else ""
+            yield from _errors(title, told[figure], measured, which, unknown)
 
 
-def _errors(title: str, told: Floats, measured: Floats, which: Bools) -> Iterator[Check]:
+def _errors(
+    title: str, told: Floats, measured: Floats, which: Bools, unknown: str
+) -> Iterator[Check]:
     """Yield the mean error on the rows of a kind that are answered, with the rest in the note."""
     rows = which & ~np.isnan(told)
     if not rows.any():
@@ -132,6 +166,6 @@ def _errors(title: str, told: Floats, measured: Floats, which: Bools) -> Iterato
     bias = 100.0 * float(np.mean(told[rows] / measured[rows] - 1.0))
     note = (
         f"median {off.median:.1f}, p90 {off.p90:.0f}, {off.within_2x:.0f} % within 2x, bias "
-        f"{bias:+.1f}; answers {rows.sum():,} of {which.sum():,}"
+        f"{bias:+.1f}; answers {rows.sum():,} of {which.sum():,}{unknown}"
     )
     yield at_most(title, off.mean, None, int(rows.sum()), note)

@@ -31,7 +31,7 @@ class ServingEngine:
     options: tuple[str, ...]  # all that it documents
     keys: tuple[str, ...] = ()  # of the YAML file that an option names
     dynamo_model: str = ""  # the option by which a Dynamo worker of it is told the model
-    dynamo_pools: tuple[str, ...] = ()  # what such a worker is told to pass KV caches between pools
+    kv_connector: tuple[str, ...] = ()  # what it is told to pass KV caches between pools
     dtypes: Mapping[str, tuple[str, ...]]  # the words for a precision; none: the checkpoint says it
     kv_dtypes: Mapping[str, tuple[str, ...]]
     remarks: Mapping[str, str] = field(default_factory=dict)  # what else a precision needs

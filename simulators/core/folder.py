@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Callable
@@ -105,13 +106,19 @@ class Folder:
             return alias
         if self.besides is not None and self.besides.has(name):
             return self.besides.find(name)
+        listed = f"`list {shlex.quote(self.plural)}` shows all; to" if self.is_listed else "To"
         raise UnknownNameError(
             self.kind,
             name,
             (*self.names(), *(self.besides.names() if self.besides else ())),
-            f"`list {Path(self.path).name}` shows all; to add one, write "
+            f"{listed} add one, write "
             f"catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether `list` knows the kind."""
+        return self.kind in FOLDERS
 
     def check_length(self, name: str) -> None:
         """Raise `UserError` for a text that can be no file's name."""

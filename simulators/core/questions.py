@@ -76,7 +76,7 @@ class Question:
         too_large: what is said when the constraints leave no point.
         among: which designs there were, as in "on at most 8 of h100_sxm".
         advice: lines that say what would help when no design meets the deadlines.
-        target: what the answer may be exported for besides its own engine.
+        target: what a design may be exported for besides its own engine.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Question:
     too_large: str
     among: str
     advice: tuple[str, ...]
-    target: str
+    target: Callable[[Mapping[str, Any]], str]
     copies: str = ""
     devices: str = ""
     budget: float | None = None

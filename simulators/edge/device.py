@@ -22,6 +22,7 @@ from simulators.edge.few_shot import Prior, Weights
 FOLDER = Path(__file__).parent / "calibration"
 FORMAT = 1
 SUFFIX = ".json"
+NEEDED = ("format", "search_space", "unit_s", "mean", "noise")
 
 
 def devices(space: str) -> tuple[str, ...]:
@@ -99,14 +100,39 @@ def _read(path: Path) -> _File:
         raise UserError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}") from error
-    needed = ("format", "search_space", "unit_s", "mean", "noise")
-    if not isinstance(found, dict) or any(name not in found for name in needed):
+    if not isinstance(found, dict) or any(name not in found for name in NEEDED):
         raise UserError(
-            f"{path} is no device: it lacks {', '.join(needed)}; `calibrate` writes one"
+            f"{path} is no device: it lacks {', '.join(NEEDED)}; `calibrate` writes one"
         )
+    if not isinstance(found["format"], int):
+        raise UserError(f"{path}: format is {found['format']!r}, and no number of one")
     if found["format"] > FORMAT:
         raise UserError(f"{path} is of format {found['format']}; this version reads up to {FORMAT}")
+    space = found["search_space"]
+    known = prior(space) if isinstance(space, str) else None
+    if known is None:
+        raise UserError(f"{path}: search_space is {space!r}, and no name")
+    _check(found, known.mean.size + 1, path)
     return _File(found, path=path)
+
+
+def _check(found: Mapping[str, Any], weights: int, path: Path) -> None:
+    """Hold a device's numbers to those its search space has: a level and a weight per feature.
+
+    Raises:
+        UserError: something is no number, or there are more or fewer of them.
+    """
+    shapes: dict[str, tuple[int, ...]] = {"unit_s": (), "noise": (), "mean": (weights,)}
+    if "covariance" in found:
+        shapes["covariance"] = (weights, weights)
+    for name, shape in shapes.items():
+        try:
+            numbers = np.array(found[name], np.float64)
+        except (TypeError, ValueError):
+            numbers = np.full(shape, np.nan)
+        wanted = " by ".join(map(str, shape)) + " numbers" if shape else "a number"
+        if numbers.shape != shape or not np.isfinite(numbers).all():
+            raise UserError(f"{path}: `{name}` is {wanted}, on networks of {found['search_space']}")
 
 
 def _weights(found: Mapping[str, Any]) -> Weights:

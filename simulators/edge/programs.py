@@ -27,6 +27,9 @@ NOISES = (0.03, 0.1, 0.3)
 ROUNDS = 30
 """Of fitting chips and programs in turn, until neither moves: gaps in the table ask for it."""
 
+STILL = 1e-12
+"""Log seconds by which programs that do not move may move."""
+
 
 def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str]] = ()) -> Prior:
     """Return how programs go together.
@@ -40,9 +43,12 @@ def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str
     share = weights / weights.sum()
     mean, level = np.zeros(log_s.shape[1]), np.zeros(len(log_s))
     for _ in range(ROUNDS):
+        before = mean
         mean = _mean(log_s - level[:, None], there, share[:, None], axis=0)
         level = _mean(log_s - mean, there, np.ones_like(mean), axis=1)
         level -= share @ level
+        if np.abs(mean - before).max() < STILL:
+            break
     left = np.where(there, log_s - mean - level[:, None], 0.0)
     known = mean - mean[there.any(axis=0)].mean()
     rows = [np.sqrt(share)[:, None] * left]

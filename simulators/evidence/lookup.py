@@ -328,6 +328,14 @@ def calibration_file(kind: str, board: str) -> Path | None:
     return next(iter(calibrations(kind).get(board, ())), None)
 
 
+def calibration_files(kind: str, board: str) -> tuple[Path, ...]:
+    """Return every calibration of a kind that a board has, those that nearer ones hide included."""
+    paths = (
+        place / folder / f"{board}.toml" for place in places() for folder in kinds()[kind].folders
+    )
+    return tuple(path for path in paths if path.is_file())
+
+
 @functools.lru_cache(maxsize=64)
 def _files(kind: str, folders: tuple[Path, ...], _now: Stamp) -> Mapping[str, tuple[Path, ...]]:
     found: dict[str, dict[str, Path]] = {}

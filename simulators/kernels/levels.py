@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from simulators.catalog.gpu import Gpu
@@ -40,6 +41,7 @@ from simulators.evidence.lookup import (
     NEW_ARCHITECTURE,
     Stamp,
     calibration_file,
+    calibration_files,
     calibrations,
     nearest_lender,
     stamp,
@@ -84,7 +86,7 @@ def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp)
     tensor = tensor_rates(device.name, device.architecture, framework, nearest_lender(level))
     unmeasured = calibration_file("fp32", own) is None
     only_tensor = level == "full" and unmeasured and device.name in calibrations("tensor")
-    plain = _scalar_profile(replace(device, name=own), BEST if only_tensor else level)
+    plain = _scalar_profile(replace(device, name=own), device.name, BEST if only_tensor else level)
     bands = dict(zip(SHEET_CLASSES, sheet_bands(device.vendor).values(), strict=True)) | dict(
         plain.bands
     )
@@ -92,11 +94,10 @@ def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp)
     return replace(plain, tensor=tensor, bands=bands, asked=level, framework=framework, stamp=now)
 
 
-def _scalar_profile(device: Identity, level: str) -> Profile:
+def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
     """Return what is known at a level of everything that does not run on tensor cores."""
-    file = calibration_file("fp32", device.name)
-    content = {} if file is None else read_calibration(file)
-    has = str(content.get("level", "zero_shot"))
+    files = _scalar_files(device.name, like)
+    has = str(read_calibration(files[0])["level"]) if files else "zero_shot"
     wanted = has if level == BEST else level
     if wanted == "zero_shot":
         return zero_shot_profile(device)
@@ -109,8 +110,30 @@ def _scalar_profile(device: Identity, level: str) -> Profile:
             f"To change that: python -m lab.fits fp32_kernels --device {device.name} "
             "--measured FILE"
         )
-    donor = str(content["donor"]) if wanted == "few_shot" else ""
-    return profile_from(content, zero_shot_profile(device, donor=donor))
+    return measured_profile(device, files)
+
+
+def measured_profile(device: Identity, files: Sequence[Path]) -> Profile:
+    """Return each class of scalar operators by the first of some calibrations that holds it.
+
+    A board of one's own rows may hold some classes alone: the others are as they were before it.
+    """
+    profile: Profile | None = None
+    for file in reversed(files):
+        content = read_calibration(file)
+        donor = str(content["donor"]) if content["level"] == "few_shot" else ""
+        under = zero_shot_profile(replace(device, name=file.stem), donor=donor)
+        profile = profile_from(content, under, otherwise=profile or under)
+    return profile or zero_shot_profile(device)
+
+
+def scalar_files(gpu: Gpu) -> tuple[Path, ...]:
+    """Return the calibrations of a GPU's scalar operators, those of the board it is like last."""
+    return _scalar_files(gpu.name, identity_of(gpu).name)
+
+
+def _scalar_files(*names: str) -> tuple[Path, ...]:
+    return tuple(f for name in dict.fromkeys(names) for f in calibration_files("fp32", name))
 
 
 def zero_shot_profile(
@@ -159,23 +182,25 @@ def _averaged(rates: V, label: str, kin: Sequence[Board]) -> V:
     return replace(rates, **numbers, calibrated=False)
 
 
-def profile_from(content: Table, under: Profile) -> Profile:
+def profile_from(content: Table, under: Profile, otherwise: Profile | None = None) -> Profile:
     """Return a calibration's numbers, over a profile for everything it does not hold.
 
-    What a class of products lacks (few-shot: the tiles) stays as it was.
+    What a class of products lacks (few-shot: the tiles) stays as it was; classes it does not hold
+    are as `otherwise` has them, if it is given.
     """
+    rest = otherwise or under
     gemm, vector, reduction = (content.get(name, {}) for name in ("gemm", "vector", "reduction"))
     return replace(
         under,
         level=str(content["level"]),
-        gemm={**under.gemm, **{k: rates_from(t, under.gemm[k]) for k, t in gemm.items()}},
+        gemm={**rest.gemm, **{k: rates_from(t, under.gemm[k]) for k, t in gemm.items()}},
         vector={
-            **under.vector,
+            **rest.vector,
             **{k: VectorRates(**t, calibrated=True) for k, t in vector.items()},
         },
         reduction={
-            **under.reduction,
+            **rest.reduction,
             **{k: ReductionRates(**t, calibrated=True) for k, t in reduction.items()},
         },
-        bands={**under.bands, **{k: band_from(t) for k, t in content.get("bands", {}).items()}},
+        bands={**rest.bands, **{k: band_from(t) for k, t in content.get("bands", {}).items()}},
     )

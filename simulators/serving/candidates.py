@@ -7,25 +7,21 @@ board runs the engines that its vendor's GPUs can, in the precisions of the make
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from simulators.catalog.engine import ServingEngine, load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
 from simulators.serving.demand.traces import is_trace, load_trace
-from simulators.serving.point import ANALYTIC, DRAFT, SPECULATIONS
+from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.speculation.acceptance import survival
+from simulators.workload.llm.routing import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.precision import precision
 
 WIDEST_TP, WIDEST_EP, DEEPEST_PP = 8, 16, 4
@@ -35,6 +31,12 @@ CHUNKS, BATCHES = (512, 2048, 8192), (64, 256)
 
 DRAFTED = (1, 3, 5)
 """Tokens drafted for each sequence and iteration, where any are."""
+
+POOLS = NO, ALSO, ONLY = "no", "also", "only"
+"""Whether separate pools are tried: beside designs of one pool, or they alone."""
+
+TOLD = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
+"""The ways to experts that engines can be told, by their schedulers."""
 
 CHECKPOINT, ANY = "checkpoint", "any"
 USUAL, OLDER = "bf16", "fp16"
@@ -140,9 +142,76 @@ def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], lis
         "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)",
     ]
     if len(mixtures) < len(sheets):
-        named = ", ".join(f"'{name}'" for name in models if load_model(name).experts)
+        named = _quoted([name for name in models if load_model(name).experts])
         rules.append(f"ep * attention_dp = 1 OR model IN ({named})")
     return axes | {"ep": wide, "attention_dp": wide}, rules
+
+
+def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the axis of ways to experts, if another than the usual is asked for, and its rules.
+
+    Raises:
+        UserError: a name is none, or no model has experts.
+    """
+    asked = _known(names, "--moe-backend", BACKENDS)
+    if asked == [GATHERED]:
+        return {}, []
+    if not mixtures:
+        raise UserError(f"--moe-backend {names}: none of the models has experts")
+    told = " OR ".join(
+        f"(scheduler = '{scheduler}' AND moe_backend IN ({_quoted(backends)}))"
+        for scheduler, backends in TOLD.items()
+    )
+    usual = f"moe_backend = '{GATHERED}'"
+    return {"moe_backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {told}"]
+
+
+def pools_of_gpus(
+    pools: str, gpus: int, boards: Sequence[Board]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return small grids of separate pools within so many GPUs, and what constrains them.
+
+    Caches move by RDMA, as between pods; pools of mixtures are cut like dense models. None where
+    only designs of one pool are asked for.
+
+    Raises:
+        UserError: there are too few GPUs, or no engine that starts such pools.
+    """
+    if pools == NO:
+        return [], []
+    powers = [2**n for n in range(int(log2(gpus)) + 1)]
+    sizes = sorted(n for n in {*powers, *(3 * n for n in powers)} if n < gpus)
+    if not sizes:
+        raise UserError(f"--pools {pools}: two pools need two GPUs; say --gpus")
+    cuts = [n for n in powers if n <= min(WIDEST_TP, gpus - 1)]
+    apart = {"prefill_gpus": sizes, "decode_gpus": sizes, "prefill_tp": cuts, "decode_tp": cuts,
+             "kv_link": RDMA}  # fmt: skip
+    together = {"prefill_gpus": 0, "decode_gpus": 0, "prefill_tp": 1, "decode_tp": 1,
+                "kv_link": AUTO}  # fmt: skip
+    engines = [load_engine(name) for name in ENGINES.names()]
+    able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
+    if not any(scheduler in able for board in boards for scheduler in board.engines):
+        raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
+    rules = [
+        "prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
+        "prefill_gpus % prefill_tp = 0",
+        "decode_gpus % decode_tp = 0",
+        f"prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
+    ]
+    return [apart] if pools == ONLY else [together, apart], rules
+
+
+def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
+    """Return the names that words with commas between them are."""
+    found = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    for name in found:
+        if name not in known:
+            raise UserError(f"{option} {name}: choose from {', '.join(known)}")
+    return found
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
@@ -156,10 +225,7 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
     Raises:
         UserError: a name or a rate is none, or nobody knows how often drafts are accepted.
     """
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
-    for name in names:
-        if name not in SPECULATIONS:
-            raise UserError(f"--speculation {name}: choose from {', '.join(SPECULATIONS)}")
+    names = _known(methods, "--speculation", SPECULATIONS)
     if (draft_model != NOTHING) != (DRAFT in names):
         raise UserError("--drafter NAME and --speculation draft need each other")
     drafting = [name for name in names if name != NOTHING]
@@ -211,37 +277,6 @@ def load_of(
     tail = SETTLED / (1.0 - percentile / 100.0)
     enough = max(tail, *(rate * LEAST_S for rate in drawn))
     return Load(drawn, requests or int(_rounded_up(enough)), 0)
-
-
-Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Answers designs whose fidelity is the steady state."""
-
-FULL = 2.0
-"""By what factor a deployment is said to miss that cannot even carry the mean load."""
-
-
-def foreseen(
-    batch: pa.RecordBatch, *, steady: Steady, own_rate: float, ttft_s: float | None, tpot_s: float
-) -> NDArray[np.float64]:
-    """Return by what factor deployments will miss deadlines at least: those of a steady state.
-
-    A high percentile under bursts lies above the mean under a load that comes evenly: what misses
-    by much in that mean has no hope. Of a median first token that is not so, and none is given.
-    """
-    rates = numbers(batch, "qps").astype(np.float64)
-    even = {"qps": pa.array(np.where(np.isnan(rates), own_rate, rates)),
-            "fidelity": pa.array([ANALYTIC] * batch.num_rows).dictionary_encode()}  # fmt: skip
-    for name, column in even.items():
-        batch = batch.set_column(batch.schema.get_field_index(name), name, column)
-    found = steady(batch)
-    full = np.where(numbers(found, "saturated").astype(np.float64) == 1.0, FULL, 0.0)
-    times = [
-        numbers(found, name).astype(np.float64) / limit
-        for name, limit in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s))
-        if limit is not None
-    ]
-    late = np.fmax.reduce([full, *times])
-    return np.where(np.isnan(times[0]), np.inf, late)
 
 
 def _own_rate(arrival_s: Any) -> float | None:

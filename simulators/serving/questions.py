@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -24,19 +23,23 @@ from simulators.serving.candidates import (
     BATCHES,
     CHECKPOINT,
     CHUNKS,
+    NO,
+    POOLS,
     Board,
     Load,
-    Steady,
+    backends_of,
     board_of,
     cuts_of,
     drafting_of,
     engine_named,
-    foreseen,
     grids_of,
     load_of,
+    pools_of_gpus,
 )
 from simulators.serving.demand.traces import is_trace, load_trace
+from simulators.serving.foresight import Foresight, Steady
 from simulators.serving.point import SPECULATIONS
+from simulators.workload.llm.routing import BACKENDS, GATHERED
 
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
@@ -72,6 +75,15 @@ class Flags:
     prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
     dtype: str = flag("precisions (default those of the makers' checkpoint)", default=CHECKPOINT)
     engine: str = flag(f"of {', '.join(ENGINES.names())} (default any that runs)", default=ANY)
+    pools: str = flag(
+        "separate pools for prompts and answers: no, also (beside one pool), only (default no)",
+        choices=POOLS,
+        default=NO,
+    )
+    moe_backend: str = flag(
+        f"how tokens get to experts, of {', '.join(BACKENDS)}; several are compared",
+        default=GATHERED,
+    )
     speculation: str = flag(
         f"what drafts tokens: {', '.join(SPECULATIONS)}; several are compared (default nothing)",
         default=NOTHING,
@@ -129,12 +141,8 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        foreseen=functools.partial(
-            foreseen,
-            steady=steady,
-            own_rate=load.own_rate,
-            ttft_s=flags.ttft if flags.percentile >= TAIL else None,
-            tpot_s=flags.tpot,
+        foreseen=Foresight(
+            steady, load.own_rate, flags.ttft if flags.percentile >= TAIL else None, flags.tpot
         ),
         excluded={"saturated": "its queue grows as long as it runs"},
         shown=(
@@ -143,10 +151,11 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "mean_batch",
         ),
         asked=lambda row: _replayed(row, flags.workload, load),
-        details=("dtype", "max_batch", "chunk_size"),
+        details=("moe_backend", "dtype", "max_batch", "chunk_size"),
         alternatives=(
             "gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler",
-            "speculation", "draft_tokens",
+            "speculation", "draft_tokens", "moe_backend", "prefill_gpus", "decode_gpus",
+            "prefill_tp", "decode_tp",
         ),
         described=_described,
         refused=refused,
@@ -159,7 +168,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision",
             "(--dtype fp8) would help.",
         ),
-        target="kubernetes",
+        target=lambda row: "dynamo" if row["prefill_gpus"] else "kubernetes",
     )  # fmt: skip
 
 
@@ -246,6 +255,9 @@ def _space(
     """Return the designs to choose from."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     cut, rules = cuts_of(models, flags.gpus)
+    ways, told = backends_of(flags.moe_backend, mixtures="ep" in cut)
+    pools, sizes = pools_of_gpus(flags.pools, flags.gpus, boards)
+    rules += [*told, *sizes]
     if any(method["speculation"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
     hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
@@ -256,6 +268,7 @@ def _space(
             "workload": flags.workload,
             **(shared if flags.system_prompt or hashed else {}),
             **cut,
+            **ways,
             "chunk_size": list(CHUNKS),
             "max_batch": list(BATCHES),
             "qps": list(load.rates),
@@ -265,7 +278,12 @@ def _space(
             "prices": prices,
             "replicas": f"1..{flags.gpus}",
         },
-        "union": [{**grid, **method} for grid in grids_of(boards) for method in methods or ({},)],
+        "union": [
+            {**grid, **method, **pool}
+            for grid in grids_of(boards)
+            for method in methods or ({},)
+            for pool in pools or ({},)
+        ],
         "derived": {"boards": "gpus"},
         "constraints": [
             f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules
@@ -275,8 +293,20 @@ def _space(
     }  # fmt: skip
 
 
+def _pool(row: Mapping[str, Any], name: str, does: str) -> str:
+    """Return one of two pools in a phrase."""
+    tp = row[f"{name}_tp"]
+    return f"{row[f'{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
+
+
+ROLES = (("prefill", "that read prompts"), ("decode", "that decode"))
+
+
 def _described(row: Mapping[str, Any]) -> str:
     """Return a design in a phrase: copies, GPUs, how the model is cut over them, the engine."""
+    if row["prefill_gpus"]:
+        pools = (_pool(row, *role) for role in ROLES)
+        return ", ".join([*pools, engine_named(row["scheduler"])])
     copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
     cut = ", ".join(
         f"{name} {row[field]}"

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
 from simulators.core.columns import outcome
@@ -62,7 +64,8 @@ class Table:
                 foretold = [model.predict(row[np.newaxis] * weights)[0][0] for row in features]
                 found = np.where(known, found, np.exp(foretold))
             columns[field.name] = found
-        reasons = None if self.between else ["" if k else "not_in_the_table" for k in known]
+        possible = self._can_be_foretold(wanted) if self.between else known
+        reasons = ["" if k else "not_in_the_table" for k in known | possible]
         levels = shares_of(np.where(known, MEASURED, EXTRAPOLATED))
         return outcome(self.metrics, columns, infeasible=reasons, shares=levels)
 
@@ -97,6 +100,16 @@ class Table:
             found[field.name] = values, model, weights
         return {design: i for i, design in enumerate(self._designs)}, found
 
+    def _can_be_foretold(self, wanted: Sequence[tuple[Any, ...]]) -> NDArray[np.bool_]:
+        """Return of designs whether each of their words stands in the table."""
+        known = np.ones(len(wanted), bool)
+        columns = zip(*self._designs, strict=True), zip(*wanted, strict=True)
+        for mine, asked in zip(*columns, strict=True):
+            if isinstance(mine[0], str | bool):
+                words = set(mine)
+                known &= np.array([value in words for value in asked])
+        return known
+
     def _features(self, designs: Sequence[tuple[Any, ...]]) -> Matrix:
         """Return designs as numbers of about the same spread, as `features_of` has them."""
         return features_of(self._designs, designs)
@@ -120,13 +133,15 @@ def table_simulator(
         between: whether designs beside the rows are foretold by a Gaussian process.
 
     Raises:
-        UserError: the file cannot be read, or has no such column.
+        UserError: the file cannot be read, has no such column, two answers to one design, or, to
+            foretell from, a figure that is not above zero.
     """
     columns = _read(str(file))
     for column in (*inputs, *outputs):
         if column not in columns.column_names:
             known = ", ".join(columns.column_names)
             raise UserError(f"{file} has no column '{column}', but {known}")
+    _check_figures(columns, str(file), inputs, outputs, between=between)
     kinds = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
     point = dataclasses.make_dataclass(
         "Point",
@@ -139,6 +154,25 @@ def table_simulator(
         frozen=True,
     )
     return Table(name, point, figures, str(file), between)
+
+
+def _check_figures(
+    table: pa.Table, file: str, inputs: Sequence[str], outputs: Iterable[str], *, between: bool
+) -> None:
+    """Raise `UserError` for a design with two answers, or figures without a logarithm."""
+    ends = [(name, how) for name in outputs for how in ("min", "max")]
+    designs = table.group_by(list(inputs)).aggregate(ends)
+    for name in outputs:
+        low, high = designs[f"{name}_min"], designs[f"{name}_max"]
+        twice = pc.not_equal(low, high)
+        if pc.any(twice).as_py():
+            (row,) = designs.filter(twice).slice(0, 1).select(list(inputs)).to_pylist()
+            said = ", ".join(f"{n}={v}" for n, v in row.items())
+            raise UserError(f"{file} has two answers to one design, {said}: {name} differs")
+        if between and not pc.all(pc.greater(low, 0), skip_nulls=False).as_py():
+            raise UserError(
+                f"{file}: '{name}' is not above zero in each row, as what is foretold from must be"
+            )
 
 
 def _again(

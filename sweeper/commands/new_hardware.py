@@ -37,8 +37,11 @@ def calibrate(words: list[str]) -> int:
         for gain in gains
     ]
     print_table(f"{chosen.name}: errors of rows left out", header, lines)
+    worse = [gain.name for gain in gains if not gain.is_better]
     nothing = f"Nothing is written: {chosen.name} is known better without these rows."
     print_words(nothing if file is None else f"Written: {file}")
+    if worse and file is not None:
+        print_words(f"Left as known without these rows: {', '.join(worse)}")
     return 0
 
 

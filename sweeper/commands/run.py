@@ -20,7 +20,7 @@ from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown
-from sweeper.report.run_folder import begin
+from sweeper.report.run_folder import begin, progress_of, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
@@ -117,6 +117,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             if sum(map(len, picked)) >= sweep.sampler.size(space):
                 progress.answered = max(progress.total - left, 0)
                 progress.total = left
+            if progress_of(folder) is None:
+                write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
             if progress.answered:
                 say(f"{progress.answered:,} answered already, {progress.total:,} to do")
 
@@ -126,9 +128,11 @@ def _answered(asked: Asked, folder: Path) -> Ended:
         for line in space.counts.in_words:
             say(f"  {line}")
         sweep.answer(watch, say, expect)
+    rows = dict(progress.rows)
+    write_progress(folder, {"answered": progress.answered, "to_do": progress.total, "rows": rows})
     return Ended(
         answers=answers_to(asked.written["space"], space, store, folder, asked.name),
-        evaluated=sum(progress.rows.values()),
+        evaluated=progress.done,
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,
         said=tuple(said),

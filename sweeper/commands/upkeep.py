@@ -18,7 +18,7 @@ from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
 from sweeper.store.lock import alone
 from sweeper.store.seals import filesystem
-from sweeper.store.upkeep import Kept, compact, copy, definitions
+from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
 from sweeper.terminal import printable
 
 
@@ -41,15 +41,18 @@ def watch(words: list[str]) -> int:
     with shown(seen.progress) as display:
         display.say(f"watching {seen.answers.folder}")
         while True:
-            ended = seen.ended  # before one looks: what came last is seen
+            stopped = seen.stopped
+            over = stopped or seen.ended  # before one looks: what came last is seen
             seen.look()
             display.tick()
             if chosen.page:
                 write_text(Path(chosen.page), live(seen, every_s))
-            if ended or chosen.once:
+            if over or chosen.once:
                 break
             time.sleep(every_s)
     print(printable(seen.progress.line()))
+    if stopped:
+        print("It was stopped, or failed; the same command goes on where it was.")
     return 0
 
 
@@ -59,8 +62,9 @@ def prune(words: list[str]) -> int:
     parser.add_argument("name", help="a space that has been run")
     parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
-    total = Kept()
-    for store in definitions(latest(chosen.name, chosen.outputs).store):
+    home = latest(chosen.name, chosen.outputs).store
+    total = take_unreadable(home)
+    for store in definitions(home):
         with alone(store):
             total += compact(store)
     print(f"{chosen.name}: {total.parts:,} parts are {total.left:,} now")

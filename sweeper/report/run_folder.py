@@ -31,7 +31,7 @@ from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
 
-_HERE = "outputs"
+_HERE, _PROGRESS = "outputs", "progress.json"
 _NUMBERED = re.compile(r"(\d{6,})-")
 _BROKEN = (
     OSError,
@@ -49,6 +49,15 @@ class _Asked(TypedDict, total=False):
 
     space: Required[dict[str, Any]]
     outputs: str
+
+
+class Progressed(TypedDict, total=False):
+    """What the driver of a run knows of it: from its first round on, and at its end."""
+
+    answered: Required[int]  # points that were answered before
+    to_do: Required[int]
+    begun_ns: int  # when its first round began, by the clock of its files
+    rows: dict[str, int]  # new ones by status, once it has ended
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
@@ -124,6 +133,35 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     return folder
+
+
+def write_progress(folder: Path, known: Progressed) -> None:
+    """Write what the driver of a run knows, for whoever watches it."""
+    if before := progress_of(folder):
+        known = {**known, "begun_ns": before["begun_ns"]}
+    write_text(folder / _PROGRESS, json.dumps(known))
+
+
+def progress_of(folder: Path) -> Progressed | None:
+    """Return what the driver of a run has written, as `write_progress` did; None before that."""
+    try:
+        file = folder / _PROGRESS
+        written: Progressed = {
+            "begun_ns": file.stat().st_mtime_ns,
+            **from_json(file.read_bytes(), Progressed),
+        }
+    except (OSError, ValueError):
+        return None
+    return written
+
+
+def is_from_here(folder: Path) -> bool:
+    """Return whether a run was begun on this machine."""
+    try:
+        found = from_json((folder / "versions.json").read_bytes(), dict[str, str])
+    except (OSError, ValueError):
+        return False
+    return found.get("host") == platform.node()
 
 
 def next_run(home: Path, time: str) -> Path:

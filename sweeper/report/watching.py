@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from simulators.core.errors import UserError
+from simulators.core.jit import Ints
 from sweeper.query.pareto import FEASIBLE, local_front, minimised, qualifying
+from sweeper.query.pareto_kernel import Matrix
 from sweeper.report.answers import Answers
 from sweeper.report.progress import Progress
+from sweeper.report.run_folder import is_from_here, progress_of
 from sweeper.space.sql import names_in
+from sweeper.store.lock import is_held
 from sweeper.store.parquet import read_frame
 from sweeper.store.part_names import definition_in
 from sweeper.store.seals import check
@@ -21,32 +25,48 @@ from sweeper.store.store import Part
 
 @dataclass
 class Watch:
-    """What has been seen of a sweep so far."""
+    """What has been seen of a run so far: its own rows, and the front with those before it."""
 
     answers: Answers
     progress: Progress = field(init=False)
     seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        total = self.answers.points or self.answers.space.size
-        self.progress = Progress(total, self.answers.objectives)
+        found = self.answers
+        self.progress = Progress(found.points or found.space.size, found.objectives)
+        # The front of what was there before; a part of this run seen twice changes no front.
+        self.progress.add(Part("", 0, {}, {}, *self._front(found.front), seconds=0.0))
 
     @property
     def ended(self) -> bool:
-        """Whether the run has written what came of it."""
-        return (self.answers.folder / "summary.json").is_file()
+        """Whether the run has come to its end."""
+        folder = self.answers.folder
+        return "rows" in (progress_of(folder) or {}) or (folder / "summary.json").is_file()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was stopped before its end, as far as that is seen from here."""
+        folder, store = self.answers.folder, self.answers.store
+        return is_from_here(folder) and not is_held(store) and not self.ended
 
     def look(self) -> int:
         """Take note of the parts that are new, and return how many they are."""
-        store = self.answers.store
-        new = [n for n in store.parts() if n not in self.seen and self._is_ours(n)]
+        known = progress_of(self.answers.folder)
+        if known is None:  # what is written before the first round was answered before
+            return 0
+        store, progress = self.answers.store, self.progress
+        progress.answered, progress.total = known["answered"], known["to_do"]
+        parts = store.parts(since_ns=known["begun_ns"])
+        new = [name for name in parts if name not in self.seen and self._is_ours(name)]
         for name in new:
             try:
                 check(store.results, name)
-                self.progress.add(self._summary(name))
+                progress.add(self._summary(name))
             except UserError:  # being tidied up, or a query will tell
                 continue
         self.seen.update(new)
+        if "rows" in known:
+            progress.rows = Counter(known["rows"])
         return len(new)
 
     def _is_ours(self, name: str) -> bool:
@@ -59,18 +79,25 @@ class Watch:
         columns = list(dict.fromkeys([*wanted, *asked, "status", "reason"]))
         rows = read_frame(found.store.results, name, columns)
         good = qualifying(rows.lazy().filter(FEASIBLE), where=found.where).collect()
-        values = minimised(good, dict.fromkeys(wanted, "min"))
-        front, ties = local_front(dict(zip(wanted, values.T, strict=True)), wanted)
         reasons = Counter(text.split(":")[0] for text in rows["reason"].drop_nulls().to_list())
         status: dict[str, int] = dict(
             rows.group_by(pl.col("status").cast(pl.String)).len().iter_rows()
         )
-        return Part(name, len(rows), status, dict(reasons), front, ties, seconds=0.0)
+        return Part(name, len(rows), status, dict(reasons), *self._front(good), seconds=0.0)
+
+    def _front(self, rows: pl.DataFrame) -> tuple[Matrix, Ints]:
+        """Return the distinct objective vectors on the front of some rows, and the ties of each."""
+        wanted = self.answers.objectives
+        values = minimised(rows, dict.fromkeys(wanted, "min"))  # as they are
+        return local_front(dict(zip(wanted, values.T, strict=True)), wanted)
 
 
 def state(watch: Watch) -> str:
     """Return what has been seen as JSON, for programs."""
     progress = watch.progress
     front = [dict(zip(watch.answers.objectives, row, strict=True)) for row in progress.front()]
-    told = {"points": progress.total, "rows": dict(progress.rows), "ended": watch.ended}
-    return json.dumps({**told, "front": front})
+    told = {
+        "points": progress.total, "answered": progress.answered, "rows": dict(progress.rows),
+        "stopped": watch.stopped, "ended": watch.ended, "front": front,
+    }  # fmt: skip
+    return json.dumps(told)

@@ -32,6 +32,7 @@ from sweeper.samplers import (
     Searches,
     Told,
 )
+from sweeper.samplers.lhs import spread_evenly
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import Scalar
@@ -80,6 +81,11 @@ class Guided:
         """Yield a round for each time that the search asks for something new."""
         designs = Designs.of(space, self.goal, self.searches.across)
         goal = replace(self.goal, given=() if designs.how else self.goal.given)
+        if (least := len(designs.offsets)) > self.searches.points:
+            raise UserError(
+                f"sampler.points={self.searches.points}: with sampler.across={designs.how} a "
+                f"design takes {least} points, one in each scenario"
+            )
         search, known = self.searches.search(designs.space, goal), Seen(designs.space)
         memory: Told | None = None
         spent = idle = 0
@@ -329,8 +335,11 @@ def started(space: DesignSpace, file: str) -> Index:
     Args:
         space: the designs.
         file: a Parquet or CSV file with a column for some of the axes, such as the `front.parquet`
-            of a run. Axes it lacks take their first value, numbers the nearest there is on a
-            logarithm, words that are none of the axis drop a design.
+            of a run. Axes it lacks take their first value, numbers the nearest there is, above
+            zero on a logarithm, and words that are none of the axis drop a design.
+
+    Raises:
+        UserError: it cannot be read, or none of its rows is a design.
     """
     if not file:
         return np.empty(0, np.int64)
@@ -341,9 +350,23 @@ def started(space: DesignSpace, file: str) -> Index:
     if not any(name in rows.columns for name in space.varied):
         raise UserError(f"sampler.start={file} has none of the axes {', '.join(space.varied)}")
     found = [nearest(space, row) for row in rows.to_dicts()]
-    kept = [codes for codes in found if codes is not None]
-    index = number_of(np.array(kept, np.int64).reshape(len(kept), -1), sizes_of(space))
-    return allowed(space, np.unique(index))
+    if not (kept := [codes for codes in found if codes is not None]):
+        raise UserError(f"sampler.start={file}: no row is a design of this space")
+    return allowed(space, np.unique(number_of(np.array(kept, np.int64), sizes_of(space))))
+
+
+def beginning(
+    space: DesignSpace, options: Options, count: int, random: np.random.Generator
+) -> Index:
+    """Return the designs of `sampler.start`, and so many others that are spread evenly.
+
+    A search of fewer points looks at the first of them, and one of more begins with those.
+    """
+    drawn = spread_evenly(space, random, count)
+    if options.across or options.points < count:  # the first of them are spread evenly too
+        drawn = np.random.default_rng(options.seed).permutation(drawn)
+    first = started(space, options.start)
+    return np.concatenate([first, drawn[~np.isin(drawn, first)]])
 
 
 def nearest(space: DesignSpace, row: Mapping[str, object]) -> list[int] | None:
@@ -352,7 +375,7 @@ def nearest(space: DesignSpace, row: Mapping[str, object]) -> list[int] | None:
     for factor in space.factors:
         away = np.zeros(len(factor))
         for name, values in factor.columns.items():
-            if name in row:
+            if row.get(name) is not None:  # an empty cell says nothing
                 away += [_apart(value, row[name]) for value in values]
         if np.isinf(away.min()):
             return None
@@ -363,6 +386,7 @@ def nearest(space: DesignSpace, row: Mapping[str, object]) -> list[int] | None:
 def _apart(value: object, other: object) -> float:
     if value == other:
         return 0.0
-    if isinstance(value, int | float) and isinstance(other, int | float) and min(value, other) > 0:
-        return abs(math.log(value / other))
-    return math.inf
+    if not (isinstance(value, int | float) and isinstance(other, int | float)):
+        return math.inf
+    apart = abs(math.log(value / other)) if min(value, other) > 0 else abs(value - other)
+    return math.inf if math.isnan(apart) else apart

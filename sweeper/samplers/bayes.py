@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +19,19 @@ from simulators.core.errors import UserError
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
 from sweeper.samplers._search import (
     Options,
+    beginning,
     codes_of,
     nearest,
     number_of,
     ordered_of,
     sizes_of,
-    started,
 )
-from sweeper.samplers.lhs import spread_evenly
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
+from sweeper.store.keys import define
 
-_NUMBER, _TIER = "sweeper_number", "sweeper_tier"
-"""Attributes of a trial: our number, which those of others lack, and what came of the design."""
+_NUMBER, _TIER, _DEFINITION = "sweeper_number", "sweeper_tier", "sweeper_definition"
+"""Attributes of a trial of ours: its number, what came of it, and the space they belong to."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Bayes(Options):
             one front.
         batch: designs asked for at a time.
         first: designs drawn at random to begin with.
-        study: URL of an Optuna storage, as sqlite:///study.db; trials of others in it are learned
-            from, and ours are written into it.
+        study: URL of an Optuna storage, as sqlite:///study.db; trials in it of others, or of ours
+            in another space, are learned from, and ours are written into it.
         study_name: which study in it.
     """
 
@@ -61,13 +62,14 @@ class Bayes(Options):
         if self.batch < 1 or self.first < 1:
             raise UserError("sampler.batch and sampler.first are one design at least")
 
-    def search(self, space: DesignSpace, goal: Goal) -> Search:  # noqa: ARG002 - told of losses alone
+    def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a search that knows what its study holds.
 
         Raises:
-            UserError: Optuna is not installed, or the study cannot be read.
+            UserError: Optuna is not installed, or the study cannot be read, or is of other
+                objectives or values.
         """
-        return _Parzen(self, space)
+        return _Parzen(self, space, len(goal.objectives))
 
 
 def _optuna() -> Any:
@@ -84,12 +86,12 @@ def _optuna() -> Any:
 class _Parzen:
     """A study in memory, of rows of factors; the stored one is told the same in values of axes."""
 
-    def __init__(self, options: Bayes, space: DesignSpace) -> None:
+    def __init__(self, options: Bayes, space: DesignSpace, objectives: int) -> None:
         self._optuna, self._options, self._space = _optuna(), options, space
         self._sizes = sizes_of(space)
         self._kinds = self._distributions()
         self._memory: Any = None
-        self._stored: Any = None
+        self._stored = _Stored(self._optuna, options, space, objectives) if options.study else None
         self._asked: dict[int, Any] = {}
 
     def _distributions(self) -> dict[str, Any]:
@@ -107,9 +109,8 @@ class _Parzen:
     def ask(self) -> Index:
         """Return a few designs that are likely good."""
         if self._memory is None:
-            first = min(self._options.first, self._options.points)
-            drawn = spread_evenly(self._space, np.random.default_rng(self._options.seed), first)
-            return np.concatenate([started(self._space, self._options.start), drawn])[:first]
+            first, random = self._options.first, np.random.default_rng(self._options.seed)
+            return beginning(self._space, self._options, first, random)[:first]
         codes = np.zeros((self._options.batch, len(self._sizes)), np.int64)
         trials = [self._memory.ask(self._kinds) for _ in codes]
         for row, trial in zip(codes, trials, strict=True):
@@ -140,7 +141,7 @@ class _Parzen:
                 [codes] = codes_of(self._space, np.array([number]))
                 self._memory.add_trial(self._trial(codes.tolist(), losses, tier))
             if self._stored is not None and tier != IMPOSSIBLE:
-                self._store(number, losses, tier)
+                self._stored.add(number, losses, tier)
         for trial in self._asked.values():  # forbidden by a constraint
             self._memory.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         self._asked.clear()
@@ -168,60 +169,92 @@ class _Parzen:
             )
         wanted = ["minimize"] * objectives
         self._memory = self._optuna.create_study(directions=wanted, sampler=sampler)
-        if not self._options.study:
-            return
+        for params, losses, tier in self._stored.of_others() if self._stored else ():
+            codes = nearest(self._space, params)
+            if codes is not None:
+                self._memory.add_trial(self._trial(codes, losses, tier))
+
+
+class _Stored:
+    """The study of a storage: what it holds, and what is added to it, in values of axes."""
+
+    def __init__(self, optuna: Any, options: Bayes, space: DesignSpace, objectives: int) -> None:
+        self._optuna, self._options, self._space = optuna, options, space
+        self._definition = define(space).id
+        what = f"sampler.study={options.study}"
         try:
-            self._stored = self._optuna.create_study(
-                storage=self._options.study,
-                study_name=self._options.study_name,
-                directions=wanted,
+            self._study = optuna.create_study(
+                storage=options.study,
+                study_name=options.study_name,
+                directions=["minimize"] * objectives,
                 load_if_exists=True,
             )
-            trials = self._stored.get_trials(deepcopy=False)
+            self._trials = self._study.get_trials(deepcopy=False)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            raise UserError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+        if (there := len(self._study.directions)) != objectives:
             raise UserError(
-                f"sampler.study={self._options.study} cannot be read: {said}"
-            ) from error
-        if len(self._stored.directions) != objectives:
-            raise UserError(
-                f"sampler.study={self._options.study}: '{self._options.study_name}' has "
-                f"{len(self._stored.directions)} objectives, the space {objectives}"
+                f"{what}: '{options.study_name}' has {there} objectives, the space {objectives}"
             )
-        self._kept = {t.user_attrs[_NUMBER]: t for t in trials if _NUMBER in t.user_attrs}
-        self._theirs = {n: k for t in trials for n, k in t.distributions.items()}
-        for trial in trials:
-            if _NUMBER not in trial.user_attrs and trial.values is not None:
-                codes = nearest(self._space, trial.params)
-                if codes is not None and all(map(math.isfinite, trial.values)):
-                    losses = [v * sign for v, sign in zip(trial.values, self._signs, strict=True)]
-                    self._memory.add_trial(self._trial(codes, losses, MEETS))
+        theirs = {n: kind for trial in self._trials for n, kind in trial.distributions.items()}
+        self._kinds = {name: self._kind(name, theirs.get(name)) for name in space.varied}
+        self._kept = {t.user_attrs[_NUMBER] for t in self._trials if self._is_ours(t)}
+
+    def _is_ours(self, trial: Any) -> bool:
+        """Return whether a trial is of this very space: a number means a design of one alone."""
+        return bool(trial.user_attrs.get(_DEFINITION) == self._definition)
+
+    def _kind(self, name: str, theirs: Any) -> Any:
+        """Return what Optuna calls an axis: numbers are a range, which other values may widen.
+
+        Raises:
+            UserError: the study knows the axis by other words, which Optuna never adds to.
+        """
+        kinds, values = self._optuna.distributions, list(dict.fromkeys(self._space.axes[name]))
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if isinstance(theirs, kinds.CategoricalDistribution) or len(numbers) < len(values):
+            words = theirs or kinds.CategoricalDistribution(values)
+            if all(value in getattr(words, "choices", ()) for value in values):
+                return words
+        else:
+            whole = all(isinstance(number, int) for number in numbers)
+            usual = kinds.IntDistribution if whole else kinds.FloatDistribution
+            kind, ends = (type(theirs), (theirs.low, theirs.high)) if theirs else (usual, ())
+            log = bool(theirs and theirs.log)
+            if kind in (usual, kinds.FloatDistribution) and not (log and min(numbers) <= 0):
+                return kind(min(*ends, *numbers), max(*ends, *numbers), log=log)
+        raise UserError(
+            f"sampler.study={self._options.study}: '{self._options.study_name}' knows other values "
+            f"of '{name}' than {', '.join(map(str, values))}; take another sampler.study_name"
+        )
 
     @property
     def _signs(self) -> list[float]:
-        """What makes losses of the stored study's values, and back."""
+        """What makes losses of the study's values, and back."""
         most = self._optuna.study.StudyDirection.MAXIMIZE
-        return [-1.0 if d == most else 1.0 for d in self._stored.directions]
+        return [-1.0 if d == most else 1.0 for d in self._study.directions]
 
-    def _store(self, number: int, losses: list[float], tier: int) -> None:
-        """Write a trial into the stored study, in values of axes, unless it is there."""
+    def of_others(self) -> Iterator[tuple[dict[str, Any], list[float], int]]:
+        """Yield what trials of other spaces and people chose, their losses and what came of it."""
+        for trial in self._trials:
+            known = trial.values is not None and all(map(math.isfinite, trial.values))
+            if known and not self._is_ours(trial):
+                losses = [v * sign for v, sign in zip(trial.values, self._signs, strict=True)]
+                yield trial.params, losses, trial.user_attrs.get(_TIER, MEETS)
+
+    def add(self, number: int, losses: list[float], tier: int) -> None:
+        """Write a trial, unless it is there."""
         if number in self._kept:
             return
         [point] = self._space.points(np.array([number])).to_dicts()
-        params, kinds = {}, {}
-        for name in self._space.varied:
-            words = self._optuna.distributions.CategoricalDistribution(
-                list(dict.fromkeys(self._space.axes[name]))
-            )
-            params[name], kinds[name] = point[name], self._theirs.get(name, words)
         trial = self._optuna.trial.create_trial(
-            params=params,
-            distributions=kinds,
+            params={name: point[name] for name in self._kinds},
+            distributions=self._kinds,
             values=[v * sign for v, sign in zip(losses, self._signs, strict=True)],
-            user_attrs={_NUMBER: number, _TIER: tier},
+            user_attrs={_NUMBER: number, _TIER: tier, _DEFINITION: self._definition},
         )
-        self._stored.add_trial(trial)
-        self._kept[number] = trial
+        self._study.add_trial(trial)
+        self._kept.add(number)
 
 
 SAMPLER = Bayes

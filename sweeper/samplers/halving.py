@@ -19,8 +19,7 @@ from simulators.core.errors import UserError
 from simulators.tables.gaussian_process import Surrogate, condensed, standardised
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
-from sweeper.samplers._search import Options, codes_of, ordered_of, scenario_numbers, started
-from sweeper.samplers.lhs import spread_evenly
+from sweeper.samplers._search import Options, beginning, codes_of, ordered_of, scenario_numbers
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Span
@@ -106,9 +105,8 @@ class _Foretelling:
     def ask(self) -> Index:
         """Return the designs that may improve the front most."""
         if self._told is None:
-            first = min(self._options.first, self._options.points)
-            drawn = spread_evenly(self._space, np.random.default_rng(self._options.seed), first)
-            return np.concatenate([started(self._space, self._options.start), drawn])
+            random = np.random.default_rng(self._options.seed)
+            return beginning(self._space, self._options, self._options.first, random)
         told, rows = self._told, np.searchsorted(self._all, self._told.index)
         sure = told.tier != IMPOSSIBLE
         if sure.sum() < 4:

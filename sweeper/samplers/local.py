@@ -16,14 +16,13 @@ from simulators.core.jit import Ints
 from sweeper.samplers import Goal, Search, Told
 from sweeper.samplers._search import (
     Options,
+    beginning,
     codes_of,
     number_of,
     ordered_of,
     ranked,
     sizes_of,
-    started,
 )
-from sweeper.samplers.lhs import spread_evenly
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Mask
 
@@ -61,8 +60,7 @@ class _Refinement:
     def __init__(self, options: Local, space: DesignSpace) -> None:
         self._space, self._sizes, self._ordered = space, sizes_of(space), ordered_of(space)
         random = np.random.default_rng(options.seed)
-        drawn = spread_evenly(space, random, min(options.first, options.points))
-        self._first = np.concatenate([started(space, options.start), drawn])
+        self._first = beginning(space, options, options.first, random)
         self._told: Told | None = None
         self._steps: dict[int, int] = {}
         self._polled: dict[int, Index] = {}

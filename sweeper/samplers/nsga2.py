@@ -11,14 +11,13 @@ from sweeper.samplers import Goal, Search, Told
 from sweeper.samplers._evolution import Genes, survivors, tournament
 from sweeper.samplers._search import (
     Options,
+    beginning,
     codes_of,
     number_of,
     ordered_of,
     ranked,
     sizes_of,
-    started,
 )
-from sweeper.samplers.lhs import spread_evenly
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 
@@ -51,14 +50,12 @@ class _Evolution:
     """A population, and what it asks next."""
 
     def __init__(self, options: Nsga2, space: DesignSpace) -> None:
-        self._space, self._count = space, min(options.population, options.points)
+        self._space, self._count = space, options.population
         self._random = np.random.default_rng(options.seed)
         self._sizes = sizes_of(space)
         self._genes = Genes(self._sizes, ordered_of(space))
         self._alive: Told | None = None
-        first = started(space, options.start)[: self._count]
-        drawn = spread_evenly(space, self._random, self._count)
-        self._first = np.concatenate([first, drawn[~np.isin(drawn, first)]])[: self._count]
+        self._first = beginning(space, options, self._count, self._random)[: self._count]
 
     def ask(self) -> Index:
         """Return the children of the fitter half of many matches."""

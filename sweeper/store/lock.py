@@ -24,7 +24,7 @@ def alone(store: Store) -> Iterator[None]:
     if "://" in store.folder:
         yield
         return
-    file = Path(store.folder) / f".{store.definition.id}.lock"
+    file = _file(store)
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything
         lock = os.fdopen(os.open(file, flags, 0o666), "w")
@@ -38,3 +38,23 @@ def alone(store: Store) -> Iterator[None]:
                 f"this sweep is already running into {store.folder}; wait for it, or stop it"
             ) from error
         yield
+
+
+def is_held(store: Store) -> bool:
+    """Return whether a process of this machine works on a definition; of a URL that is assumed."""
+    if "://" in store.folder:
+        return True
+    try:
+        lock = os.fdopen(os.open(_file(store), os.O_RDONLY | os.O_NOFOLLOW))
+    except OSError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
+
+
+def _file(store: Store) -> Path:
+    return Path(store.folder) / f".{store.definition.id}.lock"

@@ -88,9 +88,9 @@ class Store:
         put(self.results, name, table, json.dumps(meta))
         return name
 
-    def parts(self) -> list[str]:
-        """Return the file names of all parts, of every definition, sorted."""
-        return [info.base_name for info in self._listed()]
+    def parts(self, *, since_ns: int = 0) -> list[str]:
+        """Return the file names of all parts, of every definition, sorted; or of later ones."""
+        return [info.base_name for info in self._listed() if (info.mtime_ns or 0) >= since_ns]
 
     def _listed(self) -> list[pafs.FileInfo]:
         fs, path = filesystem(self.results)

@@ -72,6 +72,15 @@ def compact(store: Store) -> Kept:
     return Kept(len(names), len(left), damaged)
 
 
+def take_unreadable(store: Store) -> Kept:
+    """Take away parts of definitions that nothing tells: all of their parts are damaged."""
+    told = {known.definition.id for known in definitions(store)}
+    names = tuple(name for name in store.parts() if definition_in(name) not in told)
+    for name in names:
+        remove(store.results, name)
+    return Kept(len(names), 0, names)
+
+
 def copy(source: str, target: str, name: str) -> tuple[int, int]:
     """Copy the parts of a space from one folder or URL to another; those that are there stay.
 

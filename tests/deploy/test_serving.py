@@ -206,6 +206,25 @@ def test_separate_pools_are_two_kinds_of_workers() -> None:
         }
 
 
+def test_llm_d_gets_values_of_its_chart_for_both_pools() -> None:
+    text = deployment(POOLS, "llm_d", "mine")
+    values = yaml.safe_load(text)
+    assert values["modelArtifacts"]["uri"] == "hf://meta-llama/Llama-3.1-70B"
+    for role, replicas, tp, gpu in (
+        ("prefill", 4, 2, "H100-80GB-HBM3"),
+        ("decode", 2, 4, "H200"),
+    ):
+        pool = values[role]
+        assert pool["replicas"] == replicas
+        assert pool["parallelism"] == {"tensor": tp, "data": 1, "dataLocal": 1}
+        assert pool["nodeSelector"] == {"nvidia.com/gpu.product": f"NVIDIA-{gpu}"}
+        (vllm,) = pool["containers"]
+        assert "--tensor-parallel-size" not in vllm["args"]
+        told = dict(zip(vllm["args"], vllm["args"][1:], strict=False))
+        assert told["--max-num-seqs"] == str(POOLS.max_batch)
+        assert yaml.safe_load(told["--kv-transfer-config"])["kv_connector"] == "NixlConnector"
+
+
 def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
     text = deployment(replace(POOLS, replicas=1, kv_link="auto", decode_gpu="nothing"), "dynamo")
     assert "# priced with NVLink between the pools, which pods do not share: see kv_link" in text
@@ -223,6 +242,14 @@ def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
         ({"kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
         ({"kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
         ({"pp": 4, "prefill_gpus": 16, "decode_gpus": 16}, "dynamo", "decode spans 2 nodes"),
+        ({"scheduler": "sglang"}, "llm_d", "pools of sglang workers are not written here"),
+        (
+            {"pp": 2, "decode_gpus": 8},
+            "llm_d",
+            "counts the GPUs of a worker by tensor and data parallelism alone",
+        ),
+        ({"gpu": "mi300x"}, "llm_d", "known here is not for mi300x"),
+        ({"prefill_gpus": 0, "decode_gpus": 0}, "llm_d", "written here for separate pools"),
         ({"decode_gpus": 0}, "dynamo", "one_pool_without_the_other"),
         ({"prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
     ],

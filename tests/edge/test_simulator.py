@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.edge.architectures import cell_text
+from simulators.edge.device import device, text_of
 from simulators.edge.simulator import SIMULATOR, EdgePoint
 
 
@@ -50,3 +52,26 @@ def test_a_convolution_more_takes_longer() -> None:
     times = [row.column("latency_s")[0].as_py() for row in rows]
     assert times == sorted(times)
     assert np.all(np.diff(times) > 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mean": [1.0, 2.0]}, "`mean` is .* numbers, on networks of nb201"),
+        ({"mean": ["x"]}, "`mean` is"),
+        ({"unit_s": "fast"}, "`unit_s` is a number"),
+        ({"covariance": [[1.0]]}, "`covariance` is .* by .* numbers"),
+        ({"format": "x"}, "format is 'x'"),
+        ({"format": 99}, "reads up to"),
+        ({"search_space": "nb2O1"}, "unknown search space 'nb2O1'"),
+        ({"search_space": 3}, "search_space is 3"),
+    ],
+)
+def test_a_file_that_is_no_device_is_told(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    whole = json.loads(text_of(device("nb201", "raspi4"), "nb201", {}))
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(whole | change))
+    with pytest.raises(UserError, match=said):
+        device("nb201", str(file))

@@ -64,10 +64,37 @@ def test_a_file_of_ones_own_is_scored_and_its_mistakes_are_told(tmp_path: Path) 
     file.write_text("row_id,step_time_s\ntr00594,3.6974066287304352\nunknown,1\n")
     found = {check.name: check for check in scores(str(file), REFERENCE)}
     assert found["training_steps, step_time_s, all"].value == pytest.approx(0.0, abs=1e-9)
-    assert "answers 1 of" in found["training_steps, step_time_s, all"].note
+    note = found["training_steps, step_time_s, all"].note
+    assert "answers 1 of" in note
+    assert note.endswith("1 rows of the file name none")
+    file.write_text("row_id,step_time_s\ntr00594,3\ntr00594,4\n")
+    with pytest.raises(UserError, match="row tr00594 is there twice"):
+        scores(str(file), REFERENCE)
     file.write_text("row_id,step_time_s\ntr00594,-3\n")
     with pytest.raises(UserError, match="row tr00594: `step_time_s` is a number above zero"):
         scores(str(file), REFERENCE)
     file.write_text("name,step_time_s\ntr00594,3\n")
     with pytest.raises(UserError, match="training_steps: row_id; step_time_s"):
         scores(str(file), REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("files = [", "is not valid TOML"),
+        ("# nothing", r"write \[\[files\]\]"),
+        ("files = ['a.csv']", r"write \[\[files\]\]"),
+        ("[[files]]\ncolumns = {}", r"write \[\[files\]\]"),
+    ],
+)
+def test_an_entry_that_names_no_table_is_told(tmp_path: Path, text: str, said: str) -> None:
+    entry = tmp_path / "mine.toml"
+    entry.write_text(text)
+    with pytest.raises(UserError, match=said):
+        scores(str(entry), tmp_path)
+
+
+def test_a_hint_names_no_list_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="To add one, write catalog/entries") as raised:
+        scores("calculonn", tmp_path)
+    assert "`list" not in str(raised.value)

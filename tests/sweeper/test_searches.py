@@ -16,7 +16,7 @@ from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Search, Told, load_sampler
 from sweeper.samplers._evolution import Genes, survivors, tournament
-from sweeper.samplers._search import ranked, scenario_numbers, started
+from sweeper.samplers._search import Guided, ranked, scenario_numbers, started
 from sweeper.samplers.halving import cheap_answers
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
@@ -127,6 +127,44 @@ def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path
         started(plane(), str(tmp_path / "none.parquet"))
 
 
+@pytest.mark.parametrize("rows", ["", "nan,2\n", ",b\n"])
+def test_a_file_without_a_design_is_refused(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "front.csv").write_text(f"x,label\n{rows}")
+    asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "c"]})
+    with pytest.raises(UserError, match="no row is a design of this space"):
+        started(asked, str(tmp_path / "front.csv"))
+
+
+def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "front.csv").write_text("x,y\n-2.4,\n0,9\n")
+    asked = space(QUADRATIC, {"x": [-5, -2, 1], "y": [4, 8]})
+    assert asked.points(started(asked, str(tmp_path / "front.csv"))).select("x", "y").rows() == [
+        (-2, 4), (1, 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["nsga2", "local", "halving", "bayes"])
+def test_a_search_of_more_points_begins_with_those_of_fewer(name: str) -> None:
+    if name == "bayes":
+        pytest.importorskip("optuna", reason="needs the extra search")
+    goal = Goal({"cost_usd": "min"})
+    few, more = (
+        next(Guided(load_sampler(name, points=p), goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
+        for p in (15, 400)
+    )
+    chosen, all_of_them = (set(np.concatenate([np.asarray(b) for b in r])) for r in (few, more))  # type: ignore[misc]
+    assert len(chosen) == 15
+    assert chosen < all_of_them
+    assert len(set(plane().points(np.array(sorted(chosen)))["x"])) > 7  # they are spread
+
+
+def test_over_all_scenarios_a_design_takes_a_point_in_each(tmp_path: Path) -> None:
+    sampler = load_sampler("nsga2", points=1, across="worst")
+    goal = Goal({"cost_usd": "min"}, given=("n",))
+    with pytest.raises(UserError, match="a design takes 2 points"):
+        next(Guided(sampler, goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
+
+
 def test_an_axis_counts_when_its_condition_holds() -> None:
     asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "b"], "y": "0..4"}, when={"y": "x = 2"})
     rows = asked.points(np.flatnonzero(asked.kept(np.arange(len(asked)))))
@@ -179,6 +217,34 @@ def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
     assert len(trials) == 21
     assert all(t.values[0] == 2 ** (t.params["n"] - 1) * ((t.params["x"] - 3) ** 2
                + (t.params["y"] - 4) ** 2) for t in trials[1:])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
+    """Numbers are learned from and widen what the study knows; new words want another study."""
+    optuna = pytest.importorskip("optuna", reason="needs the extra search")
+    url = f"sqlite:///{tmp_path}/study.db"
+
+    def search(axes: dict[str, Any]) -> Search:
+        sampler = load_sampler("bayes", points=4, first=4, study=url)
+        found: Search = sampler.search(
+            space(QUADRATIC, {"x": 1, **axes}), Goal({"cost_usd": "min"})
+        )  # type: ignore[union-attr]
+        return found
+
+    def tell(asked: Search, count: int) -> None:
+        index, none = np.arange(count), np.zeros(count, np.int64)
+        asked.tell(Told(index, 1.0 + index[:, np.newaxis], none, none))
+
+    for _ in range(2):
+        tell(search({"n": [1, 2], "label": ["a", "b"]}), 4)
+    wider = search({"n": [1, 2, 512], "label": ["a", "b"]})
+    tell(wider, 6)
+    assert len(wider._memory.trials) == 6 + 4  # type: ignore[attr-defined]
+    trials = optuna.load_study(storage=url, study_name="sweeper").trials
+    assert [t.params["n"] for t in trials] == [1, 1, 2, 2, 1, 1, 2, 2, 512, 512]
+    with pytest.raises(UserError, match="knows other values of 'label' than a, c"):
+        search({"n": [1, 2], "label": ["a", "c"]})
 
 
 def test_a_gaussian_process_knows_what_it_was_told_and_is_unsure_elsewhere() -> None:

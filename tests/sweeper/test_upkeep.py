@@ -20,7 +20,7 @@ from sweeper.report.run_folder import runs
 from sweeper.space.spans import Batch, Span
 from sweeper.store import upkeep
 from sweeper.store.store import Store
-from sweeper.store.upkeep import compact, copy, definitions
+from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
 from tests.toys import QUADRATIC, space, store
 
 ASKED = space(QUADRATIC, axes={"x": "0..9", "y": "0..9"})
@@ -106,6 +106,15 @@ def test_a_damaged_part_is_taken_away_and_asked_again(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         assert compact(kept).damaged == (part.name,)
     assert list(kept.missing(ASKED, [Span(0, 100)])) == [Span(50, 100)]
+
+
+def test_parts_that_are_all_damaged_are_taken_away(tmp_path: Path) -> None:
+    kept = answered(tmp_path, Span(0, 100))
+    part = Path(kept.results, kept.parts()[0])
+    part.write_bytes(part.read_bytes()[:-9])
+    assert definitions(kept) == []
+    assert take_unreadable(kept) == upkeep.Kept(1, 0, (part.name,))
+    assert kept.parts() == []
 
 
 def test_folders_are_merged_once(tmp_path: Path) -> None:

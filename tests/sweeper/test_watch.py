@@ -12,6 +12,8 @@ from sweeper.__main__ import main
 from sweeper.report.answers import latest
 from sweeper.report.browser.live import live
 from sweeper.report.watching import Watch, state
+from sweeper.store.lock import alone
+from sweeper.sweep import Sweep
 from tests.faults.machines import rows, start
 from tests.sweeper.test_report import browser  # noqa: F401 - a fixture
 
@@ -49,7 +51,10 @@ def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
     assert 'http-equiv="refresh"' not in text
     assert text.count("<circle") == len(watch.answers.front)
     (watch.answers.folder / "summary.json").unlink()
-    assert 'http-equiv="refresh" content="2"' in live(watch, 2.0)
+    (watch.answers.folder / "progress.json").unlink()
+    with alone(watch.answers.store):
+        assert 'http-equiv="refresh" content="2"' in live(watch, 2.0)
+    assert "stopped" in live(watch, 2.0)
 
 
 def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +63,30 @@ def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[s
     assert "20 of 20 points; ended" in Path("live.html").read_text()
     assert main(["watch", "a%b", "--json"]) == 0
     assert main(["watch", "nothing"]) == 2
+
+
+def test_what_was_answered_before_is_not_counted_again(ended: Path) -> None:
+    words = ["+space=a%b", "space.where=half > 9", "space.axes.n=0..29", "plot=false"]
+    assert main([*words, "engine=inline"]) == 0
+    watch = Watch(latest("a%b", "outputs"))
+    watch.look()
+    assert watch.progress.line().startswith("10 of 10 to do · done")
+    assert "20 answered before" in watch.progress.line()
+    best = watch.answers.front["hashed"].to_list()
+    assert sorted(set(watch.progress.front()[:, 0].tolist())) == sorted(set(best))
+
+
+def test_it_ends_when_the_sweep_was_stopped(
+    ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sweep, "answer", stop)
+    words = ["+space=a%b", "space.axes.n=0..29", "plot=false", "engine=inline"]
+    assert main(words) == 130
+    assert main(["watch", "a%b"]) == 0
+    assert "the same command goes on" in capsys.readouterr().out
 
 
 @pytest.mark.slow

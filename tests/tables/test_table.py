@@ -50,3 +50,24 @@ def test_designs_between_rows_are_foretold(rows: Path) -> None:
 def test_a_column_that_is_not_there_is_named(rows: Path) -> None:
     with pytest.raises(UserError, match="no column 'speed', but device"):
         table_simulator("none", rows, ["device"], {"speed": "max"})
+
+
+def test_a_word_that_no_row_has_is_not_foretold(rows: Path) -> None:
+    table = table_simulator("words", rows, ["device", "size_n"], {"time_s": "min"}, between=True)
+    found = table.evaluate(DesignSpace.of(table, device=["a", "c"], size_n=5.0).batch(Span(0, 2)))
+    assert found["status"].to_pylist() == ["ok", "infeasible"]
+    assert found["reason"].to_pylist() == [None, "not_in_the_table"]
+
+
+def test_a_table_with_two_answers_or_none_to_learn_from_is_refused(tmp_path: Path) -> None:
+    for i, (text, between, complaint) in enumerate(
+        (
+            ("n,t\n1,2.0\n1,3.0\n", False, "two answers to one design, n=1: t differs"),
+            ("n,t\n1,2.0\n2,0.0\n", True, "'t' is not above zero"),
+            ("n,t\n1,2.0\n2,\n", True, "'t' is not above zero"),
+        )
+    ):
+        file = tmp_path / f"{i}.csv"
+        file.write_text(text)
+        with pytest.raises(UserError, match=complaint):
+            table_simulator("bad", file, ["n"], {"t": "min"}, between=between)

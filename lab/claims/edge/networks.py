@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from lab.claims.lines import at_least, at_most, rank_correlation, within
-from lab.fits.edge.edge import DEGENERATE, SAMPLES, drawn, prior_of, unseen
+from lab.fits.edge.edge import SAMPLES, drawn, prior_of, unseen
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Bools
 from simulators.core.contract import Check
@@ -94,7 +94,8 @@ def _lines(
         note += f"; HELP claims {PEER_RANKS}" if first else ""
         limit = max(RANKS, theirs) if first else theirs
         yield at_least(f"{name}: Spearman", ranks, limit, len(found), note, unit="")
-        note = f"without the quickest {DEGENERATE:.0%}; the limit is from scratch"
+        aside = f"without the quickest {table.degenerate:.0%}; " if table.degenerate else ""
+        note = f"{aside}the limit is from scratch"
         yield at_most(f"{name}: MAPE", error, theirs_error, len(found), note)
         if count == SAMPLES:
             taught = [_outcome(table, ours, device, choose(ours, table.features, count))

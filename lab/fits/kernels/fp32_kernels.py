@@ -8,7 +8,7 @@ error before, from the data sheet alone, and after, on shapes the fit did not se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.evidence.boards import (
     Board,
+    Identity,
     bands_of_others,
     boards,
     donor_of,
@@ -75,11 +76,20 @@ class Fitted:
     bands: dict[str, Band]
 
 
-def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
-    """Yield the calibration of one device, from a file of its measurements."""
+def fit_measured(
+    measured: Path, device: str, classes: Collection[str] = ()
+) -> Iterator[Calibration]:
+    """Yield the calibration of one device, from a file of its measurements.
+
+    Args:
+        measured: Parquet or CSV.
+        device: the name of a data sheet.
+        classes: of operators, those that are fitted; empty: all that the file holds.
+    """
     gpu = gpu_of(device)
     table = read_table(measured, NEEDS)
     found = [rows for some, _ in rows_of_table(table, gpu.name) for rows in some]
+    found = [part for part in found if not classes or part.kernel in classes]
     parts = [part for part in found if len(part) >= LEAST_ROWS]
     if not found:
         raise UserError(f"{measured} has no operator that is known; column 'op' names them")
@@ -110,7 +120,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 
 def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     """Fit every class of one device at the highest level its rows allow."""
-    before = zero_shot_profile(identity_of(gpu), among=peers)
+    before = zero_shot_profile(by_its_name(gpu), among=peers)
     kept = [part.where(~part.held_out) if is_full(part) else part for part in parts]
     profile, errors, bands = before, {}, {}
     # Batched products first: the dispatch they show is an upper bound for single ones.
@@ -135,6 +145,11 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
     lenders = [board for board in peers if board.vendor == gpu.vendor]
     donor = donor_of(of_architecture(gpu.architecture, lenders)) if peers else ""
     return Fitted(gpu, profile, kept, donor, errors, bands)
+
+
+def by_its_name(gpu: Gpu) -> Identity:
+    """Return a GPU as another board than the one it is like, which may then lend to it."""
+    return replace(identity_of(gpu), name=gpu.name)
 
 
 def is_full(part: Rows) -> bool:

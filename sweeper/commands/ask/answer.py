@@ -21,6 +21,8 @@ from sweeper.report.tables import print_table, print_words
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
 
+NO_COMMAND = "No command"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -226,13 +228,15 @@ class Answer:
         """Print what deploys the first answer, and what to type next, for each its export."""
         row, name, at = bests[0].row, self.last.name, elsewhere(self.chosen.outputs)
         assert row is not None
-        print(f"\n{self._command(row)}")
-        print(f"Next   python -m sweeper report {name}{at}")
-        target = self.question.target
+        print()
+        said = self._command(row)
+        (print_words if said.startswith(NO_COMMAND) else print)(said.rstrip("\n"))
+        print(f"\nNext   python -m sweeper report {name}{at}")
         for best in bests:
             assert best.row is not None
             key, said = best.row["key"][:SHOWN], self._said(best.given)
             behind = f"   # {said}" if len(bests) > 1 else ""
+            target = self.question.target(best.row)
             print(f"       python -m sweeper export {name} {key} --target {target}{at}{behind}")
 
     def _described(self, row: Row) -> str:
@@ -263,4 +267,4 @@ class Answer:
         try:
             return writer.deployment(point_of(simulator, row), "", name)
         except UserError as refusal:
-            return f"No command: {refusal}\n"
+            return f"{NO_COMMAND}: {refusal}\n"

@@ -30,9 +30,10 @@ def live(watch: Watch, every_s: float) -> str:
     """Return the page as HTML; until the sweep has ended it is to be read again so often."""
     answers, progress = watch.answers, watch.progress
     front = progress.front()
-    again = "" if watch.ended else f'<meta http-equiv="refresh" content="{max(1, every_s):g}">'
+    over = "stopped; the same command goes on" if watch.stopped else "ended" if watch.ended else ""
+    again = "" if over else f'<meta http-equiv="refresh" content="{max(1, every_s):g}">'
     policy = "default-src 'none'; style-src 'unsafe-inline'"
-    line = "ended" if watch.ended else progress.line()
+    line = over or progress.line()
     names = list(answers.objectives)
     cells = [
         "".join(

@@ -20,6 +20,8 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.edge.architectures import CELL_OPERATIONS, cell_text, features
 from simulators.edge.device import device
+from simulators.kernels.levels import profile_of
+from simulators.kernels.price import call_seconds
 from sweeper.__main__ import main
 
 SOURCE, TARGET = load_gpu("a100_pcie_40gb"), load_gpu("h100_sxm")
@@ -35,6 +37,13 @@ def timed(factor: float) -> pa.Table:
         for m, n, k in sizes
     ]  # fmt: skip
     return pa.Table.from_pylist(rows)
+
+
+def sheet_of_own() -> None:
+    """Write the data sheet of `my_gpu`, a slower H100."""
+    Path("catalog/gpus").mkdir(parents=True)
+    sheet = 'source = "mine"\nlike = "h100_sxm"\nclock_hz = 1.2e9\n'
+    Path("catalog/gpus/my_gpu.toml").write_text(sheet)
 
 
 def rows_of(factor: float, gpu: str) -> Rows:
@@ -68,9 +77,7 @@ def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> Non
 
 
 def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:
-    Path("catalog/gpus").mkdir(parents=True)
-    sheet = 'source = "mine"\nlike = "h100_sxm"\nclock_hz = 1.2e9\n'
-    Path("catalog/gpus/my_gpu.toml").write_text(sheet)
+    sheet_of_own()
     pq.write_table(timed(0.5), "rows.parquet")
     [gain], file = calibrate("my_gpu", Path("rows.parquet"), "nb201")
     assert file.is_file()
@@ -107,3 +114,43 @@ def test_the_commands_print_errors_before_and_after(
     assert "by a ratio" in capsys.readouterr().out
     assert main(["calibrate", "l40s", "--measured", "c.parquet"]) == 0
     assert "more rows that would halve it" in capsys.readouterr().out
+
+
+def test_a_second_calibration_does_not_judge_by_what_the_first_has_written(
+    workplace: Path,
+) -> None:
+    sheet_of_own()
+    pq.write_table(timed(0.5), "rows.parquet")
+    first, _ = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    again, file = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    assert again == first
+    assert file.is_file()
+
+
+def test_a_class_that_rows_do_not_improve_stays_as_it_was(workplace: Path) -> None:
+    sheet_of_own()
+    like, products = profile_of(load_gpu("h100_sxm")), timed(0.5).to_pylist()
+    batched = [row | {"op": "bmm", "batch": 4} for row in products]
+    [([part], _)] = rows_of_table(pa.Table.from_pylist(batched), "my_gpu")
+    known_s = call_seconds(part.operator, load_gpu("my_gpu"), like).tolist()
+    as_known = [row | {"latency_us": 1e6 * s} for row, s in zip(batched, known_s, strict=True)]
+    pq.write_table(pa.Table.from_pylist(products + as_known), "rows.parquet")
+    gains, _ = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    assert {gain.name: gain.is_better for gain in gains} == {"linear": True, "bmm": False}
+    gpu = load_gpu("my_gpu")
+    assert call_seconds(part.operator, gpu, profile_of(gpu)).tolist() == known_s
+    assert profile_of(gpu).gemm["linear"].compute != like.gemm["linear"].compute
+
+
+@pytest.mark.parametrize(
+    ("name", "latency", "said"),
+    [("my_phone", "fast", "column 'latency_s' holds 'fast'"), ("no/phone", "0.01", "no/phone")],
+)
+def test_a_phone_that_cannot_be_written_is_told(
+    workplace: Path, name: str, latency: str, said: str
+) -> None:
+    cells = [cell_text([one] * 6) for one in CELL_OPERATIONS] * 2
+    lines = [f"{cell},{latency}" for cell in cells]
+    Path("mine.csv").write_text("network,latency_s\n" + "\n".join(lines))
+    with pytest.raises(UserError, match=said):
+        calibrate(name, Path("mine.csv"), "nb201")

@@ -1,0 +1,132 @@
+"""llm-d: values of its Helm chart `llm-d-modelservice`, for two pools of vLLM workers.
+
+The chart writes the command `vllm serve MODEL --port`, with the degrees of parallelism, and a
+routing sidecar beside what decodes. Gateway and scheduler, which choose the pods of a request, are
+installed by llm-d's guide to disaggregation (github.com/llm-d/llm-d, guides/pd-disaggregation); its
+pool of endpoints finds pods by their labels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+from deploy.launch import Launch
+from deploy.orchestrators import _two_pools
+from deploy.orchestrators._gpu_nodes import node_lines, resource
+from deploy.quoting import comment, label
+from simulators.catalog.model import load_model
+from simulators.core.errors import UserError
+from simulators.serving.point import ServingPoint
+
+CHART, IMAGE = "v0.4.0", "ghcr.io/llm-d/llm-d-cuda:v0.4.0"
+"""Of llm-d-incubation/llm-d-modelservice, whose values these are; and of llm-d's vLLM."""
+
+SECRET, KEY = "llm-d-hf-token", "HF_TOKEN"
+"""The secret with a Hugging Face token, as the guide names it; the chart reads that key."""
+
+NUMBER_BYTES = 2.2
+"""Room on a node for each number of a checkpoint: 16 bits at most, and files beside it."""
+
+GUIDE = "pd-disaggregation"
+
+PARALLEL = ("--tensor-parallel-size", "--data-parallel-size")
+"""What the chart tells vLLM by itself."""
+
+
+def manifest(_launch: Launch, _point: ServingPoint) -> str:
+    """Refuse designs of one pool.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(
+        "llm_d is written here for separate pools (prefill_gpus, decode_gpus); for one pool use "
+        "--target kubernetes or dynamo"
+    )
+
+
+def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> str:
+    """Return the chart's values for a design with two pools, given each: readers come first.
+
+    Raises:
+        UserError: llm-d's chart cannot be told so, or KV caches move otherwise.
+    """
+    _two_pools.check(parts, point, "llm-d")
+    if point.pp > 1:
+        raise UserError(
+            f"pp {point.pp}: llm-d's chart counts the GPUs of a worker by tensor and data "
+            "parallelism alone; choose pp 1, or --target dynamo"
+        )
+    for _, part in parts:
+        if resource(part.gpu) != resource("h100_sxm"):
+            raise UserError(f"llm-d's image with vLLM that is known here is not for {part.gpu}")
+    repository = parts[0][0].repository
+    workers = zip(_two_pools.ROLES, parts, strict=True)
+    return f"""\
+{"".join(map(comment, _remarks(point)))}\
+multinode: false
+modelArtifacts:
+  name: {json.dumps(repository)}
+  uri: {json.dumps(f"hf://{repository}")}
+  size: {math.ceil(NUMBER_BYTES * load_model(point.model).parameters / 2**30)}Gi
+  authSecretName: {SECRET}
+  labels:
+    llm-d.ai/inference-serving: "true"
+    llm-d.ai/guide: {GUIDE}
+    llm-d.ai/model: {label(point.model)}
+routing:
+  servicePort: 8000
+  proxy:
+    connector: nixlv2
+    secure: false
+accelerator:
+  type: nvidia
+{"".join(_worker(role, launch, part) for role, (launch, part) in workers)}"""
+
+
+def _remarks(point: ServingPoint) -> Iterator[str]:
+    yield f"llm-d's guide {GUIDE} first: its gateway, and a scheduler that sends prompts apart"
+    yield f"gated models need a token: kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"  # noqa: E501 - one command
+    yield "helm repo add llm-d https://llm-d-incubation.github.io/llm-d-modelservice/"
+    yield f"helm install {label(point.model)} llm-d/llm-d-modelservice --version {CHART} -f FILE"
+    yield from _two_pools.remarks(point)
+
+
+def _worker(role: str, launch: Launch, point: ServingPoint) -> str:
+    """Return the lines of one pool."""
+    args = [*_without(launch.options, PARALLEL), *launch.engine.kv_connector]
+    return f"""\
+{role}:
+  create: true
+  replicas: {point.replicas}
+  parallelism:
+    tensor: {point.tp}
+    data: {point.attention_dp}
+    dataLocal: {point.attention_dp}
+{node_lines(point.gpu, 2)}\
+  containers:
+    - name: vllm
+      image: {IMAGE}
+      modelCommand: vllmServe
+      args: {json.dumps(args)}
+      env:
+        - name: VLLM_NIXL_SIDE_CHANNEL_HOST
+          valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}
+      mountModelVolume: true
+      volumeMounts:
+        - {{name: shm, mountPath: /dev/shm}}
+  volumes:
+    - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}
+"""
+
+
+def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the words of a command but for some options and their values.
+
+    >>> _without(["--a", "1", "--b", "2"], ["--a"])
+    ['--b', '2']
+    """
+    values = {i + 1 for i, word in enumerate(words) if word in options}
+    return [w for i, w in enumerate(words) if w not in options and i not in values]

@@ -1,0 +1,32 @@
+"""MLPerf Tiny: what a board is predicted by never looks at the board."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lab.claims.edge.boards import CHOICES, _chosen, _errors
+from lab.tables.edge.programs import System
+
+SYSTEMS = [
+    System(board, submitter, "v1", submitter)
+    for board in ("a", "b", "c", "d")
+    for submitter in ("one", "two")
+]
+DRAW = np.random.default_rng(3)
+LOG = (
+    np.log(1e-3) + DRAW.normal(size=(4, 1)).repeat(2, 0) + np.tile(DRAW.normal(size=(2, 3)), (4, 1))
+)
+
+
+def test_how_much_a_runtime_counts_is_chosen_without_the_board() -> None:
+    other = LOG.copy()
+    other[:2] = DRAW.normal(size=(2, 3))
+    assert _chosen(SYSTEMS, LOG, "a") == _chosen(SYSTEMS, other, "a")
+
+
+def test_where_runtimes_decide_the_same_runtime_counts_for_most() -> None:
+    assert _chosen(SYSTEMS, LOG, "a") == CHOICES[-1]
+    strict, alike = (
+        np.mean(list(_errors(SYSTEMS, LOG, "a", c))) for c in (CHOICES[-1], CHOICES[0])
+    )
+    assert strict < alike

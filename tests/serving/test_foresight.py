@@ -1,0 +1,62 @@
+"""What is foreseen of designs that no steady state knows: those of whole experts and two pools."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+import pytest
+
+from simulators.core.columns import schema_of
+from simulators.serving.foresight import FULL, Foresight, Steady
+from simulators.serving.point import ServingPoint
+from simulators.serving.simulator import SIMULATOR, simulate
+
+MIXTURE = ServingPoint(model="mixtral_8x7b", gpu="h100_sxm", tp=4)
+DENSE = ServingPoint(
+    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", prompt_tokens=1000, output_tokens=200,
+    requests=100,
+)  # fmt: skip
+
+
+def foreseen(
+    *points: ServingPoint, tpot_s: float = 0.01, steady: Steady = SIMULATOR.evaluate
+) -> list[float]:
+    batch = pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+    found: list[float] = Foresight(steady, 1.0, 0.5, tpot_s)(batch).tolist()
+    return found
+
+
+def faster_with_tp(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a steady state that takes 80 ms a token on one GPU, and knows no whole experts."""
+    assert set(batch.column("ep").to_pylist()) == {1}
+    tpot_s = [0.08 / tp for tp in batch.column("tp").to_pylist()]
+    names = ("tpot_mean_s", "ttft_mean_s", "saturated", "requests_per_s")
+    columns = [tpot_s, [0.0] * len(tpot_s), [False] * len(tpot_s), [1.0] * len(tpot_s)]
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), list(names))
+
+
+def test_whole_experts_are_foreseen_like_experts_that_are_cut() -> None:
+    groups = replace(MIXTURE, tp=1, attention_dp=4, ep=4)
+    found = foreseen(MIXTURE, replace(MIXTURE, ep=4), groups, steady=faster_with_tp)
+    assert found == [2.0, 2.0, 1.0]
+
+
+def test_what_cannot_be_built_has_no_hope() -> None:
+    assert foreseen(replace(DENSE, model="llama3_1_70b")) == [float("inf")]
+
+
+@pytest.mark.parametrize(("readers", "decoders"), [(1, 1), (2, 1), (1, 2)])
+def test_two_pools_are_foreseen_no_later_than_they_are(readers: int, decoders: int) -> None:
+    apart = replace(DENSE, qps=10.0, prefill_gpus=readers, decode_gpus=decoders)
+    found = simulate(apart)
+    assert found.tpot_p99_s is not None
+    assert found.ttft_p99_s is not None
+    assert foreseen(apart)[0] <= max(found.tpot_p99_s / 0.01, found.ttft_p99_s / 0.5)
+
+
+def test_a_pool_that_is_too_small_is_foreseen() -> None:
+    few = replace(DENSE, qps=80.0, prefill_gpus=1, decode_gpus=4)
+    many = replace(few, prefill_gpus=4)
+    assert foreseen(few)[0] == FULL
+    assert foreseen(many, tpot_s=0.1)[0] < FULL
