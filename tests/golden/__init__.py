@@ -62,7 +62,7 @@ def digests_of(name: str) -> dict[str, str]:
 
 
 def _is_dear(space: DesignSpace) -> bool:
-    """Return whether each point is a search, has tables of its own, or is a run of many requests."""
+    """Return whether each point is a search, or tables of its own, or a run of many requests."""
     requests = max(space.axes.get("requests", (0,)))
     return space.simulator in ("dataflow", "codesign") or requests >= MANY_REQUESTS
 
