@@ -51,7 +51,15 @@ def calibrate(name: str, measured: Path, space: str) -> tuple[list[Gain], Path |
 
 
 def _gpu(gpu: Gpu, measured: Path) -> tuple[list[Gain], Path | None]:
-    """Fit a GPU's board to its rows, and say what each class of operators gains."""
+    """Fit a GPU's board to its rows, and say what each class of operators gains.
+
+    Raises:
+        UserError: it is no GPU, or there are too few rows.
+    """
+    if not gpu.validated:
+        raise UserError(
+            f"{gpu.name} is priced by its data sheet alone (validated = false); no rows change that"
+        )
     table = read_table(measured, NEEDS)
     known = table.filter(pa.array([op in CLASS_OF for op in table["op"].to_pylist()]))
     parts = [part for found, _ in rows_of_table(known, gpu.name) for part in found]

@@ -36,6 +36,8 @@ class Cluster:
     intra: Link  # within a node
     inter: Link  # between nodes; per GPU, so a shared network card counts by its share
     host_w: float  # what a node draws besides its GPUs, at most
+    torus_dimensions: int = 0  # of chips that are their own switches; links are of one neighbour
+    torus_closed: int = 0  # chips from which on every dimension is a ring
     fabric: str = ""  # what joins the GPUs of a node: nvlink4, pcie ...
     source: str
     aliases: tuple[str, ...] = ()
@@ -55,8 +57,18 @@ class Cluster:
         """
         if ranks > self.gpus_per_node:
             return self.inter
-        port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or self.intra.bytes_per_s
-        return dataclasses.replace(self.intra, bytes_per_s=min(self.intra.bytes_per_s, port))
+        inside = self.intra.bytes_per_s * self._links_of_rings(ranks)
+        port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or inside
+        return dataclasses.replace(self.intra, bytes_per_s=min(inside, port))
+
+    def _links_of_rings(self, ranks: int) -> int:
+        """Return the links that a chip sends over at once: both ways round each ring it is on.
+
+        Fewer chips than close a torus have one ring, which winds through all of them.
+        """
+        if not self.torus_dimensions:
+            return 1
+        return 2 * (self.torus_dimensions if ranks >= self.torus_closed else 1)
 
 
 def load_cluster(name: str) -> Cluster:

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from simulators.catalog.memory import Level, check_level, load_memory
 from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import GPUS, read_toml
@@ -37,6 +39,11 @@ class Gpu:
     cluster: str = "pcie_server"  # the machine it is usually bought in: what `cluster: auto` means
     source: str
     aliases: tuple[str, ...] = ()
+    validated: bool = True  # false: no kernel of such a device was ever timed; its sheet prices it
+    memory: str = ""  # DRAM type, by its name in the catalog
+    vector_bits: int = 0  # of a core of a CPU: peaks that are not stated follow
+    vector_units: int = 0  # that multiply and add at once
+    levels: tuple[Level, ...] = ()  # around its memory
     like: str = ""  # the GPU whose facts it has but for those that its file states
     measured_as: str = field(default="")
     clock_share: float = 1.0  # of the clock of its sheet, at which it is held
@@ -76,7 +83,8 @@ def load_gpu(name: str) -> Gpu:
 
 CHIP = (
     "architecture", "vendor", "peak_flops", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes",
-    "sram_bytes_per_sm", "tdp_w", "link_bytes_per_s", "pcie_bytes_per_s",
+    "sram_bytes_per_sm", "tdp_w", "link_bytes_per_s", "pcie_bytes_per_s", "validated", "memory",
+    "levels",
 )  # fmt: skip
 """The facts that times depend on."""
 
@@ -93,10 +101,11 @@ def _gpu(path: Path) -> Gpu:
         theirs = {f.name: getattr(base, f.name) for f in dataclasses.fields(Gpu)}
         theirs |= {"aliases": [], "source": f"like {base.name}: {base.source}"}
         peaks = {**base.peak_flops, **sheet.get("peak_flops", {})}
-        known = {name: value for name, value in theirs.items() if name not in ("name", "is_copy")}
+        kept = {n: value for n, value in theirs.items() if n not in ("name", "is_copy")}
+        known = {name: value for name, value in kept.items() if value is not None}
         measured_as = base.measured_as or base.name
         sheet = {**known, **sheet, "peak_flops": peaks, "measured_as": measured_as}
-    gpu = fill(Gpu, sheet, path, "gpu")
+    gpu = fill(Gpu, _with_vector_peaks(sheet), path, "gpu")
     if base is not None and is_alike(gpu, base) and not base.is_what_if:
         gpu = dataclasses.replace(gpu, is_copy=True)
     for key in ("hbm_bytes", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes", "tdp_w"):
@@ -105,7 +114,26 @@ def _gpu(path: Path) -> Gpu:
         raise UserError(f"{path}: [peak_flops] is empty; a gpu needs at least one precision")
     for dtype, peak in gpu.peak_flops.items():
         positive(peak, path, f"peak_flops.{dtype}")
+    for level in gpu.levels:
+        check_level(level, gpu.hbm_bytes, path)
+    if gpu.memory:
+        load_memory(gpu.memory)
+    if gpu.validated and (gpu.levels or gpu.memory):
+        raise UserError(f"{path}: levels and memory are of sheets that say  validated = false")
     return gpu
+
+
+def _with_vector_peaks(sheet: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a sheet with the fp32 rate of its cores: two FLOPs a lane, unit and clock.
+
+    16-bit formats that it states no rate of are multiplied as fp32.
+    """
+    facts = [sheet.get(n, 0) for n in ("sm_count", "vector_units", "vector_bits", "clock_hz")]
+    if not all(isinstance(fact, int | float) and fact > 0 for fact in facts):
+        return sheet
+    cores, units, bits, clock_hz = facts
+    fp32 = cores * units * (bits / 32) * 2.0 * clock_hz
+    return {**sheet, "peak_flops": {"fp32": fp32, "bf16": fp32, **sheet.get("peak_flops", {})}}
 
 
 def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:

@@ -33,6 +33,8 @@ def slowdown(gpu: Gpu) -> float:
 
     A board held at a lower clock has as much less to give up.
     """
+    if not gpu.validated:
+        return 0.0
     full = _at_full_clock(gpu)
     return full if gpu.clock_share == 1.0 else max(0.0, gpu.clock_share * (1.0 + full) - 1.0)
 

@@ -141,6 +141,13 @@ class Hints(Protocol):
 
 
 @runtime_checkable
+class Shares(Protocol):
+    """A simulator that answers several points by one run where it meets them together."""
+
+    shares: tuple[str, ...]  # fields along which points often have the same run
+
+
+@runtime_checkable
 class Approximates(Protocol):
     """A simulator with a cheaper answer to the same points, in other values of a few fields."""
 

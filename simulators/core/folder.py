@@ -190,6 +190,7 @@ MODELS = Folder("model", "catalog/models", besides=GRAPHS)
 CLUSTERS = Folder("cluster", "catalog/clusters")
 ACCELERATORS = Folder("accelerator", "catalog/accelerators")
 PRICES = Folder("price", "catalog/prices")
+MEMORIES = Folder("memory", "catalog/memories")
 TOPOLOGIES = Folder("topology", "collectives/topologies")
 WORKLOADS = Folder("workload", "serving/calibration/workloads")
 RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
@@ -200,8 +201,8 @@ ENGINES = Folder("serving engine", "engines", package="deploy")
 FOLDERS = {
     folder.kind: folder
     for folder in (
-        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, WORKLOADS, RUNTIMES,
-        SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
+        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, MEMORIES, WORKLOADS,
+        RUNTIMES, SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
     )
 }  # fmt: skip
 

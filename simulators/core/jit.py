@@ -66,6 +66,12 @@ def cache_folder() -> Path:
     return Path(alone)
 
 
+def is_warm() -> bool:
+    """Return whether kernels of these sources were compiled before."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def _is_safe(folder: Path) -> bool:
     """Return whether nobody else could put a file into a folder, or replace it or its parents.
 
@@ -142,6 +148,11 @@ def arrays(kind: Type, count: int) -> tuple[Type, ...]:
 def matrix(kind: Type) -> Type:
     """Return the type of a contiguous matrix of `kind`."""
     return array(kind, 2)
+
+
+def several(kind: Type, count: int) -> Type:
+    """Return the type of as many values of one kind, returned together."""
+    return Type(lambda: _numba().types.UniTuple(kind.numba, count))
 
 
 def named_tuple(kinds: Sequence[Type], factory: type) -> Type:

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
-from simulators.core.folder import GPUS, PACKAGE, read_toml
+from simulators.core.folder import GPUS, MEMORIES, PACKAGE, read_toml
 from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
@@ -257,7 +257,8 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for b in some
         for file in calibrations(kind).get(b, ())
     )
-    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *found)))
+    dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
+    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *dram, *found)))
 
 
 def has_kin(gpu: Gpu) -> bool:
@@ -280,11 +281,17 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
     beside those of measured boards; and which board a sheet was copied from without saying so.
     """
     asked = list(dict.fromkeys(gpus))
-    names = unmeasured(asked)
+    by_sheet = [name for name in asked if not load_gpu(name).validated]
+    names = [name for name in unmeasured(asked) if name not in by_sheet]
     these = "this GPU" if len(names) == 1 else "these GPUs"
     said = f"{', '.join(names)}: no kernel of {these} was measured; times are by data sheets and "
     notes = [f"{said}by kernels of other GPUs."] if names else []
-    measured = [name for name in asked if name not in names]
+    if by_sheet:
+        notes.append(
+            f"{', '.join(by_sheet)}: nothing of such devices was ever measured here; times are the "
+            "least that their data sheets allow, and no library reaches them."
+        )
+    measured = [name for name in asked if name not in (*names, *by_sheet)]
     if names and measured:
         errors = {name: _borrowed_error(load_gpu(name)) for name in names}
         told = ", ".join(

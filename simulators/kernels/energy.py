@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
+from simulators.catalog.memory import load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
@@ -189,7 +190,17 @@ def awake_w(gpu: Gpu) -> float:
 
 def power_model_of(gpu: Gpu) -> PowerModel:
     """Return the numbers of a board: its own, or the nearest metered one's without its trees."""
+    if not gpu.validated:
+        return _sheet_model(gpu)
     return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
+
+
+def _sheet_model(gpu: Gpu) -> PowerModel:
+    """Return the numbers of a device that was never metered: DRAM by the joules of its bits."""
+    joules = load_memory(gpu.memory).energy_j_per_bit if gpu.memory else None
+    if joules is None:
+        return PowerModel()
+    return PowerModel(memory=8.0 * joules * gpu.hbm_bytes_per_s / (gpu.tdp_w - resting_w(gpu)))
 
 
 @functools.lru_cache(maxsize=128)

@@ -18,6 +18,7 @@ from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.evidence.boards import boards
 from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
+from simulators.kernels.data_sheet import sheet_seconds
 from simulators.kernels.families import (
     attention,
     auxiliary_kernels,
@@ -95,6 +96,8 @@ def price(
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
+    if not gpu.validated:
+        return _by_sheet(operator, gpu)
     profile = _profile(gpu, level, framework)
     family = FAMILIES[type(operator)]
     running_s = family.seconds(operator, gpu, profile)
@@ -106,6 +109,8 @@ def is_fitted(
     operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK, level: str = BEST
 ) -> bool:
     """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
+    if not gpu.validated:
+        return False
     profile = profile_of(gpu, level, framework)
     return FAMILIES[type(operator)].entry(operator, gpu, profile) is not None
 
@@ -116,6 +121,8 @@ def price_call(operator: Compute, gpu: Gpu, level: Level = BEST) -> Priced:
     Raises:
         UserError: the GPU has no such precision; the level is unknown or not to be had.
     """
+    if not gpu.validated:
+        return _by_sheet(operator, gpu)
     profile = _profile(gpu, level, DEFAULT_FRAMEWORK)
     return _priced(operator, gpu, profile, call_seconds(operator, gpu, profile))
 
@@ -150,6 +157,8 @@ def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str, level: str
 
     Such a time has the gathering of rows, the activation and the weighted sum in it.
     """
+    if not gpu.validated:
+        return False
     return experts.entry_for(grouped, gpu, profile_of(gpu, level, framework)) is not None
 
 
@@ -161,6 +170,14 @@ def warm_up() -> None:
 
 def _profile(gpu: Gpu, level: Level, framework: str) -> Profile:
     return level if isinstance(level, Profile) else profile_of(gpu, level, framework)
+
+
+def _by_sheet(operator: Compute, gpu: Gpu) -> Priced:
+    """Return the price of an operator on a device of which nothing was ever timed."""
+    seconds = sheet_seconds(operator, gpu, FAMILIES[type(operator)])
+    latency_s = np.where(_is_empty(operator), 0.0, seconds)
+    lo_s, hi_s = interval_s(WIDEST, latency_s)
+    return Priced(latency_s, lo_s, hi_s, calibrated=False, extrapolated=False)
 
 
 def _is_empty(operator: Compute) -> Flags:

@@ -32,7 +32,7 @@ from simulators.serving.point import UNIFIED, ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
-from simulators.workload.llm.routing import Routing
+from simulators.workload.llm.routing import Routing, counted_tokens
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")
@@ -108,7 +108,8 @@ def deployment_of(
     if len(pools) > 1:
         return _together([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
-    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts)
+    counted = counted_tokens(point.routing_histogram) if point.routing_histogram else ()
+    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts, counted)
     cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
         _known(model),

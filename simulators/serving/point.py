@@ -63,6 +63,11 @@ class ServingPoint:
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
         at_least=0.0, default=0.0, given=True,
     )  # fmt: skip
+    routing_histogram: str = built(
+        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
+        "commas between, or the path of a file of them; empty: routing_skew says it",
+        default="", given=True,
+    )  # fmt: skip
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     prefill_gpus: int = built(
         "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
@@ -155,6 +160,10 @@ class ServingPoint:
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1, default=1,
+    )  # fmt: skip
+    turn_tokens: int = asked(
+        "that each later turn of a session adds to what was said: a tool's answer, say; 0: as many "
+        "as a first prompt has", at_least=0, default=0,
     )  # fmt: skip
     system_prompt_tokens: int = asked(
         "that all prompts begin with, before what the workload or a session says",

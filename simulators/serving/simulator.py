@@ -49,6 +49,7 @@ from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
+from simulators.workload.llm.routing import is_file
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Serving:
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
     copies: str = "replicas"
+    shares: tuple[str, ...] = ("max_batch",)
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
@@ -95,6 +97,8 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
+        if name == "routing_histogram":
+            return (Path(text),) if text and is_file(text) else ()
         if name == "decode_gpu":
             return () if value == NOTHING else COMPOSITION.reads("gpu", value)
         if name == "prefill_gpus":

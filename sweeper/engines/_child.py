@@ -23,7 +23,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from simulators.core.errors import UserError
+from simulators.core.jit import is_warm
 from sweeper.engines.crew import Lost, Team
+from sweeper.engines.limits import ONE_THREAD
 from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
@@ -46,18 +48,26 @@ class Child:
 
     depth = 1
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, beside: bool = False) -> None:
         self.pipe, theirs = Pipe()
+        self.beside = beside
+        self.environment = {**os.environ, **(ONE_THREAD if beside else {})}
         words = [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), json.dumps(sys.path)]
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter
-            words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2
+            words,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            env=self.environment,
         )
         theirs.close()
         self.name = f"{name} (pid {self.process.pid})"
 
     def introduce(self, task: Task) -> None:
-        """Ask it to load what a task needs."""
-        self.send("take", task, str(os.getcwd()), dict(os.environ))  # noqa: PTH109 - a string
+        """Ask it to load what a task needs; before several would compile it, compile it here."""
+        if self.beside and not is_warm():
+            task.warm_up()
+        self.send("take", task, str(os.getcwd()), self.environment)  # noqa: PTH109 - a string
 
     def ready(self) -> bool:
         """Return whether it has."""
@@ -113,9 +123,12 @@ class Nursery:
 
     what: str = "process"
     patience_s: float = READY_S
+    children: int = 1
 
     def recruit(self, name: str) -> Child:
-        """Return a child that is idle, or a new one."""
+        """Return a child that is idle, or a new one; each of several has one thread."""
+        if self.children > 1:
+            return Child(name, beside=True)
         while _IDLE:
             child = _IDLE.pop()
             if child.process.poll() is None:
@@ -129,12 +142,13 @@ class Nursery:
         return [w for w in workers if w.pipe in told]
 
     def places(self) -> int:
-        """Return that there is one child at work."""
-        return 1
+        """Return how many children are at work."""
+        return self.children
 
     def obstacle(self, workers: Sequence[Child]) -> str:
         """Return what a child that is not ready is doing."""
-        return f"waiting for {workers[0].name} to load, or compile, what the simulator needs"
+        names = ", ".join(worker.name for worker in workers)
+        return f"waiting for {names} to load, or compile, what the simulator needs"
 
 
 _IDLE: list[Child] = []
@@ -142,14 +156,16 @@ _IDLE: list[Child] = []
 
 
 @contextmanager
-def team() -> Iterator[Team]:
-    """Return a team of one child; what is left of it is kept afterwards."""
-    crew = Team(Nursery(), wanted=1)
+def team(children: int = 1) -> Iterator[Team]:
+    """Return a team of children; what is left of one is kept afterwards."""
+    crew = Team(Nursery(children=children), wanted=children)
     try:
         yield crew
     except BaseException:
         crew.dismiss()
         raise
+    if children > 1:
+        crew.dismiss()
     _IDLE.extend(p.worker for p in crew.posts if p.ready and not p.jobs)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulators.core.errors import UserError
+from sweeper.engines.limits import ONE_THREAD
 
 _ANSWER_S = 4.0
 """Within which a cluster takes a connection, and answers it."""
@@ -84,15 +85,12 @@ def _start(address: str, actors: int) -> None:
     """Start Ray with a CPU for each of `actors`, or join the cluster at `address`."""
     import ray
 
-    one = dict.fromkeys(
-        ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
-    )
     # Columns of a megabyte come and go with every chunk: let the allocator keep their pages.
     kept = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
     passed = {k: os.environ[k] for k in ("NUMBA_CACHE_DIR", "SWEEPER_HOME") if k in os.environ}
     options: dict[str, Any] = {
         "address": address,
-        "runtime_env": {"env_vars": {**one, **kept, **passed}},
+        "runtime_env": {"env_vars": {**ONE_THREAD, **kept, **passed}},
         "log_to_driver": False,
         "logging_level": "CRITICAL",
     }

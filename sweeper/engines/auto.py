@@ -1,8 +1,8 @@
-"""The engine that chooses: small work is done in one other process, large work by Ray actors.
+"""The engine that chooses: one other process for small work, one per core for more, then Ray.
 
-Starting Ray and hiring actors costs about ten seconds. A few points spread over the space are
-evaluated first (and not kept) to estimate the whole, in a process that can be killed; not where the
-simulator's own guess leaves no doubt.
+A process is there in two seconds; starting Ray and hiring actors costs about ten. A few points
+spread over the space are evaluated first (and not kept) to estimate the whole, in a process that
+can be killed; not where the simulator's own guess leaves no doubt.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from sweeper.store.store import Part
 from sweeper.units import human
 
 _NO_DOUBT = 2.0
-"""A guess that says so many times the work from which Ray is worth starting need not be tried."""
+"""A guess that says so many times the work which several workers are worth need not be tried."""
+_ONE, _SEVERAL, _RAY = range(3)
+"""What is chosen: a process, several, or Ray actors."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """One process below `worth_s` seconds of estimated work, Ray above.
+    """One process, several, or Ray actors, by the estimated work.
 
     Args:
         worth_s: the CPU-seconds of work from which Ray is worth starting.
-        actors: how many to hire; 0 takes one per core.
+        actors: how many workers to hire; 0 takes one per core.
+        several_s: the CPU-seconds of work from which more than one process is.
     """
 
-    worth_s: float = 20.0
+    worth_s: float = 1200.0
     actors: int = 0
+    several_s: float = 20.0
 
     @contextmanager
     def open(self) -> Iterator[_Choice]:
@@ -52,7 +56,7 @@ class _Choice:
     crew: Crew | None = None
     estimate: Estimate | None = None
     asked: int = 0
-    hired: bool = False
+    chosen: int = _ONE
 
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         self.asked += total
@@ -60,14 +64,14 @@ class _Choice:
             self.estimate = self._guessed(task) or probed(task, total)
             if self.estimate.stopped:
                 say(f"trying points: {self.estimate.stopped}")
-        if self.crew is None or (not self.hired and self._is_worth_it(self.estimate)):
+        if self.crew is None or self._worth(self.estimate) > self.chosen:
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
         yield from self.crew.run(task, batches, total, say)
 
     def _guessed(self, task: Task) -> Estimate | None:
-        """Return what the simulator guesses, if that alone says that actors are worth it."""
+        """Return what the simulator guesses, if that alone says that several are worth it."""
         guess = hinted(task.space)
-        if guess and self._is_worth_it(Estimate(0, guess.point_s / _NO_DOUBT)):
+        if guess and self._worth(Estimate(0, guess.point_s / _NO_DOUBT)) > _ONE:
             return guess
         return None
 
@@ -75,22 +79,28 @@ class _Choice:
     def _workers(self) -> int:
         return self.options.actors or os.cpu_count() or 1
 
-    def _is_worth_it(self, estimate: Estimate) -> bool:
-        """Return whether what was asked so far is worth actors: a search will ask as much again."""
-        return self._workers > 1 and estimate.point_s * self.asked >= self.options.worth_s
+    def _worth(self, estimate: Estimate) -> int:
+        """Return what is worth its start for what was asked so far; a search will ask as much."""
+        work_s = estimate.point_s * self.asked
+        if self._workers < 2 or work_s < min(self.options.several_s, self.options.worth_s):
+            return _ONE
+        return _SEVERAL if work_s < self.options.worth_s else _RAY
 
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
         options, work_s = self.options, estimate.point_s * self.asked
         point, work = human(estimate.point_s, "s"), human(work_s, "s")
         source = "" if estimate.probes or estimate.stopped else " (the simulator's guess)"
         figures = f"{self.asked:,} points × {point} = {work} of work{source}"
-        self.hired = self._is_worth_it(estimate)
-        if not self.hired:
-            why = "one core" if self._workers < 2 else f"under {options.worth_s:g} s"
-            say(f"auto chose process: {figures}, {why}")
-            return load_engine("process")
-        say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
-        return load_engine("ray", actors=self._workers)
+        self.chosen = self._worth(estimate)
+        if self.chosen == _RAY:
+            say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
+            return load_engine("ray", actors=self._workers)
+        if self.chosen == _SEVERAL:
+            say(f"auto chose {self._workers} processes: {figures}, over {options.several_s:g} s")
+            return load_engine("process", workers=self._workers)
+        why = "one core" if self._workers < 2 else f"under {options.several_s:g} s"
+        say(f"auto chose process: {figures}, {why}")
+        return load_engine("process")
 
 
 ENGINE = Auto

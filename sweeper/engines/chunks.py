@@ -36,7 +36,8 @@ class Chunks:
 
     Until the first one is back a point may take minutes, so first chunks are small. Then a range is
     cut into stretches, and chunks are taken from one after the other, in the order of van der
-    Corput (1935): any number of them samples the range. Batches of numbers keep their order.
+    Corput (1935): any number of them samples the range. Batches of numbers keep their order. A
+    chunk of half as many points as belong `together`, or more, ends where such points do.
     """
 
     batches: Iterable[Batch]
@@ -45,6 +46,7 @@ class Chunks:
     point_s: float = FIRST_S / 64
     spent_s: float = 0.0
     part_s: float = 0.0  # that writing a part takes, whatever its points
+    together: int = 1  # points in a row that are answered more cheaply in one chunk
     _source: Iterator[Batch] = field(init=False)
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
@@ -68,7 +70,8 @@ class Chunks:
         by_time = int(aim_s / max(self.point_s, 1e-12))
         full = min(by_time, LARGEST)
         tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
-        return max(1, min(full, max(tail, full // _TAPER)))
+        least = max(full // _TAPER, self._kept_together(full) // 2)
+        return max(1, min(full, max(tail, least)))
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -79,7 +82,8 @@ class Chunks:
             self._by_turns = False
         if self.spent_s and not self._by_turns and isinstance(self._waiting[0], Span):
             self._stretch()
-        batch, size = self._waiting.popleft(), self.size()
+        batch = self._waiting.popleft()
+        size = self._whole(batch, self.size())
         if width(batch) > size:
             rest = cut(batch, size, width(batch))
             (self._waiting.append if self._by_turns else self._waiting.appendleft)(rest)
@@ -87,11 +91,25 @@ class Chunks:
         self.total = max(self.total - len(batch), 0)
         return batch
 
+    def _whole(self, batch: Batch, size: int) -> int:
+        """Return about as many points, up to where those end that belong together."""
+        whole = self._kept_together(size)
+        if not isinstance(batch, Span) or whole == 1:
+            return size
+        ends = (batch.lo + size + whole // 2) // whole * whole
+        return ends - batch.lo if ends > batch.lo else size
+
+    def _kept_together(self, size: int) -> int:
+        """Return how many points in a row chunks of such a size keep together."""
+        return self.together if 2 * size >= self.together else 1
+
     def _stretch(self) -> None:
         """Cut the range in hand into stretches of several chunks, as far as it is so long."""
         whole = self._waiting.popleft()
-        pieces = min(_STRETCHES, width(whole) // self.size())
-        self._waiting.extend((spread(split(whole, pieces)) if pieces > 1 else []) or [whole])
+        size = self.size()
+        pieces = min(_STRETCHES, width(whole) // size)
+        parts = split(whole, pieces, self._kept_together(size)) if pieces > 1 else [whole]
+        self._waiting.extend(spread(parts) or [whole])
         self._by_turns = True
 
 

@@ -9,6 +9,7 @@ point get the whole time that a point may take, so one that hangs costs that tim
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,6 +100,11 @@ class Office(Protocol):
         ...
 
 
+def crowding() -> float:
+    """Return how many times longer work may take here than alone, for others on the same cores."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 @dataclass(frozen=True)
 class _Job:
     batch: Batch
@@ -140,7 +146,7 @@ class Team:
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         """Keep every worker busy until the batches end."""
         self._gather(task, say)
-        chunks = Chunks(batches, total, workers=max(len(self.posts), 1))
+        chunks = Chunks(batches, total, workers=max(len(self.posts), 1), together=task.together)
         again: deque[_Job] = deque()
         some = self.posts
         while self._give(chunks, again, self.posts if again else some):
@@ -317,7 +323,7 @@ class Team:
         spent = time.monotonic() - post.since
         if points <= 1:
             return spent > most
-        expected = points * chunks.point_s + chunks.part_s
+        expected = crowding() * (points * chunks.point_s + chunks.part_s)
         patience = min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
         return spent > max(patience, min(_SHORTEST_S, _SHORTEST * most))
 
@@ -330,7 +336,8 @@ class Team:
         self._recruit()
         culprit, *innocent = post.jobs
         again.extendleft(reversed(innocent))
-        left = list(task.store.missing(task.space, [culprit.batch]))  # it may have written parts
+        yield from task.written(culprit.batch)
+        left = list(task.store.missing(task.space, [culprit.batch]))
         if not left:
             return
         if len(left) > 1 or len(left[0]) > 1:

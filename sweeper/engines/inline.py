@@ -37,7 +37,7 @@ class _Here:
         if not self.announced:
             self.announced = True
             say("engine inline: this process, without limits per point")
-        chunks = Chunks(batches, total)
+        chunks = Chunks(batches, total, together=task.together)
         for chunk in chunks:
             parts = list(task.answer_in_parts(chunk))
             learn(chunks, parts)

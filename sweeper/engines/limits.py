@@ -9,6 +9,11 @@ from pathlib import Path
 
 from simulators.core.errors import UserError
 
+ONE_THREAD = dict.fromkeys(
+    ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
+)
+"""What libraries read that would otherwise start a thread per core, in one worker of several."""
+
 
 @dataclass(frozen=True)
 class Limits:

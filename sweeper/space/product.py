@@ -73,6 +73,15 @@ class Product:
         """The values of each column of a point, in the order of the factors."""
         return {name: values for f in self.factors for name, values in f.columns.items()}
 
+    def stretch(self, names: Sequence[str]) -> int:
+        """Return how many points in a row have among them all values of these columns.
+
+        Those that differ only in them, and in columns that change faster, are neighbours.
+        """
+        held = [any(name in factor.columns for name in names) for factor in self.factors]
+        first = next((i for i, f in enumerate(self.factors) if held[i] and len(f) > 1), None)
+        return 1 if first is None else math.prod(len(f) for f in self.factors[first:])
+
     @property
     def varied(self) -> tuple[str, ...]:
         """The columns that take more than one value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +56,18 @@ def cut(batch: Batch, first: int, last: int) -> Batch:
     return batch[first:last]
 
 
-def split(batch: Batch, pieces: int) -> list[Batch]:
-    """Return a batch in up to `pieces` parts of nearly equal size, none empty."""
-    size = -(-width(batch) // pieces)
-    parts = [cut(batch, first, first + size) for first in range(0, width(batch), size)]
+def split(batch: Batch, pieces: int, together: int = 1) -> list[Batch]:
+    """Return a batch in up to `pieces` parts of nearly equal size, none empty.
+
+    Those of a range end at multiples of `together`.
+
+    >>> [(b.lo, b.hi) for b in split(Span(3, 20), 3, together=5)]
+    [(3, 10), (10, 20)]
+    """
+    size = -(-width(batch) // (pieces * together)) * together
+    begun = batch.lo % together if isinstance(batch, Span) else 0
+    starts = [0, *range(size - begun, width(batch), size)]
+    parts = [cut(batch, *both) for both in pairwise([*starts, width(batch)])]
     return [part for part in parts if len(part)]
 
 

@@ -144,6 +144,7 @@ def test_what_a_mean_cannot_know_is_null() -> None:
         "backlog_growth", "prefix_hit_ratio", "cached_tokens",
         "fetched_tokens", "kv_filled_mean", "prompt_flops_saved", "kv_wait_mean_s",
         "kv_transfer_mean_s", "kv_transfer_share", "prefill_busy", "decode_busy", "pool_imbalance",
+        "session_mean_s",
     }  # fmt: skip
     assert spread
     assert not spread & known

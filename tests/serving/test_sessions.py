@@ -27,6 +27,29 @@ def test_a_prompt_repeats_all_that_was_said() -> None:
     assert three.arrival_s.tolist() == [0.0, 0.5, 0.5, 1.0, 0.5]
 
 
+def test_a_tool_adds_its_answer_to_what_was_said() -> None:
+    single = asked(np.arange(4.0), np.array([10, 20, 30, 7]), np.array([1, 2, 3, 4]))
+    called = in_sessions(single, 4, 0.5, added=5)
+    assert called.prompt_tokens.tolist() == [10, 16, 23, 31]
+
+
+def test_a_chain_takes_its_answers_and_what_lies_between_them() -> None:
+    point = dataclasses.replace(
+        BASE, requests=60, qps=0.3, prompt_tokens=500, output_tokens=50, turn_tokens=40,
+        scheduler="vllm_v1", prefix_cache=True, arrivals="even", frontend="none",
+    )  # fmt: skip
+    found, cold = simulate(point), simulate(dataclasses.replace(point, prefix_cache=False))
+    assert found.e2e_mean_s is not None
+    assert cold.session_mean_s is not None
+    assert found.session_mean_s == pytest.approx(3 * found.e2e_mean_s + 2 * BASE.think_s)
+    assert found.prefix_hit_ratio is not None
+    assert found.prefix_hit_ratio > 0.5
+    assert found.session_mean_s < cold.session_mean_s
+    assert simulate(dataclasses.replace(point, turns=1, turn_tokens=0)).session_mean_s is None
+    with pytest.raises(Infeasible, match="turn_tokens_needs_turns"):
+        simulate(dataclasses.replace(point, turns=1))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.sampled_from(SCHEDULERS), st.floats(0.0, 3.0), st.integers(1, 2))
 def test_a_turn_comes_a_think_time_after_the_answer_before_it(

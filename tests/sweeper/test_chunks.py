@@ -99,6 +99,26 @@ def test_the_tail_tapers_off_so_that_no_worker_waits_long() -> None:
     assert max(last_round) * 1e-3 <= 1.0
 
 
+def test_points_that_share_a_run_stay_in_one_chunk() -> None:
+    chunks = Chunks([Span(0, 9_360)], 9_360, workers=2, together=260)
+    found = []
+    for chunk in chunks:
+        chunks.learn(len(chunk), len(chunk) * 5e-3)
+        found.append(chunk)
+    assert sorted(n for chunk in found for n in numbers(chunk)) == list(range(9_360))
+    whole = [c for c in found if isinstance(c, Span) and c.lo % 260 == c.hi % 260 == 0]
+    assert len(whole) > 0.7 * 9_360 / 260
+
+
+def test_points_too_dear_to_stay_together_are_cut() -> None:
+    chunks = Chunks([Span(0, 1_000)], 1_000, together=500)
+    sizes = []
+    for chunk in chunks:
+        sizes.append(len(chunk))
+        chunks.learn(len(chunk), len(chunk) * 0.1)
+    assert max(sizes[1:]) <= 20
+
+
 def test_one_slow_chunk_does_not_make_all_later_ones_tiny() -> None:
     chunks = Chunks([Span(0, 10**6)], 10**6)
     chunks.learn(64, 64e-3)

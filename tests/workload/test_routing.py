@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from simulators.catalog.model import load_model
-from simulators.core.errors import Infeasible
+from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut
-from simulators.workload.llm.routing import LOW_LATENCY, Routing, skewed_share
+from simulators.workload.llm.routing import LOW_LATENCY, Routing, counted_tokens, skewed_share
 from simulators.workload.llm.step import decode_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import Collective, ExpertExchange, GroupedGemm
@@ -23,6 +24,23 @@ def test_skew_of_zipf_is_that_of_draws() -> None:
     """Busiest of devices over the mean, drawn: 256 experts, 8 a token, 32 ranks: 3.85 at 1."""
     assert skewed_share(256, 8, 32, 1.0) == pytest.approx(3.85, rel=0.2)
     assert skewed_share(256, 8, 32, 0.5) < skewed_share(256, 8, 32, 1.0)
+
+
+def test_counted_tokens_lie_on_the_ranks_in_their_order() -> None:
+    counted = tuple([2.0] * 8 + [1.0] * 248)
+    first = 8 * 2.0 / (sum(counted) / 32)
+    assert skewed_share(256, 8, 32, 0.0, counted=counted) == pytest.approx(first)
+    assert skewed_share(256, 8, 32, 0.0, counted=(1.0,) * 256) == pytest.approx(1.0)
+    assert skewed_share(256, 8, 32, 0.0, redundant=32, counted=counted) < first
+
+
+def test_a_file_may_hold_the_counts(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_text("3\n1\n2e3\n")
+    assert counted_tokens(str(file)) == counted_tokens("3,1,2000") == (3.0, 1.0, 2000.0)
+    for wrong in (str(tmp_path / "none.csv"), "1,,2", "-1,2", "0,0"):
+        with pytest.raises(UserError, match="routing_histogram"):
+            counted_tokens(wrong)
 
 
 def test_copies_even_ranks_out_and_take_memory() -> None:
@@ -55,6 +73,15 @@ def test_ranks_of_a_group_send_their_part_of_its_tokens() -> None:
         (Parallelism(tp=8, ep=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
         (Parallelism(attention_dp=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
         (Parallelism(tp=8, routing=Routing(redundant=8)), "redundant_experts_need_ep"),
+        (replace(CUT, routing=Routing(counted=(1.0,))), "routing_histogram_of_other_experts"),
+        (
+            replace(CUT, routing=Routing(counted=(1.0,) + (0.0,) * 255)),
+            "routing_histogram_above_tokens",
+        ),
+        (
+            replace(CUT, routing=Routing(skew=1.0, counted=(1.0,) * 256)),
+            "routing_histogram_beside_skew",
+        ),
         (replace(CUT, routing=Routing(redundant=8)), "ep_does_not_divide_experts"),
     ],
 )

@@ -95,6 +95,13 @@ class ServingMetrics:
         "95 % half-width of the mean of e2e_p99_s over seeds; null of one"
     )
     e2e_max_s: float | None = _latency("arrival to last token, longest")
+    session_mean_s: float | None = _latency(
+        "arrival of a session to its last answer, think times included, mean; null without turns",
+        better="min",
+    )
+    session_p99_s: float | None = _latency(
+        "arrival of a session to its last answer, 99th percentile"
+    )
     queue_mean_s: float | None = _latency("arrival to first scheduled, mean", better="min")
     queue_p50_s: float | None = _latency("arrival to first scheduled, median")
     queue_p90_s: float | None = _latency("arrival to first scheduled, 90th percentile")

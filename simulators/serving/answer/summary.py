@@ -96,6 +96,7 @@ class Run:
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
+            **_sessions(self.asked.session, times),
             **_rates(self, everyone, seen, window, share),
             **_use(self, everyone, window, each, share),
             **held.columns(blocks, ranks),
@@ -170,6 +171,22 @@ def _latencies(served: Served) -> dict[str, float | None]:
         "prefill_p99_s": prefill.p99,
         "tokens_per_s_per_user": 1.0 / tpot.mean if tpot.mean else None,
     }
+
+
+def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
+    """Return how long sessions take all of whose requests were answered; None without any."""
+    names = ("session_mean_s", "session_p99_s")
+    if session is None:
+        return dict.fromkeys(names)
+    first = np.flatnonzero(np.diff(session, prepend=session[0] - 1))
+    whole = np.minimum.reduceat(times[:, at.COMPLETED], first) >= 0.0
+    last_s = np.maximum.reduceat(times[:, at.COMPLETED], first)
+    took = spread((last_s - times[first, at.ARRIVAL])[whole])
+    return (
+        dict(zip(names, (took.mean, took.p99), strict=True))
+        if whole.any()
+        else dict.fromkeys(names)
+    )
 
 
 def _columns(name: str, of: Spread) -> dict[str, float]:

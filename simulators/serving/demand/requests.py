@@ -3,8 +3,9 @@
 Lengths are those of a workload, of a trace, fixed by the point, or a workload's stretched until
 their means are those of the point. Closed clients ask again when they are answered. In a session
 each prompt repeats all that was said before, and comes a think time after the answer: a slow
-service is asked less. A system prompt stands before all of it. What need not be computed anew is
-for a prefix cache to say, which is told what requests have in common.
+service is asked less. A call of a tool is such a turn, which adds the tool's answer. A system
+prompt stands before all of it. What need not be computed anew is for a prefix cache to say, which
+is told what requests have in common.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.core.errors import UserError
+from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import arrival_times, stream
 from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
@@ -76,8 +77,10 @@ def requests_of(point: ServingPoint) -> Requests:
         patience_s=inf if point.patience_s is None else float(point.patience_s),
         prefixes=None if trace is None or point.prompt_tokens else _hashed(trace, prompt, output),
     )
+    if point.turn_tokens and point.turns == 1:
+        raise Infeasible("turn_tokens_needs_turns", "a session of one request has no later turn")
     if point.turns > 1:
-        asked = in_sessions(asked, point.turns, point.think_s)
+        asked = in_sessions(asked, point.turns, point.think_s, point.turn_tokens)
     return behind_system_prompt(asked, point.system_prompt_tokens)
 
 
@@ -169,13 +172,16 @@ def _draws(seed: int, count: int) -> Floats:
     return draws
 
 
-def in_sessions(asked: Requests, turns: int, think_s: float) -> Requests:
+def in_sessions(asked: Requests, turns: int, think_s: float, added: int = 0) -> Requests:
     """Return the same questions, so many after each other in a session.
 
-    The first arrivals become those of the sessions, of which the last may be shorter.
+    The first arrivals become those of the sessions, of which the last may be shorter. Later turns
+    ask as many tokens as are `added`, if any are said to be.
     """
     count = asked.arrival_s.size
     session, turn = np.divmod(np.arange(count), turns)
+    if added:
+        asked = replace(asked, prompt_tokens=np.where(turn == 0, asked.prompt_tokens, added))
     said = np.concatenate(
         [np.zeros(1, np.int64), np.cumsum(asked.prompt_tokens + asked.output_tokens)]
     )

@@ -14,13 +14,13 @@ def measure(
 ) -> float:
     """Write the sums of a batch and return its tokens; of a decode so many are checked."""
     step[:] = 0.0
+    decodes, keys = 0, 0
     for i in range(size):
         who, granted = batch[i], tokens[i]
         done, prompt = request[who, at.DONE], request[who, at.PROMPT]
         if done > prompt:
-            step[at.DECODES] += 1.0
-            step[at.DECODE_KV] += done
-            step[at.LOGITS_ROWS] += checked
+            decodes += 1
+            keys += done
             continue
         step[at.PREFILLS] += 1.0
         step[at.PREFILL_TOKENS] += granted
@@ -30,6 +30,8 @@ def measure(
         step[at.PREFILL_PAST] += (done + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
         if done + granted == prompt:
             step[at.LOGITS_ROWS] += 1.0
+    step[at.DECODES], step[at.DECODE_KV] = decodes, keys
+    step[at.LOGITS_ROWS] += checked * decodes
     step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
     step[at.EVERYWHERE] = step[at.TOKENS]
     return step[at.TOKENS]  # type: ignore[no-any-return]

@@ -174,7 +174,8 @@ def seat_decodes(view: View) -> int:
         if pool[at.FREE] < max(1, needed):
             preempt(view, who)
             continue
-        extend(pool, request, who, needed)
+        if needed > 0:
+            extend(pool, request, who, needed)
         seat(view, who, 1)
     keep_idle(view, partial, head, count)
     return partial

@@ -299,12 +299,13 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
     end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, leads)
     bubbles = timing[at.STALL_S] - (start - ready)
     for i in range(size):
-        who = members[i]
-        if times[who, at.SCHEDULED] < 0.0:
-            times[who, at.SCHEDULED] = now
-        if times[who, at.LAST_END] >= 0.0:
-            times[who, at.STALLED] += start - times[who, at.LAST_END]
-        times[who, at.STALLED] += bubbles
+        row = times[members[i]]
+        if row[at.SCHEDULED] < 0.0:
+            row[at.SCHEDULED] = now
+        stalled = row[at.STALLED]
+        if row[at.LAST_END] >= 0.0:
+            stalled += start - row[at.LAST_END]
+        row[at.STALLED] = stalled + bubbles
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
     count(pool, leads, size, int(state.step[slot, at.TOKENS]))
     if state.clock[at.LOGGED] < state.log.shape[0]:
@@ -347,7 +348,9 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         first_end, longest = timing[at.FIRST_END], timing[at.LONGEST_S]
         stall = timing[at.STALL_S]
     tick(pool, state.gauge[replica], now)
-    known_gap, known_bin = 0.0, gap_bin(0.0)
+    known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
+    gauge, kept = state.gauge[replica], pool[at.IDLE]
+    gaps_s = gauge[at.GAPS_S]
     drafts, reads = pool[at.DRAFTS], replica < state.limits[at.READERS]
     for i in range(size):
         who = state.batch[slot, i]
@@ -370,9 +373,10 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             else:
                 gap = first_end - times[who, at.LAST_TOKEN]
                 if gap != known_gap:
-                    known_gap, known_bin = gap, gap_bin(gap)
-                state.gaps[known_bin] += 1
-                state.gauge[replica, at.GAPS_S] += gap
+                    state.gaps[known_bin] += counted
+                    known_gap, known_bin, counted = gap, gap_bin(gap), 0
+                counted += 1
+                gaps_s += gap
                 times[who, at.LONGEST_GAP] = max(times[who, at.LONGEST_GAP], gap, longest)
             times[who, at.LAST_TOKEN] = now
         if done == prompt + request[who, at.OUTPUT]:
@@ -383,7 +387,9 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
         elif reads and done > prompt:
             hand_over(state, replica, who, now)
         else:
-            idle[pool[at.IDLE]] = who
-            pool[at.IDLE] += 1
+            idle[kept] = who
+            kept += 1
+    state.gaps[known_bin] += counted
+    gauge[at.GAPS_S], pool[at.IDLE] = gaps_s, kept
     pool[at.ELAPSED] += rounds + 1
     return size  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulators.core.jit import Floats, arrays, f8, i8, pointer
+from simulators.core.jit import Floats, arrays, f8, i8, pointer, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.serving.engine.state import (
@@ -76,58 +76,121 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
     inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
     free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
+    total, alone = pool[at.TOTAL], pool[at.FLIGHT] == 1
     clock_s, next_leave = gauge[at.CLOCK_S], gauge[at.NEXT_LEAVE]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
+    busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
     gaps_s, batched, iterations, must_end = gauge[at.GAPS_S], 0, 0, 0
     place = ring[oldest]
-    while ends[place] < until:
-        slot, now = replica * stages.size + place, ends[place]
-        rounds, timing = state.rounds[slot], state.timing[slot]
-        new_blocks = state.crossings[slot, (rounds[at.MADE] + 1) % block]
-        if rounds[at.REPEATS] == 0 or free - new_blocks < 1 or now >= next_leave:
-            must_end = 1
-            break
-        rounds[at.REPEATS] -= 1
-        rounds[at.MADE] += 1
-        block_seconds += (pool[at.TOTAL] - free) * (now - clock_s)
-        inside_seconds += inside * (now - clock_s)
-        clock_s = now
-        free -= new_blocks
+    now = ends[place]
+    while now < until and must_end == 0:
+        slot = replica * stages.size + place
+        rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[slot]
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
-        step[at.DECODE_KV] += rounds[at.GROWTH]
-        if step[at.DECODE_KV] >= priced[at.UNTIL_KV]:
-            kind = pool_of(state, replica)
-            price(step, state.shape[kind], state.table[kind], priced)
-        leads = rounds[at.LEADS]
-        end = run_stages(priced, step[at.DECODE_KV], stages, timing, gauge, now, leads)
-        gap = end - now
-        if not timing[at.BIN_LOW_S] <= gap < timing[at.BIN_HIGH_S]:
-            timing[at.BIN] = place_of = gap_bin(gap)
-            timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S] = (
-                gap_edge(place_of),
-                gap_edge(place_of + 1),
-            )
-        state.gaps[int(timing[at.BIN])] += size
-        gaps_s += size * gap
-        timing[at.LONGEST_S] = max(timing[at.LONGEST_S], gap)
-        batched += size
-        iterations += leads
-        ends[place] = end
-        if state.clock[at.LOGGED] < state.log.shape[0]:
-            pool[at.FREE] = free
-            log_batch(state, replica, slot, now, end)
-        if last > 0:
+        keys, growth, leads = step[at.DECODE_KV], rounds[at.GROWTH], rounds[at.LEADS]
+        made, most, stall_s = 0, rounds[at.REPEATS], timing[at.STALL_S]
+        phase, counted, longest_s = rounds[at.MADE] % block, 0, timing[at.LONGEST_S]
+        low_s, high_s = timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S]
+        while now < until:
+            phase = phase + 1 if phase + 1 < block else 0
+            new_blocks = crossings[phase]
+            if made == most or free - new_blocks < 1 or now >= next_leave:
+                must_end = 1
+                break
+            made += 1
+            block_seconds += (total - free) * (now - clock_s)
+            inside_seconds += inside * (now - clock_s)
+            clock_s = now
+            free -= new_blocks
+            keys += growth
+            if keys >= priced[at.UNTIL_KV]:
+                step[at.DECODE_KV] = keys
+                kind = pool_of(state, replica)
+                price(step, state.shape[kind], state.table[kind], priced)
+            end, worked, waited = pass_stages(priced, keys, stages, now)
+            stall_s += waited
+            if leads:
+                busy_s += worked
+                joules += drawn_j(priced, keys, stages.size)
+            gap = end - now
+            if not low_s <= gap < high_s:
+                state.gaps[int(timing[at.BIN])] += counted
+                timing[at.BIN] = place_of = gap_bin(gap)
+                low_s, high_s = gap_edge(place_of), gap_edge(place_of + 1)
+                counted = 0
+            counted += size
+            gaps_s += size * gap
+            longest_s = max(longest_s, gap)
+            now = end
+            if state.clock[at.LOGGED] < state.log.shape[0]:
+                pool[at.FREE] = free
+                log_batch(state, replica, slot, clock_s, end)
+            if not alone:
+                break
+        state.gaps[int(timing[at.BIN])] += counted
+        ends[place], step[at.DECODE_KV] = now, keys
+        timing[at.STALL_S], timing[at.LONGEST_S] = stall_s, longest_s
+        timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S] = low_s, high_s
+        rounds[at.REPEATS] -= made
+        rounds[at.MADE] += made
+        batched += made * size
+        iterations += made * leads
+        if not alone and must_end == 0:
             back = oldest + pool[at.FLIGHT]
             back = back if back <= last else back - stages.size
             ring[oldest], ring[back] = ring[back], place
             oldest = oldest + 1 if oldest < last else 0
             place = ring[oldest]
+            now = ends[place]
     gauge[at.CLOCK_S], gauge[at.GAPS_S] = clock_s, gaps_s
+    gauge[at.BUSY_S], gauge[at.JOULES] = busy_s, joules
     gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS] = block_seconds, inside_seconds
     pool[at.FREE], pool[at.OLDEST] = free, oldest
-    pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - free)
+    pool[at.MOST_USED] = max(pool[at.MOST_USED], total - free)
     count(pool, iterations, batched, batched)
     return must_end
+
+
+@kernel(several(f8, 3)(*arrays(f8, 1), f8, *arrays(f8, 1), f8))
+def pass_stages(
+    priced: Floats, keys: float, stages: Floats, now: float
+) -> tuple[float, float, float]:
+    """Pass a priced batch from stage to stage, each of which takes batches in order.
+
+    Returns when it ends, for how long stages work on it and how long it waits for them. A price
+    that is not a number stays none: `max` returns its first argument unless another is larger.
+    """
+    last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.FLOOR_S])
+    last += priced[at.ADDED_S]
+    end, worked, waited = now, 0.0, 0.0
+    if stages.size > 1:
+        each = max(
+            priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys, priced[at.STAGE_FLOOR_S]
+        )
+        each += priced[at.STAGE_ADDED_S]
+        for stage in range(stages.size - 1):
+            begun = max(end, stages[stage])
+            waited += begun - end
+            end = begun + each
+            stages[stage] = end
+            worked += each
+    begun = max(end, stages[stages.size - 1])
+    waited += begun - end
+    end = begun + last
+    stages[stages.size - 1] = end
+    return end, worked + last, waited
+
+
+@kernel(f8(*arrays(f8, 1), f8, i8))
+def drawn_j(priced: Floats, keys: float, stages: int) -> float:
+    """Return the joules of a priced batch, those of stages that wait for its launches included."""
+    busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
+    waits = max(busy, priced[at.FLOOR_S]) + priced[at.ADDED_S] - busy
+    if stages > 1:
+        busy = priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys
+        each = max(busy, priced[at.STAGE_FLOOR_S]) + priced[at.STAGE_ADDED_S]
+        waits += (stages - 1) * (each - busy)
+    return priced[at.BASE_J] + priced[at.SLOPE_J] * keys + priced[at.WAITING_W] * waits  # type: ignore[no-any-return]
 
 
 @kernel(f8(*arrays(f8, 1), f8, *arrays(f8, 3), f8, i8))
@@ -140,27 +203,13 @@ def run_stages(
     now: float,
     leads: int,
 ) -> float:
-    """Pass a priced batch from stage to stage, each of which takes batches in order.
+    """Pass a priced batch through its stages and keep what it took; return when it ends.
 
-    Work and joules are those of all ranks: they count where the batch leads. A price that is not a
-    number stays none: `max` returns its first argument unless another is larger.
+    Work and joules are those of all ranks: they count where the batch leads.
     """
-    last_busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
-    last = max(last_busy, priced[at.FLOOR_S]) + priced[at.ADDED_S]
-    busy = priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys
-    each = max(busy, priced[at.STAGE_FLOOR_S]) + priced[at.STAGE_ADDED_S]
-    end, worked, waited = now, 0.0, 0.0
-    for stage in range(stages.size):
-        spent = last if stage == stages.size - 1 else each
-        begun = max(end, stages[stage])
-        waited += begun - end
-        end = begun + spent
-        stages[stage] = end
-        worked += spent
-    waits = last - last_busy + (stages.size - 1) * (each - busy)
+    end, worked, waited = pass_stages(priced, keys, stages, now)
     timing[at.STALL_S] += waited
     if leads:
-        drawn = priced[at.BASE_J] + priced[at.SLOPE_J] * keys + priced[at.WAITING_W] * waits
         gauge[at.BUSY_S] += worked
-        gauge[at.JOULES] += drawn
+        gauge[at.JOULES] += drawn_j(priced, keys, stages.size)
     return end

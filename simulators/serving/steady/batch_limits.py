@@ -34,8 +34,8 @@ EVENT_ONLY = {
     for f in fields(ServingPoint)
     if f.name
     in (
-        "turns", "seeds", "mixed_step", "ep", "attention_dp", "moe_backend",
-        "redundant_experts", "routing_skew", "length_spread", "length_shape",
+        "turns", "turn_tokens", "seeds", "mixed_step", "ep", "attention_dp", "moe_backend",
+        "redundant_experts", "routing_skew", "routing_histogram", "length_spread", "length_shape",
         "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
         "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
         "prefix_host_bytes", "adapters", "min_replicas",

@@ -1,6 +1,7 @@
 """How tokens get to their experts, and how many the busiest of expert ranks gets of them.
 
-Where tokens prefer some experts, by Zipf's law, the rank that holds these works longest. An expert
+Where tokens prefer some experts, by Zipf's law or as they were counted, the rank that holds these
+works longest. An expert
 that many prefer may be held more than once, as by DeepSeek's load balancer
 (github.com/deepseek-ai/EPLB): copies go to the expert with most tokens a copy, one by one, and to
 ranks so that they get about as much.
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from simulators.core.errors import Infeasible
+from simulators.core.errors import Infeasible, UserError
 
 GATHERED = "allgather_reducescatter"
 HIGH_THROUGHPUT, LOW_LATENCY = "deepep_high_throughput", "deepep_low_latency"
@@ -34,19 +37,58 @@ class Routing:
     backend: str = GATHERED
     skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
     redundant: int = 0  # copies of experts besides the first of each, in a layer
+    counted: tuple[float, ...] = ()  # tokens that each expert got, in place of a law; any unit
 
 
 USUAL = Routing()
 
+ROUNDING = 0.01
+"""Of counts, by which an expert may have more tokens than there are."""
 
-def check_routing(routing: Routing, *, ep: int, width: int, groups: int) -> None:
-    """Raise `Infeasible` if experts cannot be reached or copied so.
+
+def counted_tokens(text: str) -> tuple[float, ...]:
+    """Return the tokens that each expert got: numbers with commas between, or a file of them.
+
+    Raises:
+        UserError: there is no such file, or something else than numbers of at least 0 in it.
+
+    >>> counted_tokens("3, 1, 0, 0")
+    (3.0, 1.0, 0.0, 0.0)
+    """
+    words = re.split(r"\s*,\s*|\s+", text.strip())
+    if is_file(text):
+        try:
+            words = re.split(r"\s*,\s*|\s+", Path(text).read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"routing_histogram '{text}' cannot be read: {error}") from error
+    try:
+        found = tuple(float(word) for word in words)
+    except ValueError as error:
+        raise UserError(
+            f"routing_histogram: a number for each expert, with commas between; {error}"
+        ) from error
+    if not all(math.isfinite(n) and n >= 0.0 for n in found) or not sum(found):
+        raise UserError("routing_histogram: numbers of tokens are at least 0, and some above")
+    return found
+
+
+def is_file(text: str) -> bool:
+    """Return whether a histogram is the name of a file."""
+    return bool(re.search(r"[^-+\d.eE,\s]", text))
+
+
+def check_routing(
+    routing: Routing, *, ep: int, width: int, groups: int, experts: int, top_k: int
+) -> None:
+    """Raise `Infeasible` if experts cannot be reached or copied, or were not counted so.
 
     Args:
         routing: what is asked for.
         ep: parts of a stage that whole experts are dealt to.
         width: GPUs of the stage.
         groups: of these, that attend on their own.
+        experts: of a layer.
+        top_k: of these, that a token takes.
     """
     if routing.backend != GATHERED and not (ep == width > 1 and groups > 1):
         raise Infeasible(
@@ -54,6 +96,17 @@ def check_routing(routing: Routing, *, ep: int, width: int, groups: int) -> None
             f"{routing.backend} sends tokens of groups of ranks to whole experts: attention_dp "
             f"above 1, and ep {width}, that of all GPUs of a stage",
         )
+    if routing.counted:
+        if routing.skew:
+            raise Infeasible("routing_histogram_beside_skew", "one or the other says it")
+        if len(routing.counted) != experts:
+            raise Infeasible(
+                "routing_histogram_of_other_experts", f"{len(routing.counted)} of {experts} experts"
+            )
+        if max(routing.counted) * top_k > sum(routing.counted) * (1.0 + ROUNDING):
+            raise Infeasible(
+                "routing_histogram_above_tokens", f"a token takes {top_k} experts, each but once"
+            )
     if routing.redundant and ep == 1:
         raise Infeasible("redundant_experts_need_ep", "copies go to other GPUs: ep above 1")
 
@@ -66,6 +119,7 @@ def skewed_share(
     skew: float,
     capacity_factor: float = 0.0,
     redundant: int = 0,
+    counted: tuple[float, ...] = (),
 ) -> float:
     """Return the tokens of the busiest rank over those of a mean one; 1 or more.
 
@@ -73,7 +127,8 @@ def skewed_share(
     expert of popularity p is taken with 1 - exp(-rate * p), the rate such that these sum to
     `top_k`. Experts are dealt to the ranks one by one, the most popular first, or with copies so
     that ranks get alike. A capacity factor drops what an expert gets beyond that many times the
-    mean (Fedus et al., Switch Transformers, 2022); 0: nothing is dropped.
+    mean (Fedus et al., Switch Transformers, 2022); 0: nothing is dropped. Counted experts lie on
+    the ranks in their order, as engines place them.
 
     >>> skewed_share(8, 2, 8, 0.0), round(skewed_share(8, 2, 8, 1.0), 2)
     (1.0, 2.42)
@@ -81,18 +136,26 @@ def skewed_share(
     (1.25, 1.0)
     >>> round(skewed_share(8, 2, 8, 1.0, redundant=8), 2)
     1.03
+    >>> skewed_share(4, 2, 2, 0.0, counted=(3.0, 3.0, 1.0, 1.0))
+    1.5
     """
-    if not skew or ranks == 1:
+    if not (skew or counted) or ranks == 1:
         return 1.0
-    weights = [float(i) ** -skew for i in range(1, experts + 1)]
-    popular = [weight / sum(weights) for weight in weights]
     mean = top_k / experts
-    taken = _taken(popular, top_k)
+    if counted:
+        taken = [top_k * tokens / sum(counted) for tokens in counted]
+    else:
+        weights = [float(i) ** -skew for i in range(1, experts + 1)]
+        taken = _taken([weight / sum(weights) for weight in weights], top_k)
     if capacity_factor:
         taken = [min(share, capacity_factor * mean) for share in taken]
     if redundant:
         return max(_balanced(taken, ranks, redundant)) / (top_k / ranks)
-    return max(sum(taken[rank::ranks]) for rank in range(ranks)) / (top_k / ranks)
+    dealt = [taken[rank::ranks] for rank in range(ranks)]
+    if counted:
+        each = experts // ranks
+        dealt = [taken[rank * each : (rank + 1) * each] for rank in range(ranks)]
+    return max(map(sum, dealt)) / (top_k / ranks)
 
 
 def _balanced(taken: list[float], ranks: int, redundant: int) -> list[float]:
