@@ -5,6 +5,7 @@ Each command is loaded when it is called, so that queries import neither Hydra n
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -172,7 +173,12 @@ def _dispatch(words: list[str]) -> int:
 
 def _called(command: str, words: list[str]) -> int:
     module, _, function = command.rpartition(".")
-    code: int = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)(words)
+    try:
+        code: int = getattr(importlib.import_module(f"sweeper.commands.{module}"), function)(words)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UserError(f"'{str(error.filename)[:40]}...' is longer than a file's name") from error
     return code
 
 

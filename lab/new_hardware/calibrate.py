@@ -17,7 +17,7 @@ from lab.fits.driver import write_calibration
 from lab.fits.kernels import fp32_kernels as fit
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few
 from lab.new_hardware.learning import Gain
-from lab.tables.kernels.fp32_kernels import CLASS_OF, NEEDS, rows_of_table
+from lab.new_hardware.own_rows import own_rows
 from lab.tables.rows import Floats, Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
@@ -60,10 +60,7 @@ def _gpu(gpu: Gpu, measured: Path) -> tuple[list[Gain], Path | None]:
         raise UserError(
             f"{gpu.name} is priced by its data sheet alone (validated = false); no rows change that"
         )
-    table = read_table(measured, NEEDS)
-    known = table.filter(pa.array([op in CLASS_OF for op in table["op"].to_pylist()]))
-    parts = [part for found, _ in rows_of_table(known, gpu.name) for part in found]
-    gains = [_gain(part, gpu) for part in parts if len(part) >= FEWEST]
+    gains = [_gain(part, gpu) for part in own_rows(measured, gpu.name) if len(part) >= FEWEST]
     if not gains:
         raise UserError(f"{measured}: no fp32 operator has {FEWEST} rows; some must be left out")
     better = [gain.name for gain in gains if gain.is_better]

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from lab.new_hardware.carried import carried_s, in_common, ratios
-from lab.tables.kernels.fp32_kernels import NEEDS, rows_of_table
-from lab.tables.rows import Floats, Rows, mape, read_table
+from lab.new_hardware.own_rows import own_rows
+from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ def transfer(source: str, target: str, measured: Path, own: Path | None) -> list
         UserError: a file cannot be read or has no fp32 operator; there is no such data sheet.
     """
     start, end = load_gpu(source), load_gpu(target)
-    theirs = {part.kernel: part for part in _parts(own, end.name)} if own else {}
-    parts = _parts(measured, start.name)
+    theirs = {part.kernel: part for part in own_rows(own, end.name)} if own else {}
+    parts = own_rows(measured, start.name)
     return [_carried(part, start, end, theirs.get(part.kernel)) for part in parts]
 
 
@@ -76,11 +75,3 @@ def write(carried: list[Carried], target: str, file: Path) -> None:
         for i, seconds in enumerate(one.seconds.tolist())
     ]  # fmt: skip
     pa.parquet.write_table(pa.Table.from_pylist(rows), file)
-
-
-def _parts(measured: Path, device: str) -> list[Rows]:
-    table = read_table(measured, NEEDS)
-    parts = [part for found, _ in rows_of_table(table, device) for part in found if len(part)]
-    if not parts:
-        raise UserError(f"{measured}: no fp32 operator to carry")
-    return parts

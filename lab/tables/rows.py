@@ -262,11 +262,18 @@ def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
     """Return columns as floats, not a number where a cell is empty.
 
     Raises:
-        UserError: a column is missing.
+        UserError: a column is missing, or holds a word.
     """
     names = tuple(names)
     require(table, names, "a measured table")
-    return {name: table[name].to_numpy().astype(np.float64) for name in names}
+    return {name: _floats(table, name) for name in names}
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    try:
+        return np.asarray(table[name].to_numpy().astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"a measured table: column {name} holds no numbers ({error})") from error
 
 
 def column(table: pa.Table, name: str) -> Floats:

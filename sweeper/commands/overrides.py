@@ -98,8 +98,9 @@ def map_replacements(overrides: list[str]) -> list[str]:
 def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     store = ConfigStore.instance()
     sampler = _chosen(overrides)["sampler"]
-    if is_dotted(sampler) or sampler in samplers.names():
-        _offer("sampler", sampler, samplers.options_of(sampler))
+    if not is_dotted(sampler) and sampler not in samplers.names():
+        raise UnknownNameError("sampler", sampler, samplers.names())
+    _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))
     store.repo.pop("space", None)  # Hydra copies all it was offered, each time

@@ -336,7 +336,8 @@ class Team:
         self._recruit()
         culprit, *innocent = post.jobs
         again.extendleft(reversed(innocent))
-        left = list(task.store.missing(task.space, [culprit.batch]))  # it may have written parts
+        yield from task.written(culprit.batch)
+        left = list(task.store.missing(task.space, [culprit.batch]))
         if not left:
             return
         if len(left) > 1 or len(left[0]) > 1:

@@ -28,6 +28,9 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
+from sweeper.store.parquet import read
+from sweeper.store.part_names import name_of
+from sweeper.store.presence import appears
 from sweeper.store.store import Part, Store, answer_schema
 
 
@@ -101,13 +104,33 @@ class Task:
         name = self.store.write(table, where, seconds=seconds)
         written_s = laps.seconds() - seconds
         laps.end("parquet")
+        return self._told(name, where, columns, laps, written_s)
+
+    def written(self, where: Batch) -> Iterator[Part]:
+        """Yield what whoever wrote parts of a range would have told of them, from the files."""
+        for piece in split(where, -(-width(where) // PART)):
+            name = name_of(self.store.definition.id, piece)
+            if appears(self.store.results, name, within_s=0.0):
+                laps, table = Laps(), read(self.store.results, name)
+                columns = {n: table.column(n).combine_chunks() for n in table.column_names}
+                yield self._told(name, piece, columns, laps)
+
+    def _told(
+        self,
+        name: str,
+        where: Batch,
+        columns: Mapping[str, pa.Array],
+        laps: Laps,
+        written_s: float = 0.0,
+    ) -> Part:
+        """Return the counts and the front of a part's rows."""
         # Codes rather than strings: counting a million statuses is then counting small integers.
-        codes = columns["status"].indices.to_numpy(zero_copy_only=False)
-        words = columns["status"].dictionary.to_pylist()
+        status = columns["status"].dictionary_encode()
+        codes, words = status.indices.to_numpy(zero_copy_only=False), status.dictionary.to_pylist()
         counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
         good = codes == (words.index("ok") if "ok" in words else -1)
         reasons: Counter[str] = Counter()
-        if np.count_nonzero(good) < batch.num_rows:
+        if np.count_nonzero(good) < len(codes):
             for text in columns["reason"].drop_null().to_pylist():
                 reasons[text.split(":")[0]] += 1
         front, ties = local_front(self._candidates(columns, good), self.objectives)

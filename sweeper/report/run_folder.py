@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import platform
@@ -83,7 +84,7 @@ def runs(outputs: str, name: str) -> list[Path]:
     found = [file.parent for file in (home_of(outputs, name) / "runs").glob("*/definition.json")]
     if "://" in outputs:
         found = [run for run in found if url_of(run) == outputs]
-    return sorted(found, key=lambda run: (_number(run), run.name))
+    return sorted(found, key=lambda run: (_number(run.name), run.name))
 
 
 def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
@@ -166,10 +167,8 @@ def is_from_here(folder: Path) -> bool:
 
 def next_run(home: Path, time: str) -> Path:
     """Return the folder of the next run among those in a folder."""
-    number = max((_number(run) for run in home.glob("*")), default=0) + 1
-    while list(home.glob(f"{number:06d}-*")):  # by another driver, a moment ago
-        number += 1
-    return home / f"{number:06d}-{time}"
+    numbers = (_number(run.name) for run in home.iterdir()) if home.is_dir() else ()
+    return home / f"{max(numbers, default=0) + 1:06d}-{time}"
 
 
 def earlier_run(home: Path, time: str) -> Path:
@@ -179,13 +178,14 @@ def earlier_run(home: Path, time: str) -> Path:
     return next(home / name for name in names if not (home / name).exists())
 
 
-def _number(run: Path) -> int:
-    """Return the number of a run; 0 for one from elsewhere."""
-    match = _NUMBERED.match(run.name)
+def _number(run: str) -> int:
+    """Return the number of a run by its folder's name; 0 for one from elsewhere."""
+    match = _NUMBERED.match(run)
     return int(match[1]) if match else 0
 
 
-def _versions() -> dict[str, str]:
+@functools.cache
+def _versions() -> Mapping[str, str]:
     packages = ("sweeper", "numpy", "numba", "pyarrow", "polars", "ray", "hydra-core")
     found = {
         "python": platform.python_version(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from glob import escape
 from pathlib import Path
 
 from simulators.core.errors import UnknownNameError, UserError
@@ -85,7 +86,7 @@ def find_space(name: str) -> Path:
             raise UserError(f"space '{name}': there is no such file")
         check_name(Path(name).stem)
         return Path(name)
-    known = spaces() | scenarios()
-    if name not in known:
-        raise UnknownNameError("space", name, known, f"To add one, write spaces/{name}.yaml")
-    return known[name]
+    for folder in reversed(_searched()):  # without looking at all of them: there may be thousands
+        if is_name(name) and (found := sorted((folder / "spaces").rglob(f"{escape(name)}.yaml"))):
+            return found[-1]
+    raise UnknownNameError("space", name, _files(), f"To add one, write spaces/{name}.yaml")

@@ -122,7 +122,7 @@ def check_writable(folder: str) -> None:
         probe = Path(path) / f".probe.{os.getpid()}"
         new_file(probe).close()
         probe.unlink()
-        for leftover in Path(path).rglob(".*.tmp"):
+        for leftover in Path(path).glob(".*.tmp"):
             if not _is_being_written(leftover):
                 leftover.unlink(missing_ok=True)
     except OSError as error:

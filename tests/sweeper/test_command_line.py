@@ -290,6 +290,8 @@ MISTAKES = [
     ("toy", "a sweep is started by +space=toy"),
     ("plan toy", "Write +space=toy"),
     ("+space=toy sampler.points=4", "sampler 'grid' has no options"),
+    (f"trust {'n' * 300}", "is longer than a file's name"),
+    (f"+space={'n' * 300}", "is longer than a file's name"),
     ("validate kernel", "unknown room 'kernel'; did you mean 'kernels'?"),
     ("validate kernels --reference nowhere", "there is no measured data in nowhere"),
 ]

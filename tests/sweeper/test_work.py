@@ -105,3 +105,15 @@ def test_a_large_piece_of_work_is_written_in_several_parts(
     parts = list(Task(asked, other, WANTED).answer_in_parts(index))
     assert len(parts) == 4
     assert other.answered(asked).tolist() == index.tolist()
+
+
+def test_what_a_lost_worker_wrote_is_told_from_its_file(tmp_path: Path) -> None:
+    asked, whole = bowl(constraints=["x <> 6"]), Span(0, 72)
+    task = Task(asked, store(tmp_path, asked), WANTED)
+    assert list(task.written(whole)) == []
+    told = task.answer(whole)
+    [read] = task.written(whole)
+    assert (read.name, read.points, read.rows, read.reasons) == (
+        told.name, told.points, told.rows, told.reasons,
+    )  # fmt: skip
+    np.testing.assert_array_equal(read.front, told.front)

@@ -51,7 +51,7 @@ class Prefixes:
         """Return the same requests, of which only those of one group have anything in common.
 
         >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
-        array([0, 1, 2, 3])
+        array([0, 2, 3, 1])
         """
         who = np.repeat(group, np.diff(self.stops, prepend=0))
         pairs = np.unique(np.stack((who, self.nodes)), axis=1, return_inverse=True)[1]

@@ -154,3 +154,15 @@ def test_a_phone_that_cannot_be_written_is_told(
     Path("mine.csv").write_text("network,latency_s\n" + "\n".join(lines))
     with pytest.raises(UserError, match=said):
         calibrate(name, Path("mine.csv"), "nb201")
+
+
+@pytest.mark.parametrize(
+    ("latency", "said"), [("fast", "latency_us holds no numbers"), ("-1", "holds what is no time")]
+)
+def test_times_of_a_gpu_that_are_none_are_told(workplace: Path, latency: str, said: str) -> None:
+    sizes = "\n".join(f"linear,64,64,{2**i},10" for i in range(5))
+    Path("mine.csv").write_text(f"op,m,n,k,latency_us\nlinear,64,64,64,{latency}\n{sizes}\n")
+    with pytest.raises(UserError, match=said):
+        calibrate("h100_sxm", Path("mine.csv"), "nb201")
+    with pytest.raises(UserError, match=said):
+        transfer(SOURCE.name, TARGET.name, Path("mine.csv"), None)
