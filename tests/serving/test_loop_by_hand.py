@@ -263,8 +263,22 @@ def test_all_ranks_are_priced_as_if_each_had_what_the_busiest_has(
     assert loop.join.py_func(state, 3) == 3 * (busiest + 1)
     wanted = 3.0 * state.step[3 + busiest]
     wanted[at.EVERYWHERE] = tokens[1] + tokens[2]
+    wanted[at.UNEVEN] = 0.5  # the first waits for all tokens, not for two thirds of them
     assert state.priced[[4, 5]].tolist() == [wanted.tolist()] * 2
     assert not state.priced[:4].any()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "uneven"), [([7, 7, 7], 0.0), ([9, 3, 0], 0.5), ([6, 4, 2], 0.25)]
+)
+def test_messages_take_longest_for_the_rank_with_the_fewest_tokens(
+    tokens: list[float], uneven: float
+) -> None:
+    state = before([0.0], ranks=3, replicas=1)
+    state.sizes[:] = 1
+    state.step[:, at.TOKENS] = tokens
+    loop.join.py_func(state, 0)
+    assert state.priced[:, at.UNEVEN].tolist() == [uneven] * 3
 
 
 def test_whoever_gives_up_now_is_let_go_before_a_batch_is_formed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
@@ -44,9 +46,13 @@ def join(state: State, first: int) -> int:
     Attention of all ranks takes as long as if each had what the busiest has, which is the one with
     the most tokens, of equal ones with the most keys. What is returned are the keys by which the
     decodes' grow in one iteration.
+
+    Experts see the tokens of all. No rank goes on before it has those of all others: the one with
+    the fewest of its own waits longest, whereas of even ones each waits for `(ranks - 1) / ranks`.
     """
-    ranks, busiest, together = state.limits[at.RANKS], first, 0.0
+    ranks, busiest, together, least = state.limits[at.RANKS], first, 0.0, inf
     for rank in range(first, first + ranks):
+        least = min(least, state.step[rank, at.TOKENS] if state.sizes[rank] > 0 else 0.0)
         if state.sizes[rank] > 0:
             step, most = state.step[rank], state.step[busiest]
             together += step[at.TOKENS]
@@ -60,4 +66,6 @@ def join(state: State, first: int) -> int:
             for column in range(at.STEP_COLUMNS):
                 state.priced[rank, column] = state.step[busiest, column] * ranks
             state.priced[rank, at.EVERYWHERE] = together
+            longest = (together - least) * ranks / (together * max(1, ranks - 1))
+            state.priced[rank, at.UNEVEN] = longest - 1.0
     return int(state.priced[busiest, at.DECODES])

@@ -158,8 +158,9 @@ POOL_COLUMNS = 30
     PREFILL_SQUARES,  # sum of c * c
     PREFILL_PAST,  # sum of past, each rounded up to PAST_STEP
     EVERYWHERE,  # new tokens of all ranks, which experts and messages see
-) = range(11)
-STEP_COLUMNS = 11
+    UNEVEN,  # by what share messages take longer than of as many tokens that are dealt out evenly
+) = range(12)
+STEP_COLUMNS = 12
 
 PAST_STEP = 64
 """The granularity of VIDUR's attention tables, in tokens of KV cache."""

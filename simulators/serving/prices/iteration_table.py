@@ -46,8 +46,9 @@ LONG_S = 60.0
 PROBE = decode_step(64.0, 1024.0)
 """An everyday batch: what stages are compared by."""
 
-OF_RANKS, OF_ALL = ("tokens", "send_recv"), ("experts", "collective")
-"""What depends on the tokens of a rank, and on those of all ranks of data-parallel attention."""
+OF_RANKS, OF_EXPERTS, OF_MESSAGES = ("tokens", "send_recv"), ("experts",), ("collective",)
+"""What depends on the tokens of a rank, on those of all ranks of data-parallel attention, and on
+how unevenly these lie."""
 
 EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
 """A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
@@ -117,21 +118,25 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.awake_w),
-        _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_ALL),
+        _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_EXPERTS + OF_MESSAGES),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
         _prefill_columns(stages, batches, chunks, pasts),
     ]
     *starts, end = np.cumsum([part.size for part in parts])
     mixed = _mixed_shares(stages)
-    of_all = _token_columns(stages, tokens, OF_ALL) if apart else np.zeros(0)
+    of_all = [
+        _token_columns(stages, tokens, parts) if apart else np.zeros(0)
+        for parts in (OF_EXPERTS, OF_MESSAGES)
+    ]
+    experts, messages = (end + mixed.size, end + mixed.size + of_all[0].size) if apart else (0, 0)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
     return IterationTable(
         shape=np.array(
-            [*starts, *sides, end if mixed.size else 0, end + mixed.size if apart else 0, *steps],
+            [*starts, *sides, end if mixed.size else 0, experts, messages, *steps],
             np.int64,
         ),
-        table=np.concatenate([part.ravel() for part in [*parts, mixed, of_all]]),
+        table=np.concatenate([part.ravel() for part in [*parts, mixed, *of_all]]),
         waiting_w=everyday.waiting_w,
         shares=time_shares(replica, EVERYDAY).reshape(-1),
         reach=everyday_reach(replica),

@@ -43,13 +43,14 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
     PAST_NODES,
     MIXED_TABLE,  # 0: chunks and decodes have a kernel each
     EXPERT_TABLE,  # of the tokens of all ranks; 0: those of the token table are of all
+    MESSAGE_TABLE,  # of the same, and of how unevenly they lie
     TOKEN_STEPS,
     ROW_STEPS,
     DECODE_STEPS,
     CONTEXT_STEPS,
     CHUNK_STEPS,
     PAST_STEPS,
-) = range(19)
+) = range(20)
 
 # The first entries of `table`: what is added to each iteration of a stage.
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
@@ -137,14 +138,21 @@ def add_plane(
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
-@kernel(f8(f8, f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
+@kernel(f8(f8, f8, f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_rows(
-    tokens: float, everywhere: float, rows: float, shape: Ints, table: Floats, price: Floats
+    tokens: float,
+    everywhere: float,
+    uneven: float,
+    rows: float,
+    shape: Ints,
+    table: Floats,
+    price: Floats,
 ) -> float:
     """Add linear layers, messages and the LM head; return the seconds of the last stage."""
     add_steps(tokens, shape[TOKEN_TABLE], shape, table, price)
     if shape[EXPERT_TABLE] > 0:
         add_steps(everywhere, shape[EXPERT_TABLE], shape, table, price)
+        add_steps(everywhere * (1.0 + uneven), shape[MESSAGE_TABLE], shape, table, price)
     if rows > 0.0:
         add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
@@ -212,14 +220,15 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
     tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
+    uneven = step[at.UNEVEN]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
         checked = tokens - step[at.PREFILL_TOKENS]
         decodes = everywhere * checked / tokens
-        add_rows(checked, decodes, checked, shape, table, price)
+        add_rows(checked, decodes, uneven, checked, shape, table, price)
         tokens, rows = step[at.PREFILL_TOKENS], rows - checked
         everywhere -= decodes
-    add_rows(tokens, everywhere, rows, shape, table, price)
+    add_rows(tokens, everywhere, uneven, rows, shape, table, price)
     for column in range(COLUMNS):
         price[at.STAGE_BASE_S + column] = price[column]
     if step[at.PREFILLS] > 0.0:
