@@ -178,7 +178,7 @@ def flagship(outputs: str) -> Iterator[Check]:
         yield Check(said, 100 * value, "%", 100 * wanted, value >= wanted, points, note)
     yield Check(
         f"{FLAGSHIP}, runs for the exact front", 100.0, "%", 15.0, ok=False, rows=points,
-        note="no simulator states bounds yet: the grid is the proof",
+        note="event-driven designs have no bounds yet: the grid is the proof",
     )  # fmt: skip
     yield Check(
         "exact front of 1e9 serving designs", None, "s", 120.0, ok=False, note="needs such bounds"

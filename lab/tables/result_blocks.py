@@ -2,7 +2,8 @@
 
 Options are those of the launch command beside a result; of what it does not say, the documented
 default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's
-server by its manual. A precision is that of the checkpoint. Lengths are means of what was sent and
+server by its manual. All three keep a prefix cache unless told not to, in which preempted requests
+find what they had. A precision is that of the checkpoint. Lengths are means of what was sent and
 answered: SGLang's random ones are drawn evenly up to twice that, those of a conversation set differ
 as ShareGPT's do, which both clients ask by default, and others have one length. Results that cannot
 be told (`untold`) are counted by the reason.
@@ -23,7 +24,16 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.measured_deployments import FRAMEWORKS
-from simulators.serving.point import AS_WORKLOAD, CLOSED, MTP, POISSON, WHOLE, ServingPoint
+from simulators.serving.point import (
+    AS_WORKLOAD,
+    CACHED,
+    CLOSED,
+    MTP,
+    POISSON,
+    RECOMPUTE,
+    WHOLE,
+    ServingPoint,
+)
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -45,6 +55,15 @@ LARGE = 70 * 2**30
 
 HUGE = 160 * 2**30
 """The same of SGLang."""
+
+UNMODELLED = r"--decode-context-parallel-size|-dcp\b"
+"""Options that we have no axis for: keys and values of a request that are cut over ranks."""
+
+ASKED_MODEL = r"--model[=\s]+(\S+)"
+"""Whom a client asks."""
+
+STATED_TP = r"Tensor Parallelism: (\d+)"
+"""What a page says of the deployment beside its launch command."""
 
 DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 """What vLLM is told where a model drafts by a head of its own."""
@@ -126,11 +145,24 @@ def untold(row: Mapping[str, Any]) -> str:
         "speculation": bool(row["speculative"]) and not _drafts(row),
         "prompts apart from answers": bool(row["disagg"]),
         "no launch command": not row["launch_command"],
+        "an option we have no axis for": bool(re.search(UNMODELLED, row["launch_command"] or "")),
+        "another model or cut is named beside": _is_of_another(row),
         "numbers are missing": not all(row[name] for name in needed),
         "a remark on the numbers": (row["flags"] or "") not in ("", GENERIC),
     }
     reason = next((why for why, holds in rules.items() if holds), "")
     return reason or ("" if _load(row) else "the load is not told")
+
+
+def _is_of_another(row: Mapping[str, Any]) -> bool:
+    """Say whether a launch command is of another model than was asked, or cut in other parts."""
+    asked = re.search(ASKED_MODEL, row["bench_command"] or "")
+    stated = re.search(STATED_TP, row["environment_text"] or "")
+    if stated and row["tp"] and int(stated[1]) != row["tp"]:
+        return True
+    if not (asked and is_model(asked[1]) and is_model(row["model"])):
+        return False
+    return model_name(asked[1]) != model_name(row["model"])
 
 
 def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +213,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
         memory_fraction=float(row["mem_fraction"] or 0.9),
         watermark=0.0,
+        preemption=RECOMPUTE if row["prefix_cache_off_flag"] else CACHED,
         dtype=_dtype(row, model, gpu),
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
         window=WHOLE,
@@ -257,8 +290,9 @@ def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
         tp = max(1, tp // dp)
     elif not has_experts:
         return {"tp": tp, "pp": pp, "replicas": dp}
-    spread = row["expert_parallel_flag"] or ep > 1
-    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": tp * dp if spread else 1}
+    if row["expert_parallel_flag"] and ep == 1:  # vLLM's flag: over all
+        ep = tp * dp
+    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep}
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:

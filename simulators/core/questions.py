@@ -1,4 +1,4 @@
-"""What a simulator may add to the command line: a question by flags, a benchmark's log, a load.
+"""What a simulator may add: a question by flags, a benchmark's log, a load, bounds of designs.
 
 All of it is optional and found by what the simulator object has. The sweeper asks, sweeps and
 prints; what the words mean is known here alone.
@@ -152,6 +152,20 @@ class CarriesLoad(Protocol):
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
+        ...
+
+
+@runtime_checkable
+class Bounds(Protocol):
+    """A simulator that can say what no design of a box, between two of them, does better than."""
+
+    ranged: tuple[str, ...]  # the fields in which a box may have several values
+
+    def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
+        """Return columns of what metrics are not below for any design of each box, with rounding.
+
+        Infinite where none of its designs can exist or has the metric, zero where nothing is known.
+        """
         ...
 
 

@@ -23,6 +23,7 @@ from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
+from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
@@ -48,6 +49,7 @@ from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
+from simulators.serving.steady.least import RANGED, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.routing import is_file
 
@@ -68,6 +70,7 @@ class Serving:
     copies: str = "replicas"
     shares: tuple[str, ...] = ("max_batch",)
     cheaper: tuple[tuple[str, str], ...] = (("fidelity", ANALYTIC),)
+    ranged: tuple[str, ...] = RANGED
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
         "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",
@@ -82,6 +85,10 @@ class Serving:
         batch = with_runtimes(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
         return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
+
+    def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
+        """Return what latencies and costs are not below in boxes of designs."""
+        return bounds_of(with_runtimes(low), with_runtimes(high))
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -222,6 +229,20 @@ def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows ask for the steady state."""
     codes, names = categories(batch, "fidelity")
     return np.array([name == ANALYTIC for name in names], bool)[codes]
+
+
+def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray[np.float64]]:
+    """Return the bounds of steady states.
+
+    Raises:
+        UserError: a box has others.
+    """
+    if not is_analytic(low).all() or shared_rows(low).any():
+        raise UserError(
+            "serving states bounds of steady states alone: add fidelity: analytic to the axes, and "
+            "no neighbours on the GPUs"
+        )
+    return steady_bounds(low, high)
 
 
 def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:

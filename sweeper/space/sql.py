@@ -7,6 +7,7 @@ words, columns; no aggregates, no subqueries, and not more than a parser's stack
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,24 @@ def shown(what: str, longest: int = 120) -> str:
     "where 'a > 1 ..."
     """
     return what if len(what) <= longest else f"{what[:longest]} ..."
+
+
+def at_most(text: str) -> dict[str, float]:
+    """Return which columns must not exceed which numbers where a condition holds, as far as clear.
+
+    >>> at_most("ttft_p99_s <= 800ms AND NOT saturated AND tp > 1")
+    {'ttft_p99_s': 0.8}
+    >>> at_most("ttft_p99_s <= 1 OR tp = 1")
+    {}
+    """
+    parts = re.split(r"\bAND\b", spelt(text), flags=re.IGNORECASE)
+    if re.search(r"[()]|\b(OR|XOR|CASE|BETWEEN)\b", text, re.IGNORECASE):
+        return {}
+    limits: dict[str, float] = {}
+    for part in parts:
+        if match := re.fullmatch(r"\s*(\w+)\s*<=?\s*([\d.]+(?:[eE][-+]?\d+)?)\s*", part):
+            limits[match[1]] = min(float(match[2]), limits.get(match[1], math.inf))
+    return limits
 
 
 def joined(*conditions: str | None) -> str | None:

@@ -15,6 +15,7 @@ from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
 
 ROW: dict[str, Any] = {
     "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
+    "environment_text": None,
     "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
     "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
@@ -28,6 +29,9 @@ ROW: dict[str, Any] = {
     "output_tokens_per_s": 1010.0, "spec_algorithm": None, "spec_steps": None, "spec_topk": None,
     "spec_config": None,
 }  # fmt: skip
+
+
+ANOTHER = "another model or cut is named beside"
 
 
 def block_of(folder: Path, **changes: Any) -> Block:
@@ -67,6 +71,11 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
 
 
+def test_preempted_requests_find_what_they_had_in_a_prefix_cache(tmp_path: Path) -> None:
+    assert block_of(tmp_path).point.preemption == "cached"
+    assert block_of(tmp_path, prefix_cache_off_flag=True).point.preemption == "recompute"
+
+
 def test_defaults_are_those_of_the_engine_on_the_gpu(tmp_path: Path) -> None:
     batches = {
         (gpu, framework): (point.chunk_size, point.max_batch)
@@ -87,6 +96,8 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
     short = "vllm serve -tp 2 -dp 4 --pp_size=2 --enable-expert-parallel"
     read = block_of(tmp_path, model="deepseek-ai/DeepSeek-V3.2", tp=None, launch_command=short)
     assert (read.point.tp, read.point.attention_dp, read.point.pp) == (2, 4, 2)
+    parts = block_of(tmp_path, **names | {"dp": None}, ep=2).point
+    assert (parts.tp, parts.ep) == (8, 2)
     copies = block_of(tmp_path, dp=4).point
     assert (copies.tp, copies.replicas) == (2, 4)
 
@@ -100,6 +111,9 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
         ({"model": "Qwen/Qwen2.5-VL-7B-Instruct"}, "images"),
         ({"max_concurrency_arg": 1000.0}, "the load is not told"),
         ({"flags": "no TTFT"}, "a remark on the numbers"),
+        ({"launch_command": "vllm serve -dcp 8"}, "an option we have no axis for"),
+        ({"bench_command": "vllm bench serve --model Qwen/Qwen3-8B"}, ANOTHER),
+        ({"environment_text": "Tensor Parallelism: 16"}, ANOTHER),
     ],
 )
 def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:

@@ -35,6 +35,7 @@ WEIGHTS = [
     ("llama3_1_70b", 4, 1, "bf16", 32.89 * GIB, "vLLM log at tp 4: model weights take 32.89 GiB"),
     ("mixtral_8x7b", 1, 1, "bf16", 93.4 * GB, "mistralai/Mixtral-8x7B-v0.1, size of checkpoint"),
     ("deepseek_v3", 1, 1, "fp8", 671 * GB, "DeepSeek-V3 README: 671 B parameters in FP8"),
+    ("gpt_oss_120b", 1, 1, "bf16+w4a16", 64.38 * GIB, "vLLM log: model loading took 64.38 GiB"),
     ("gpt3_175b", 8, 1, "fp16", 346 * GB / 8, "vLLM paper, table 1: OPT-175B, 346 GB on 8 GPUs"),
 ]
 

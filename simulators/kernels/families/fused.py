@@ -175,7 +175,7 @@ def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -
     pad, slower = _tile(sizes, numbers)
     unaligned = np.where(sizes.width % VECTOR == 0.0, 1.0, numbers.get("unaligned", 1.0))
     compute_s = 2.0 * n * k * (rows + pad * awake) / rate * unaligned
-    weights_s = awake * n * k * how.weight_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    weights_s = awake * n * k * BYTES[how.weights] / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     weights_s = weights_s * slower * unaligned
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)

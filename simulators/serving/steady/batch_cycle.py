@@ -91,7 +91,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
         decodes_n=decodes_n,
         prompts_n=prompts_n,
         rounds=decodes_n + prompts_n,
-        calm=_power(decodes_n / (decodes_n + prompts_n), station.stages),
+        calm=power(decodes_n / (decodes_n + prompts_n), station.stages),
         later=later,
         per_token=np.where(later > 0.0, station.decodes / np.where(later > 0.0, later, 1.0), 1.0),
         chunks=chunks,
@@ -110,7 +110,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
     )
 
 
-def _power(base: Floats, exponent: Floats) -> Floats:
+def power(base: Floats, exponent: Floats) -> Floats:
     """Return whole powers by multiplication, which has the same bits everywhere."""
     result = base.copy()
     for step in range(1, int(exponent.max(initial=1.0))):

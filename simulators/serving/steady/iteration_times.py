@@ -212,16 +212,19 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
     rows = asked.decodes.size
     batches, batch = np.unique(asked.decodes, return_inverse=True)
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
-    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any():
-        places = np.arange(2 * rows)
-        both = np.concatenate([asked.keys, asked.keys])
-        step = _step(asked.decodes, both, asked, asked.prompt_decodes)
-        return step, (2 * rows,), (places[:rows],), (places[rows:],)
     # Prompts differ by their number and lengths; each such batch has a row of its own.
     most = int(asked.prompts.max()) + 1
     _, alone, prompt = np.unique(
         kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
     )
+    same = (
+        (column[alone][prompt] == column).all() for column in (asked.prompts, asked.prompt_tokens)
+    )
+    if batches.size * kinds.size > 2 * rows or asked.prompt_decodes.any() or not all(same):
+        places = np.arange(2 * rows)
+        both = np.concatenate([asked.keys, asked.keys])
+        step = _step(asked.decodes, both, asked, asked.prompt_decodes)
+        return step, (2 * rows,), (places[:rows],), (places[rows:],)
     some = rows_of(asked, alone)
     step = _step(batches, asked.keys[first], some, np.zeros(alone.size), as_rows=True)
     shape = (batches.size + alone.size, kinds.size)

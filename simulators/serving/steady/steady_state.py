@@ -37,7 +37,7 @@ from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import Design
+from simulators.serving.steady.columns import Design, Lengths
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
 from simulators.serving.steady.queueing import (
     Crowd,
@@ -85,13 +85,13 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
         put_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, seats, crowd)
     columns = _columns(design, cycle, prices, state, seats)
-    server_s = _server_s(batch, alive, design, state)
+    server_s = server_s_of(batch, alive, design.lengths, state.tpot_s)
     for name in ("ttft_mean_s", "e2e_mean_s"):
         columns[name] = columns[name] + server_s
     return _outcome(columns, alive, verdicts)
 
 
-def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyState) -> Floats:
+def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
     """Return what the server before an engine adds to the first token of the mean request."""
     runtimes, names = categories(batch, "runtime")
     choices, words = categories(batch, "frontend")
@@ -99,11 +99,7 @@ def _server_s(batch: pa.RecordBatch, alive: Ints, design: Design, state: SteadyS
     request_s, token_s, iterations = (
         np.array([getattr(one, name) for one in known])[runtimes[alive]] for name in NUMBERS
     )
-    added_s = (
-        request_s
-        + token_s * (design.lengths.prompt + design.lengths.found)
-        + iterations * state.tpot_s
-    )
+    added_s = request_s + token_s * (lengths.prompt + lengths.found) + iterations * tpot_s
     wanted = np.array([word != NONE for word in words])[choices[alive]]
     found: Floats = np.where(wanted, np.nan_to_num(added_s), 0.0)
     return found

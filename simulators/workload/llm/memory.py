@@ -7,9 +7,10 @@ are copied to every rank, and so are key-value heads where there are fewer of th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from simulators.catalog.model import LanguageModel
+from simulators.catalog.model import MXFP4, LanguageModel
 from simulators.workload.llm.indexer import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
     Parallelism,
@@ -19,10 +20,22 @@ from simulators.workload.llm.parallelism import (
     stage_of,
 )
 from simulators.workload.operators import Column
-from simulators.workload.precision import BYTES, Precision, number_bytes, precision
+from simulators.workload.precision import (
+    BYTES,
+    MXFP4_SCALE,
+    SCALES,
+    Precision,
+    number_bytes,
+    precision,
+)
 
 WIDE_WINDOW = 4096
 """Tokens of a window from which on it holds most requests whole; smaller ones hold little."""
+
+MXFP4_TILE = 256
+"""Inputs of a row of an expert in MXFP4 are filled up to a multiple of this (`round_up` of the
+hidden size in vLLM's `mxfp4.py`, 0.11). So gpt-oss-120b takes 64.5 GiB on one H100; vLLM logs 64.4
+(vllm-project/vllm, issue 33155)."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +66,26 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
     part, how = stage_of(model, cut, stage), precision(dtype)
     split = _linear(model, cut, part) * how.weight_bytes / cut.tp
     experts = _experts(model, part) + _copies(model, part, cut)
-    split += experts * how.expert_bytes / cut.width
+    split += experts * expert_bytes(model, how) / cut.width
     split += _tables(model, part, cut) * how.activation_bytes / cut.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
+
+
+def expert_bytes(model: LanguageModel, how: Precision) -> float:
+    """Return the bytes that an engine holds for one weight of a routed expert.
+
+    Experts published in MXFP4 have scales of their own, and stay four bits wide in rows that are
+    filled up to whole tiles.
+
+    >>> from simulators.catalog.model import load_model
+    >>> round(expert_bytes(load_model("gpt_oss_120b"), precision("bf16+w4a16")), 4)
+    0.5667
+    """
+    stored = how.expert_weights or how.weights
+    if model.published_experts != MXFP4 or stored not in SCALES:
+        return how.expert_bytes
+    padded = math.ceil(model.hidden / MXFP4_TILE) * MXFP4_TILE
+    return (BYTES[stored] + MXFP4_SCALE) * padded / model.hidden
 
 
 def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) -> float:

@@ -1,0 +1,296 @@
+"""What the steady states of a box of designs cannot do better: interval arithmetic over the cycle.
+
+A box lets seats and tokens of an iteration vary; all else is one value. No step takes longer with
+less in it, so that a step is priced at the least that any design of the box puts into it. With `n`
+seats, `R` rounds of which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
+
+    cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
+    TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
+    TPOT  >= pp * (needed * d + others * p + stretched * (p - d)) / later
+
+where each factor takes the end of its interval that makes the product least (Moore, "Interval
+Analysis", 1966). `others` are iterations of whole prompts that neither a request nor its backlog
+needs, `stretched = needed - C` the decodes that share one with chunks. The monotone parts are
+
+    whole prompts    prompts of an iteration rise with seats and tokens
+    chunks           decodes beside them rise with both; chunks of a prompt fall with tokens
+    both             rounds rise with seats and fall with tokens
+
+Where requests arrive at a rate, a replica without any others bounds its latencies, and the rate
+itself what it answers. Closed clients and drafts are not bounded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.price import usd_per_mtok
+from simulators.composition.price import stage_iteration
+from simulators.core.columns import numbers
+from simulators.core.jit import Floats, Ints
+from simulators.serving.deployment import Hardware
+from simulators.serving.row_groups import rows_of
+from simulators.serving.steady.batch_cycle import EVENLY, power
+from simulators.serving.steady.batch_limits import Verdicts, design_of
+from simulators.serving.steady.columns import Design
+from simulators.serving.steady.iteration_times import (
+    Family,
+    Iterations,
+    Prices,
+    families_of,
+    no_prices,
+    put_prices,
+)
+from simulators.serving.steady.steady_state import server_s_of
+from simulators.workload.llm.step import Step
+
+Mask = NDArray[np.bool_]
+
+RANGED = ("replicas", "max_batch", "max_batch_tokens", "chunk_size")
+"""Fields in which the designs of a box may differ."""
+
+BOUNDED = ("ttft_mean_s", "tpot_mean_s", "cost_usd_per_mtok")
+
+ROUNDING = 1e-9
+"""Relative: sums of a bound and of what it bounds are added up in another order."""
+
+LOOKED_AT = np.unique(np.rint(np.geomspace(1.0, 1 << 15, 2000)))
+"""Tokens of a step at which messages are looked at: those of some GPUs take less, as they grow,
+where the library changes its algorithm. All else takes longer with more in it."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the greatest of something in each box."""
+
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How often, at least, something happens in the designs of each box."""
+
+    rounds_per_seat: Floats
+    stalled: Floats  # share of the rounds in which a batch in flight has a prompt
+    chunks: Floats
+    backlog: Floats
+    others: Floats
+    stretched: Floats
+
+
+def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Floats]:
+    """Return what the analytic metrics of boxes are not below; infinite where no design can be."""
+    rows, verdicts, of_high = low.num_rows, Verdicts(low.num_rows), Verdicts(low.num_rows)
+    families = families_of(low)
+    best, most = design_of(low, families, verdicts), design_of(high, families, of_high)
+    cramped = numbers(low, "pp") > numbers(low, "max_batch")  # a larger batch of the box may not be
+    possible = (verdicts.codes == 0) | cramped
+    possible &= numbers(low, "pp") <= numbers(high, "max_batch")
+    station = best.station
+    closed = np.isfinite(station.clients)
+    drafted = (station.checked > 1.0) | (station.decodes < best.lengths.output - 1.0)
+    known = possible & ~closed & ~drafted
+    found = {name: np.where(possible, 0.0, np.inf) for name in BOUNDED}
+    for chunked in (False, True):
+        some = np.flatnonzero(known & (station.chunked == chunked))
+        if some.size:
+            box = _Box(rows_of(best, some), rows_of(most, some), families, some, rows)
+            ttft_s, tpot_s, usd = box.least()
+            known_s = np.where(np.isinf(tpot_s), np.nan, tpot_s)
+            ttft_s += server_s_of(low, some, box.lengths, known_s) * (1.0 - ROUNDING)
+            for name, column in zip(BOUNDED, (ttft_s, tpot_s, usd), strict=True):
+                found[name][some] = column
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def dip_of(hardware: Hardware) -> float:
+    """Return twice the part of a step by which its messages take less at most as they grow."""
+    replica = hardware.replica
+    step = Step(prefill_tokens=LOOKED_AT)
+    layer = stage_iteration(replica, step, 0, ("collective", "tokens"))
+    sent_s = np.broadcast_to(np.asarray(layer.collective_s), LOOKED_AT.shape)
+    whole_s = sent_s + np.asarray(layer.tokens_s)
+    return 2.0 * float(((np.maximum.accumulate(sent_s) - sent_s) / whole_s).max())
+
+
+class _Box:
+    """Boxes of one kind of scheduling, and the steps that their designs take at least."""
+
+    def __init__(
+        self, best: Design, most: Design, families: list[Family], some: Ints, rows: int
+    ) -> None:
+        self.design, self.families = best, families
+        self.place = np.full(rows, -1)
+        self.place[some] = np.arange(some.size)
+        self.station, self.lengths = best.station, best.lengths
+        self.open = ~np.isnan(best.station.rate)
+        first = np.where(self.open, 1.0, np.maximum(best.station.seats, 1.0))
+        self.seats = Range(first, np.maximum(most.station.seats, first))
+        self.tokens = Range(best.station.tokens, most.station.tokens)
+        one = (self.seats.low == self.seats.high) & (self.tokens.low == self.tokens.high)
+        self.dips = np.where(one, 0.0, self._of_replicas())
+        self.margin = 1.0 - ROUNDING - self.dips
+
+    def _of_replicas(self) -> Floats:
+        """Return by which part a step of each box's replicas may take less with more in it."""
+        found = np.zeros(self.seats.low.size)
+        for family in self.families:
+            for pipeline in family.pipelines:
+                where = self.place[pipeline.rows]
+                if family.deployment and (where := where[where >= 0]).size:
+                    found[where] = dip_of(family.deployment.hardware)
+        return found
+
+    def least(self) -> tuple[Floats, Floats, Floats]:
+        """Return the least seconds to the first token, per later one, and dollars per Mtoken."""
+        chunked = bool(self.station.chunked[0])
+        return self._priced(*(_chunked(self) if chunked else _whole(self)))
+
+    def _priced(self, terms: Terms, asked: Iterations) -> tuple[Floats, Floats, Floats]:
+        station, lengths, design = self.station, self.lengths, self.design
+        prices = self._prices(asked)
+        decode_s, prompt_s = prices.decode_pace_s, prices.prompt_pace_s
+        longer_s = np.maximum(prompt_s - decode_s, 0.0)
+        ttft_s = terms.chunks * prices.prompt_pass_s
+        ttft_s += np.where(self.open, 0.0, terms.backlog * station.stages * prompt_s)
+        needed, later = station.decodes, np.maximum(lengths.output - 1.0, 1.0)
+        shared_s = terms.others * prompt_s + terms.stretched * longer_s
+        tpot_s = needed * decode_s + np.where(self.open, 0.0, shared_s)
+        tpot_s = np.where(self.open & ~station.chunked, 0.0, station.stages * tpot_s / later)
+        tpot_s = np.where(lengths.output > 1.0, tpot_s, np.inf)
+        pace_s = terms.rounds_per_seat * (decode_s + terms.stalled * longer_s)
+        per_s = design.replicas * np.where(self.open, station.rate, 1.0 / pace_s)
+        size = design.gpus * design.replicas
+        usd = usd_per_mtok(design.usd_per_gpu_hour, size, per_s * lengths.output)
+        usd = np.where(np.isnan(usd), np.inf, usd)
+        exact = np.where(self.open, 1.0 - ROUNDING, self.margin)
+        return ttft_s * self.margin, tpot_s * self.margin, usd * exact
+
+    def step(
+        self, decodes: Floats, beside: Floats, prompts: Floats, tokens: Floats, kind: Ints
+    ) -> Iterations:
+        """Return the two iterations of each box: so many decodes, and prompts with others beside.
+
+        Rows of one kind with as many prompts have as many tokens.
+        """
+        lengths = self.lengths
+        found = lengths.found + lengths.prompt / 2.0
+        return Iterations(
+            decodes=decodes,
+            keys=lengths.keys,
+            prompt_decodes=beside,
+            prompts=prompts,
+            prompt_tokens=tokens,
+            prompt_pairs=tokens / lengths.prompt * lengths.pairs,
+            prompt_keys=prompts * found + tokens / 2.0,
+            kind=kind,
+        )
+
+    def _prices(self, asked: Iterations) -> Prices:
+        """Return what the steps of each box take."""
+        prices = no_prices(self.seats.low.size)
+        for family in self.families:
+            members, replica = [], None
+            for pipeline in family.pipelines:
+                where = self.place[pipeline.rows]
+                if pipeline.replica and (where := where[where >= 0]).size:
+                    members.append((pipeline.replica.cut.pp, where))
+                    replica = replica or pipeline.replica
+            if replica:
+                put_prices(prices, replica, asked, members)
+        return prices
+
+
+def _whole(box: _Box) -> tuple[Terms, Iterations]:
+    """Return the cycle of boxes in which prompts are processed whole, before any decode."""
+    lengths, needed, seats = box.lengths, box.station.decodes, box.seats
+    most = _each(lambda t: np.maximum(1.0, np.floor(t / lengths.prompt)), box.tokens)
+    life = np.maximum(needed, 1.0)
+    freed = _each(lambda n: np.where(needed > 0.0, n / life, n), seats)
+    prompts = Range(
+        *(
+            np.clip(np.rint(f), 1.0, np.minimum(m, np.maximum(1.0, np.floor(n))))
+            for f, m, n in _ends(freed, most, seats)
+        )
+    )
+    met = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, seats)))
+    turns = Range(seats.low / prompts.high, seats.high / prompts.low)
+    backlog = Range(
+        _backlog(needed, met.low, met.high > most.low, prompts.high, turns.low),
+        _backlog(needed, met.high, met.low > most.high, prompts.low, turns.high),
+    )
+    terms = Terms(
+        rounds_per_seat=needed / seats.high + 1.0 / prompts.high,
+        stalled=1.0 - power(needed / (needed + turns.low), box.station.stages),
+        chunks=np.ones(needed.size),
+        backlog=backlog.low,
+        others=np.maximum(0.0, turns.low - 1.0 - backlog.high),
+        stretched=np.zeros(needed.size),
+    )
+    tokens = prompts.low * lengths.prompt
+    return terms, box.step(seats.low, np.zeros(needed.size), prompts.low, tokens, box.design.kind)
+
+
+def _backlog(needed: Floats, met: Floats, halved: Mask, prompts: Floats, turns: Floats) -> Floats:
+    """Return the iterations that a prompt which takes its seat at once still waits."""
+    before = np.where(halved, EVENLY, 1.0)
+    ahead = np.where(needed > 0.0, before * (met / prompts - 1.0), turns - 1.0)
+    return np.maximum(0.0, ahead)
+
+
+def _chunked(box: _Box) -> tuple[Terms, Iterations]:
+    """Return the cycle of boxes in which prompts travel in chunks, beside decodes."""
+    lengths, needed, seats, most = box.lengths, box.station.decodes, box.seats, box.tokens
+    need, prompt = lengths.prompt + needed, lengths.prompt
+
+    def chunks_of(n: Floats, t: Floats) -> Floats:
+        decoding = np.minimum(np.minimum(n, t * needed / need), t - 1.0)
+        return np.ceil(prompt / (t - decoding))
+
+    chunks = Range(chunks_of(seats.low, most.high), chunks_of(seats.high, most.low))
+    rounds = Range(
+        np.maximum(needed + chunks.low, seats.low * need / most.high),
+        np.maximum(needed + chunks.high, seats.high * need / most.low),
+    )
+    served = Range(  # requests of a round
+        np.minimum(seats.low / (needed + chunks.high), most.low / need),
+        np.minimum(seats.high / (needed + chunks.low), most.high / need),
+    )
+    decodes = _each(lambda each: each * needed, served)
+    tokens = Range(
+        np.minimum(most.low - decodes.high, prompt * np.maximum(1.0 / chunks.high, served.low)),
+        np.minimum(most.high - decodes.low, prompt * np.maximum(1.0 / chunks.low, served.high)),
+    )
+    mixed = np.minimum(1.0, served.low * prompt / tokens.high)
+    calm = power(1.0 - mixed, box.station.stages)
+    terms = Terms(
+        rounds_per_seat=1.0 / served.high,
+        stalled=1.0 - calm,
+        chunks=chunks.low,
+        backlog=np.maximum(0.0, seats.low * need / most.high - needed - chunks.high),
+        others=np.zeros(needed.size),
+        stretched=np.maximum(0.0, needed - rounds.high * calm),
+    )
+    beside = decodes.low * (seats.low - 1.0) / seats.low
+    prompts = np.maximum(1.0, tokens.low * chunks.low / prompt)
+    alone = np.arange(needed.size)
+    return terms, box.step(np.maximum(decodes.low, 1.0), beside, prompts, tokens.low, alone)
+
+
+def _each(rises: Callable[[Floats], Floats], over: Range) -> Range:
+    """Return the range of what rises over a range."""
+    return Range(rises(over.low), rises(over.high))
+
+
+def _ends(*ranges: Range) -> Iterator[tuple[Floats, ...]]:
+    """Yield the low ends of some ranges, then the high ones."""
+    yield tuple(each.low for each in ranges)
+    yield tuple(each.high for each in ranges)

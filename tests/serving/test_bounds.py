@@ -1,0 +1,83 @@
+"""No design of a box is better than the bounds of the box, and a box of one has them exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.core.columns import numbers
+from simulators.core.errors import UserError
+from simulators.serving.simulator import SIMULATOR
+from sweeper.samplers._search import number_of, sizes_of
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Index
+
+SPACE = DesignSpace.of(
+    "serving",
+    model=["llama2_70b", "llama3_1_8b", "mixtral_8x7b"],
+    gpu=["h100_sxm", "b200_sxm", "l4"],
+    dtype=["fp16", "fp8"],
+    fidelity="analytic",
+    tp=[1, 2, 8],
+    pp=[1, 2, 4],
+    scheduler=["vllm", "sarathi"],
+    replicas=[1, 2, 3],
+    max_batch="1..256",
+    chunk_size=[64, 100, 128, 200, 300, 512, 700, 1024, 2048],
+    max_batch_tokens=[2048, 4096, 8192],
+    prompt_tokens=[64, 128, 700, 4096],
+    output_tokens=[1, 2, 64, 300],
+    qps=[None, 1.0, 8.0],
+)
+INSIDE = 8
+
+
+def drawn(seed: int, boxes: int) -> tuple[Index, Index, Index]:
+    """Return the corners of boxes, every third of one design, and designs inside each."""
+    random, sizes = np.random.default_rng(seed), sizes_of(SPACE)
+    ranged = [any(n in SIMULATOR.ranged for n in f.columns) for f in SPACE.factors]
+    low = (random.random((boxes, sizes.size)) * sizes).astype(np.int64)
+    share = random.random((boxes, sizes.size)) ** 4 * np.array(ranged)
+    share[::3] = 0.0
+    high = low + (share * (sizes - low)).astype(np.int64)
+    inside = np.repeat(low, INSIDE, axis=0)
+    wide = np.repeat(high, INSIDE, axis=0) - inside + 1
+    inside += (random.random(inside.shape) * wide).astype(np.int64)
+    inside[::INSIDE], inside[1::INSIDE] = low, high
+    return tuple(number_of(codes, sizes) for codes in (low, high, inside))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("seed", "boxes"), [(4, 25), *(pytest.param(s, 400, marks=pytest.mark.slow) for s in (1, 2, 3))]
+)
+def test_no_design_of_a_box_is_better_than_its_bounds(seed: int, boxes: int) -> None:
+    low, high, inside = drawn(seed, boxes)
+    least = SIMULATOR.bounds(SPACE.batch(low), SPACE.batch(high))
+    answers = SIMULATOR.evaluate(SPACE.batch(inside))
+    for name, bound in least.items():
+        found = numbers(answers, name).astype(np.float64)
+        assert not (found < np.repeat(bound, INSIDE)).any(), name
+
+
+def test_a_design_alone_is_what_it_is_among_others() -> None:
+    """Prompts in chunks without decodes beside them are not priced as others of the same number."""
+    space = SPACE.at({"model": "llama3_1_8b", "gpu": "h100_sxm", "output_tokens": 1, "tp": 1})
+    some = np.random.default_rng(0).integers(len(space), size=24)
+    together = SIMULATOR.evaluate(space.batch(some))
+    for place, number in enumerate(some.tolist()):
+        alone = SIMULATOR.evaluate(space.batch(np.array([number])))
+        assert alone.equals(together.slice(place, 1))
+
+
+def test_the_cost_of_a_box_of_one_design_is_exact() -> None:
+    space = SPACE.at({"qps": None, "model": "llama3_1_8b", "gpu": "h100_sxm"})
+    some = np.random.default_rng(0).integers(len(space), size=40)
+    least = SIMULATOR.bounds(space.batch(some), space.batch(some))["cost_usd_per_mtok"]
+    found = numbers(SIMULATOR.evaluate(space.batch(some)), "cost_usd_per_mtok").astype(np.float64)
+    assert np.allclose(least[~np.isnan(found)], found[~np.isnan(found)], rtol=1e-8)
+
+
+def test_events_have_no_bounds() -> None:
+    batch = DesignSpace.of("serving", model="llama3_1_8b", gpu="l4").batch(np.zeros(1, np.int64))
+    with pytest.raises(UserError, match="states bounds of steady states alone"):
+        SIMULATOR.bounds(batch, batch)
