@@ -84,7 +84,8 @@ def slots_of(point: ServingPoint) -> int:
     most = wanted_at_most(point)
     if point.adapter_kernels == BY_TOKEN and not point.adapter_slots:
         shares = popularity(point.adapters, point.adapter_zipf)
-        return min(math.ceil(distinct(shares, np.array([float(most)]))[0]), point.adapters)
+        mean = float(distinct(shares, np.array([float(most)]))[0])
+        return min(math.ceil(mean), point.adapters)
     return min(point.adapter_slots or most, point.adapters)
 
 
