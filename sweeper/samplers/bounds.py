@@ -50,6 +50,7 @@ class BranchAndBound:
 
     Args:
         points: simulated at most; stopped by it, the front is not proved.
+        across: nothing: each scenario has its front.
     """
 
     points: int = ALL

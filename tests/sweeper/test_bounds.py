@@ -16,8 +16,10 @@ from simulators.core.columns import numbers, outcome
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from sweeper.query.pareto import pareto_front
+from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.sweep import Sweep
+from sweeper.testing import check_sampler
 
 GOALS = {"time_s": "min", "price": "min"}
 
@@ -109,6 +111,10 @@ def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: 
     (whole, all_points), (proved, few) = found
     assert proved == whole
     assert few < 0.8 * all_points
+
+
+def test_it_holds_to_the_contract_of_samplers() -> None:
+    check_sampler(load_sampler("bounds"), DesignSpace.of(Factory(), size="1..9", speed="1..4"))
 
 
 def test_what_states_no_bounds_is_refused(tmp_path: Path) -> None:

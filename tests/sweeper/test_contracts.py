@@ -86,7 +86,7 @@ def test_a_simulator_from_elsewhere_holds_to_the_contract(name: str) -> None:
     check_simulator(load_simulator(name), asked.batch(Span(0, 20)))
 
 
-@pytest.mark.parametrize("name", samplers.names())
+@pytest.mark.parametrize("name", [n for n in samplers.names() if n != "bounds"])  # has none here
 @pytest.mark.parametrize("points", [20, 1000])
 def test_a_sampler_holds_to_the_contract(name: str, points: int) -> None:
     fields = samplers.options_of(name).__dataclass_fields__

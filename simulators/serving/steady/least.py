@@ -47,7 +47,7 @@ from simulators.serving.steady.iteration_times import (
     no_prices,
     put_prices,
 )
-from simulators.serving.steady.steady_state import server_s_of
+from simulators.serving.steady.server import server_s_of
 from simulators.workload.llm.step import Step
 
 Mask = NDArray[np.bool_]

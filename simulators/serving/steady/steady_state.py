@@ -25,19 +25,18 @@ import pyarrow as pa
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.replica import Replica
-from simulators.core.columns import batch_of, categories, outcome, schema_of
+from simulators.core.columns import batch_of, outcome, schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
 from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.engine.frontend import NUMBERS, load_frontend
-from simulators.serving.point import NONE, ServingPoint
+from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import Design, Lengths
+from simulators.serving.steady.columns import Design
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
 from simulators.serving.steady.queueing import (
     Crowd,
@@ -49,6 +48,7 @@ from simulators.serving.steady.queueing import (
     seats_of,
     state_of,
 )
+from simulators.serving.steady.server import server_s_of
 
 Living = list[list[tuple[Replica, Drafter | None, Ints]]]
 """For each family its replicas and what drafts for them, and the rows of each that can be."""
@@ -89,20 +89,6 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     for name in ("ttft_mean_s", "e2e_mean_s"):
         columns[name] = columns[name] + server_s
     return _outcome(columns, alive, verdicts)
-
-
-def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
-    """Return what the server before an engine adds to the first token of the mean request."""
-    runtimes, names = categories(batch, "runtime")
-    choices, words = categories(batch, "frontend")
-    known = [load_frontend(str(name)) for name in names]
-    request_s, token_s, iterations = (
-        np.array([getattr(one, name) for one in known])[runtimes[alive]] for name in NUMBERS
-    )
-    added_s = request_s + token_s * (lengths.prompt + lengths.found) + iterations * tpot_s
-    wanted = np.array([word != NONE for word in words])[choices[alive]]
-    found: Floats = np.where(wanted, np.nan_to_num(added_s), 0.0)
-    return found
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
