@@ -108,6 +108,8 @@ def arguments(design: TrainingPoint) -> list[str]:
         found += ["--overlap-moe-expert-parallel-comm"] if _hides_experts(design) else []
     if design.fusion == "eager":
         found.append("--no-gradient-accumulation-fusion")
+    if design.cuda_graphs:
+        found += ["--cuda-graph-impl", "local", "--cuda-graph-scope", "full_iteration"]
     if design.gradient_dtype == "bf16":
         found.append("--grad-reduce-in-bf16")
     backend = "unfused" if design.attention == "unfused" else "flash"

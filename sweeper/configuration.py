@@ -17,8 +17,9 @@ from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
 from sweeper.engines.limits import Limits
 from sweeper.query.repricing import unpriced
-from sweeper.samplers import Sampler, Searches, load_sampler
+from sweeper.samplers import Goal, Sampler, Searches, load_sampler
 from sweeper.samplers._capacity import capacity_search
+from sweeper.samplers._refined import refined_search
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import given, objectives, where
 from sweeper.space.shipped_files import check_name
@@ -129,26 +130,31 @@ class Configuration:
         space = unpriced(priced)
         wanted, engine = objectives(self.space, space), dict(self.engine)
         meta = {"space": self.name, "objectives": json.dumps(wanted)}
+        goal = Goal(wanted, where(self.space, space), given(self.space, space, wanted), priced)
         return Sweep(
             space=space,
             objectives=wanted,
-            where=where(self.space, space),
-            sampler=_sampler(self.space, space, **self.sampler),
+            where=goal.where,
+            sampler=_sampler(self.space, space, goal, **self.sampler),
             engine=load_engine(engine.pop("name"), **engine),
             store=Store(f"{self.outputs}/{self.name}", define(space), meta),
             limits=Limits(**{n: self.failures[n] for n in _LIMITS if n in self.failures}),
             priced=priced,
-            given=given(self.space, space, wanted),
+            given=goal.given,
         )
 
 
 def _sampler(
-    written: Mapping[str, Any], space: DesignSpace, name: str, **options: Any
+    written: Mapping[str, Any], space: DesignSpace, goal: Goal, name: str, **options: Any
 ) -> Sampler | Searches:
-    """Return the sampler that was chosen, or the bisection that a capacity axis asks for."""
-    bisection = capacity_search(written, space)
-    if bisection is None:
+    """Return the sampler that was chosen, or what an axis asks for: bisection or refinement."""
+    bisection, refined = capacity_search(written, space), refined_search(written, space, goal)
+    if refined and bisection:
+        raise UserError(f"axis '{refined.axis}' has a first and a then, beside a capacity axis")
+    asked: Sampler | None = bisection or refined
+    if asked is None:
         return load_sampler(name, **options)
     if name != "grid":
-        raise UserError(f"sampler={name} cannot bisect; leave the sampler out with a capacity axis")
-    return bisection
+        what = "bisect" if bisection else "take a first and then"
+        raise UserError(f"sampler={name} cannot {what}; leave the sampler out with such an axis")
+    return asked

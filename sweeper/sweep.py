@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from simulators.core.contract import is_lent, load_simulator, objectives_of
-from sweeper.engines import Engine, Say, load_engine
+from sweeper.engines import Engine, Prepares, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
@@ -105,11 +105,14 @@ class Sweep:
         before each round which points are picked and which of them have no answer yet.
         """
         check_writable(self.store.results)
-        if sum(len(span) for span in self.store.finished()) < len(self.space):
+        answered = sum(len(span) for span in self.store.finished()) == len(self.space)
+        if not answered:
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
         with self.engine.open() as crew:
+            if isinstance(crew, Prepares) and not answered:
+                crew.prepare(task)
             for round_ in self.picks.rounds(self.space, self.store.scan):
                 picked = list(round_)
                 fresh = list(self.store.missing(self.space, picked))

@@ -6,6 +6,7 @@ model of either GPU stands for its waves, fitted to what is measured on it: in f
 the data sheet or to a few rows on the second. What the model missed on the first GPU goes along as
 far as the second's rows say: the library may choose other kernels there. Where those rows fit a
 plain multiple of the first GPU's times better, as between GPUs of one kind, that counts for more.
+What is then still missed is carried over to sizes nearby.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from lab.fits.methods.fp32_forms import fit_few
+from lab.new_hardware.residuals import carried_over
 from lab.tables.rows import Bools, Floats, Groups, Rows, evenly, mixed_group_of
 from simulators.catalog.gpu import Gpu
 from simulators.evidence.boards import identity_of
@@ -25,6 +27,10 @@ DOUBT = 0.2
 
 NUMBERS = 4
 """Fitted to the second GPU's rows: three of the tile model, and how much of a miss goes along."""
+
+
+FINEST_S = 1e-9
+"""Unit in which times on the first GPU are a size as any other."""
 
 
 def carried_s(rows: Rows, source: Gpu, target: Gpu, own: Rows) -> Floats:
@@ -50,7 +56,10 @@ def carried_s(rows: Rows, source: Gpu, target: Gpu, own: Rows) -> Floats:
     by_model = freedom * np.mean((modelled[first] - seen) ** 2)
     by_scale = np.mean((scaled[first] - seen) ** 2)
     weight = by_scale**2 / (by_model**2 + by_scale**2)
-    return np.asarray(np.exp(weight * modelled + (1.0 - weight) * scaled), np.float64)
+    said = weight * modelled + (1.0 - weight) * scaled
+    columns = [rows.sizes[name] for name in sorted(rows.sizes)]
+    octaves = np.log2(np.maximum([*columns, rows.seconds / FINEST_S], 1.0)).T
+    return np.asarray(np.exp(said + carried_over(octaves, first, seen - said[first])), np.float64)
 
 
 def telling(rows: Rows, count: int) -> Bools:

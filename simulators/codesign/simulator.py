@@ -28,7 +28,7 @@ from simulators.catalog.accelerator import (
     what_if_name,
 )
 from simulators.catalog.gpu import load_gpu
-from simulators.core.columns import categories, evaluate_pointwise, schema_of
+from simulators.core.columns import categories, evaluate_pointwise, numbers, schema_of
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
@@ -37,7 +37,7 @@ from simulators.dataflow.energy.technology import area_mm2
 from simulators.dataflow.search.named_dataflows import ANY, dataflows
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import ANALYTIC, ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.serving.simulator import Serving, is_analytic
 
@@ -81,6 +81,10 @@ class CodesignPoint(ServingPoint):
 class CodesignMetrics(ServingMetrics):
     """What a deployment answers, and the silicon of each of its devices."""
 
+    goodput_per_s: float | None = metric(
+        "completed requests that met both deadlines; of a steady state, by its means",
+        unit="1/s", better="max", page="codesign.md#goodput",
+    )  # fmt: skip
     area_mm2: float = metric(
         "buffers, registers and multipliers of one device", unit="mm2", better="min",
         page="codesign.md#area",
@@ -115,7 +119,9 @@ class Codesign(Serving):
         ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
         column = pa.array(areas[kinds], mask=~ok)
         place = found.schema.get_field_index("status")
-        return found.add_column(place, schema_of(CodesignMetrics).field("area_mm2"), column)
+        found = found.add_column(place, schema_of(CodesignMetrics).field("area_mm2"), column)
+        place = found.schema.get_field_index("goodput_per_s")
+        return found.set_column(place, found.schema.field(place), _goodput(batch, found))
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on what the deployment reads, and on the accelerator's sheet."""
@@ -197,6 +203,25 @@ def served(point: Mapping[str, Any]) -> dict[str, Any]:
     whole = CodesignPoint(**point)
     values = {f.name: getattr(whole, f.name) for f in fields(ServingPoint)}
     return values | {"accelerator": array_of(vars(whole))}
+
+
+def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
+    """Return requests in time per second as they were counted, or of the steady state by its means.
+
+    Times to the first token of which the mean is known are taken for exponential, which assumes
+    least; later tokens are alike, so all are in time if the mean one is.
+    """
+    column = {f.name: c for f, c in zip(found.schema, found.columns, strict=True)}
+    requests_per_s, ttft_s, tpot_s, counted = (
+        column[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+        for name in ("requests_per_s", "ttft_mean_s", "tpot_mean_s", "goodput_per_s")
+    )
+    in_time = -np.expm1(-numbers(batch, "slo_ttft_s") / ttft_s)  # NaN where load is not served
+    met = np.nan_to_num(in_time) * (tpot_s <= numbers(batch, "slo_tpot_s"))
+    kinds, names = categories(batch, "fidelity")
+    is_steady = np.array([name == ANALYTIC for name in names])[kinds]
+    known = column["requests_per_s"].is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(np.where(is_steady, requests_per_s * met, counted), mask=~known)
 
 
 def _served(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> pa.RecordBatch:

@@ -309,7 +309,8 @@ class ServingPoint:
         "decodes each token reads its own (BGMV, S-LoRA)", known=ADAPTER_KERNELS, default=GROUPED,
     )  # fmt: skip
     adapter_slots: int = built(
-        "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want",
+        "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want, of "
+        "by_token as many as it wants on average",
         at_least=0, default=0,
     )  # fmt: skip
     colocated: str = built(

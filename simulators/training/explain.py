@@ -37,6 +37,7 @@ def explained(
         "tokens to experts and back": (float(done.experts_s[0]), "link"),
         "other stages": (float(done.bubble_s[0]), "latency"),
         "gradients and weights": (float(done.data_s[0]), "link"),
+        "slowest data rank": (float(done.late_s[0]), "latency"),
         "optimiser": (float(done.optimizer_s[0]), "memory"),
         "batch from storage": (float(done.loading_s[0]), "host"),
     }

@@ -59,6 +59,7 @@ class Job:
     base_dtype: str = BASES[0]
     routing_skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
     capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
+    cuda_graphs: bool = False  # replay whole steps, so that no layer waits for launches
     predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
 
     @property

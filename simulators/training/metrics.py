@@ -41,7 +41,7 @@ Columns = dict[str, Floats]
 
 JOB_FIELDS = (
     "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "fusion", "context_exchange", "lora_rank",
+    "sequence_parallel", "attention", "fusion", "cuda_graphs", "context_exchange", "lora_rank",
     "lora_targets", "base_dtype", "routing_skew", "capacity_factor", "prices",
 )  # fmt: skip
 """Fields that rows of one job share."""
@@ -189,7 +189,7 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
     same = ("step_s", "compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s",
-            "optimizer_s", "loading_s", "energy_j")  # fmt: skip
+            "late_s", "optimizer_s", "loading_s", "energy_j")  # fmt: skip
     return {name: getattr(done, name) for name in same} | {
         "step_s_lo": done.step_s * constants.band[0],
         "step_s_hi": done.step_s * constants.band[1],
@@ -275,10 +275,14 @@ def loading_s(job: Job, plans: Plans, batch: pa.RecordBatch, where: NDArray[np.i
 
 
 def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
-    """Return the step by quantiles of its slowest GPU, which its kernels and all that wait take."""
+    """Return the step by quantiles of its slowest GPU, which its kernels and all that wait take.
+
+    What the slowest is drawn to take stands in place of the waits that were fitted.
+    """
     working_s = done["compute_s"] + done["bubble_s"]
+    even_s = done["step_s"] - done["late_s"]
     return {
-        f"step_p{percent}_s": done["step_s"] + working_s * slowest(gpus, spread, percent / 100.0)
+        f"step_p{percent}_s": even_s + working_s * slowest(gpus, spread, percent / 100.0)
         for percent in PERCENTILES
     }
 

@@ -78,6 +78,11 @@ class TrainingPoint:
         default=FUSED,
         known=FUSIONS,
     )
+    cuda_graphs: bool = choice(
+        "whether whole steps are replayed as CUDA graphs: no layer waits for launches, which those "
+        "with experts do",
+        default=False,
+    )
     routing_skew: float = choice(
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
         default=0.0,
@@ -203,6 +208,7 @@ class TrainingMetrics:
     context_s: float = _time("messages of context ranks that show")
     experts_s: float = _time("messages to experts and back that show")
     data_s: float = _time("gradients and weights of data ranks that show")
+    late_s: float = _time("waits for the slowest data rank")
     optimizer_s: float = _time("the optimiser's update, on GPUs or hosts")
     loading_s: float = _time("waits for the batch from storage")
     tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")

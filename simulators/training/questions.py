@@ -34,7 +34,7 @@ NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
 PARTS = {
     "compute": "kernels", "bubble": "other stages", "tensor": "tensor ranks",
     "context": "context ranks", "experts": "experts", "data": "data ranks",
-    "optimizer": "optimiser", "loading": "storage",
+    "late": "slowest rank", "optimizer": "optimiser", "loading": "storage",
 }  # fmt: skip
 HELD = {
     "activation": "activations", "weight": "weights", "gradient": "gradients",
@@ -210,6 +210,7 @@ def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     for schedule in ("zero_bubble", "dualpipe", "dualpipe_v"):
         yield f"schedule {schedule}", {"schedule": schedule, "chunks": 1}
     yield "gradients in bf16", {"gradient_dtype": "bf16"}
+    yield "steps as CUDA graphs", {"cuda_graphs": True}
     yield "batch x 2", {"batch": 2 * design["batch"]}
     yield "attention in Ulysses", {"context_exchange": "ulysses"}
     if design["recompute"] != "none":

@@ -52,7 +52,7 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 3
+    version: int = 4
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts

@@ -3,6 +3,7 @@
     stage     kernels at their paces, waits between layers, messages that nothing hides
     pipeline  when each rank ends its tasks (`schedule/play.py`)
     after     gradients and weights that no pass hides, and the optimiser
+    late      all that wait for the slowest of the ranks that exchange gradients
 
 The numbers that say what is hidden, and what kernels take among others, are `constants.py`.
 """
@@ -57,6 +58,7 @@ class Steps:
     context_s: Floats
     experts_s: Floats
     data_s: Floats
+    late_s: Floats  # waits for the slowest of the ranks that exchange gradients
     optimizer_s: Floats
     loading_s: Floats  # waits for the batch, where it takes longer to read than the step
     flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
@@ -113,8 +115,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
     for place, name in enumerate(PIECES):
         if name not in priced:
             continue
-        wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(name, -1.0)
-        passes = _passes(priced[name], job, constants, which, plans, wait_s)
+        passes = _passes(priced[name], job, constants, which, plans, _wait_s(name, job, constants))
         told = _exposed(job, sent[name], priced[name], passes, constants, which, plans)
         sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
@@ -155,7 +156,9 @@ def steps(work: Work, constants: Constants) -> Steps:
         plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
         model.layers - model.expert_layers, parts,
     )  # fmt: skip
-    step_s = pipeline_s + data_s + optimizer_s
+    worked_s = pipeline_s + data_s + optimizer_s
+    late_s = late_share(job, plans, constants) * worked_s
+    step_s = worked_s + late_s
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
@@ -169,12 +172,21 @@ def steps(work: Work, constants: Constants) -> Steps:
         context_s=per_rank * exposed[CONTEXT],
         experts_s=per_rank * exposed[EXPERTS],
         data_s=data_s + per_rank * exposed[GRADIENTS],
+        late_s=late_s,
         optimizer_s=optimizer_s,
         loading_s=np.zeros(plans.size),
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
     )
+
+
+def late_share(job: Job, plans: Plans, constants: Constants) -> Floats:
+    """Return the share of a step by which its slowest data rank is late, for each row.
+
+    Measured steps of one cut grow by much the same share whenever its data ranks double.
+    """
+    return np.asarray(constants.late * np.log2(plans.dp * job.cp), np.float64)
 
 
 def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
@@ -229,6 +241,12 @@ def _format(dtype: str) -> str:
     return "bf16" if dtype == "fp16" else dtype
 
 
+def _wait_s(piece: str, job: Job, constants: Constants) -> float:
+    """Return what a layer waits for launches in a pass; the ends of a model wait for none, -1."""
+    wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(piece, -1.0)
+    return min(wait_s, 0.0) if job.cuda_graphs else wait_s
+
+
 def runs(phase: str, plans: Plans) -> Floats:
     """Return how often a layer runs the kernels of a phase, for each row.
 
@@ -249,7 +267,7 @@ def _passes(
 ) -> dict[str, Floats]:
     """Return the seconds of kernels of each pass of a piece, recomputation with the gradients.
 
-    `wait_s` is what a layer waits for launches in a pass; the ends of a model wait for none, -1.
+    `wait_s` is what a layer waits for launches in a pass, or below zero.
     """
     sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS)}
     for (phase, kind), column in piece.seconds.items():

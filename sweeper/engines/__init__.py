@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from simulators.core.errors import UnknownNameError
 from sweeper.engines.task import Task
@@ -34,6 +34,15 @@ class Crew(Protocol):
             total: how many points the batches hold, roughly; sizes the last chunks.
             say: told which workers do it.
         """
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A crew that can begin before the first points are picked."""
+
+    def prepare(self, task: Task) -> None:
+        """Begin to load what a task needs; it may turn out to be of no use."""
         ...
 
 

@@ -7,6 +7,7 @@ in. An idle one is kept for the next sweep of this process, since starting one t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
@@ -16,7 +17,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -50,8 +50,8 @@ class Child:
 
     def __init__(self, name: str, *, beside: bool = False) -> None:
         self.pipe, theirs = Pipe()
-        self.beside = beside
-        self.environment = {**os.environ, **(ONE_THREAD if beside else {})}
+        self.beside = beside  # others, with one thread each
+        self.expected: Task | None = None  # what it was asked to load before it was recruited
         words = [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), json.dumps(sys.path)]
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter
             words,
@@ -63,8 +63,19 @@ class Child:
         theirs.close()
         self.name = f"{name} (pid {self.process.pid})"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What it is to find in its environment."""
+        return {**os.environ, **(ONE_THREAD if self.beside else {})}
+
     def introduce(self, task: Task) -> None:
         """Ask it to load what a task needs; before several would compile it, compile it here."""
+        before, self.expected = self.expected, None
+        if before is task:
+            return
+        if before is not None:  # of which nothing came
+            with contextlib.suppress(Lost):
+                self.receive(READY_S)
         if self.beside and not is_warm():
             task.warm_up()
         self.send("take", task, str(os.getcwd()), self.environment)  # noqa: PTH109 - a string
@@ -127,14 +138,12 @@ class Nursery:
 
     def recruit(self, name: str) -> Child:
         """Return a child that is idle, or a new one; each of several has one thread."""
-        if self.children > 1:
-            return Child(name, beside=True)
         while _IDLE:
             child = _IDLE.pop()
             if child.process.poll() is None:
                 return child
             child.dismiss()
-        return Child(name)
+        return Child(name, beside=self.children > 1)
 
     def wait(self, workers: Sequence[Child], seconds: float) -> list[Child]:
         """Return those that say something, or are gone."""
@@ -155,7 +164,7 @@ _IDLE: list[Child] = []
 """Children that wait for the next sweep of this process."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def team(children: int = 1) -> Iterator[Team]:
     """Return a team of children; what is left of one is kept afterwards."""
     crew = Team(Nursery(children=children), wanted=children)
@@ -167,6 +176,14 @@ def team(children: int = 1) -> Iterator[Team]:
     if children > 1:
         crew.dismiss()
     _IDLE.extend(p.worker for p in crew.posts if p.ready and not p.jobs)
+
+
+def expect(task: Task) -> None:
+    """Have an idle child load what a task needs, for whoever recruits it."""
+    child = Nursery().recruit("worker-0")
+    child.introduce(task)
+    child.expected = task
+    _IDLE.append(child)
 
 
 def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from sweeper.engines import Crew, Engine, Say, load_engine
-from sweeper.engines._child import probed
+from sweeper.engines._child import expect, probed
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
@@ -21,7 +21,7 @@ from sweeper.store.store import Part
 from sweeper.units import human
 
 _NO_DOUBT = 2.0
-"""A guess that says so many times the work which several workers are worth need not be tried."""
+"""A guess may be off by this factor; where that changes nothing, no point is tried."""
 _ONE, _SEVERAL, _RAY = range(3)
 """What is chosen: a process, several, or Ray actors."""
 
@@ -58,6 +58,10 @@ class _Choice:
     asked: int = 0
     chosen: int = _ONE
 
+    def prepare(self, task: Task) -> None:
+        """Have a process load what the task needs while its first points are picked."""
+        expect(task)
+
     def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
@@ -69,11 +73,13 @@ class _Choice:
         yield from self.crew.run(task, batches, total, say)
 
     def _guessed(self, task: Task) -> Estimate | None:
-        """Return what the simulator guesses, if that alone says that several are worth it."""
+        """Return what the simulator guesses, if the choice is the same were it well off."""
         guess = hinted(task.space)
-        if guess and self._worth(Estimate(0, guess.point_s / _NO_DOUBT)) > _ONE:
-            return guess
-        return None
+        if guess is None:
+            return None
+        ends = guess.point_s / _NO_DOUBT, guess.point_s * _NO_DOUBT
+        low, high = (self._worth(Estimate(0, point_s)) for point_s in ends)
+        return guess if low == high else None
 
     @property
     def _workers(self) -> int:

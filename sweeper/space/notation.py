@@ -1,8 +1,9 @@
 """An axis is a value, a list, or a string in one small notation, the same in files and overrides.
 
 `1..8`, `0..1 lin 11`, `0.5..32 log 13`, `pow2 1..64`; `capacity 0.1..64` asks for the largest value
-that still meets the space's `slo:`. Never a mapping, which Hydra could not
-override with a list, and never a call, which reads as an unknown Hydra function.
+that still meets the space's `slo:`, `first analytic then event` the second value only for designs
+on the front of the first. Never a mapping, which Hydra could not override with a list, and never a
+call, which reads as an unknown Hydra function.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _RANGE = re.compile(
 )
 _LIKE_A_RANGE = re.compile(rf"{_NUMBER}\s*\.\.|^\s*(pow2|capacity)\b")
 _CAPACITY = re.compile(rf"^\s*capacity\s+(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUMBER})\s*$")
+_REFINED = re.compile(r"^\s*first\s+(\S+)\s+then\s+(\S+)\s*$")
 CAPACITY_STEP = 1.025
 """Values of a capacity axis are 2.5 % apart: as fine as the answer is meant to be."""
 _EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
@@ -45,7 +47,8 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
     if isinstance(written, str) and not pa.types.is_string(kind) and _LIKE_A_RANGE.search(written):
         items = _range(name, written, whole=pa.types.is_integer(kind))
     else:
-        items = list(written) if isinstance(written, list | tuple) else [written]
+        several: Any = refined_values(written) or written
+        items = list(several) if isinstance(several, list | tuple) else [written]
     if not items:
         raise UserError(f"axis '{name}' has no values; {_EXPECTED}")
     values = tuple(cast(name, item, kind, nullable=nullable) for item in items)
@@ -91,6 +94,16 @@ def _typed(item: Any, kind: pa.DataType) -> Scalar:
 def is_capacity(written: Any) -> bool:
     """Return whether an axis asks for the largest value that still meets the `slo:`."""
     return isinstance(written, str) and written.split()[:1] == ["capacity"]
+
+
+def refined_values(written: Any) -> tuple[str, ...]:
+    """Return the two values of an axis whose second is for the front of the first; else nothing.
+
+    >>> refined_values("first analytic then event")
+    ('analytic', 'event')
+    """
+    match = _REFINED.match(written) if isinstance(written, str) else None
+    return match.groups() if match else ()
 
 
 def _range(name: str, text: str, *, whole: bool) -> list[float]:

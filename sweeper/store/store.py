@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,7 +160,7 @@ class Store:
         frames = []
         cells = sum(map(len, own.values())) * len(columns_of(space))
         if len(own) > _MANY and cells <= _CELLS:  # else each question would open all the files
-            frames.append(read_frames(self.results, list(own)).lazy())
+            frames.append(self._read_once(space, list(own)))
         elif own:
             frames.append(pl.scan_parquet([f"{self.results}/{n}" for n in own], glob=False))
         for rows, index in self._elsewhere(space, own):
@@ -168,6 +168,14 @@ class Store:
         if not frames:
             return _no_rows(space).lazy()
         return pl.concat(frames, how="diagonal_relaxed")
+
+    def _read_once(self, space: DesignSpace, names: Sequence[str]) -> pl.LazyFrame:
+        """Return the rows of many parts of this definition; what is alike in all is not read."""
+        columns = read_frames(self.results, names[:1]).columns
+        alike = {n: pl.Series(v) for n, v in space.dictionaries.items() if len(v) == 1}
+        rows = read_frames(self.results, names, [n for n in columns if n not in alike]).lazy()
+        fixed = (pl.lit(v[0], v.dtype).alias(n) for n, v in alike.items() if n in columns)
+        return rows.with_columns(fixed).select(columns)
 
     def forget_failures(self) -> int:
         """Take the rows that ended as error, timeout or crash out of the parts of this definition.

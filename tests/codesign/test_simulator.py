@@ -28,6 +28,7 @@ def test_it_serves_as_the_serving_simulator_does_with_that_array() -> None:
     design = POINT | {"pe_rows": 256, "node_nm": 16.0}
     [same] = SERVING.evaluate(batch_of(ServingPoint, served(design))).to_pylist()
     ours = answer(pe_rows=256, node_nm=16.0)
+    del same["goodput_per_s"]  # of a steady state, which only this simulator states
     assert {name: ours[name] for name in same} == same
     assert ours["area_mm2"] > 0.0
 
@@ -48,6 +49,18 @@ def test_events_and_the_steady_state_agree_on_the_array() -> None:
     assert events["energy_j_per_token"] == pytest.approx(steady["energy_j_per_token"], rel=0.1)
     assert events["goodput_per_s"] is not None
     assert events["unmodelled_share"] > 0.5
+
+
+def test_goodput_of_means_lies_near_that_of_events() -> None:
+    for qps in (0.05, 0.2):
+        steady, events = (
+            answer(fidelity=f, pe_rows=256, pe_cols=256, qps=qps) for f in ("analytic", "event")
+        )
+        share = [row["goodput_per_s"] / row["requests_per_s"] for row in (steady, events)]
+        assert share[0] == pytest.approx(share[1], abs=0.1)
+    late = answer(pe_rows=256, pe_cols=256, slo_tpot_s=1e-6)
+    assert late["goodput_per_s"] == 0.0
+    assert answer(qps=1e6)["goodput_per_s"] == 0.0  # more than is served
 
 
 def test_its_memory_is_the_gpus() -> None:

@@ -62,9 +62,9 @@ def digests_of(name: str) -> dict[str, str]:
 
 
 def _is_dear(space: DesignSpace) -> bool:
-    """Return whether each point is a search, or a run of many requests."""
+    """Return whether each point is a search, or tables of its own, or a run of many requests."""
     requests = max(space.axes.get("requests", (0,)))
-    return space.simulator == "dataflow" or requests >= MANY_REQUESTS
+    return space.simulator in ("dataflow", "codesign") or requests >= MANY_REQUESTS
 
 
 def _digest(values: pl.Series) -> str:

@@ -14,7 +14,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from simulators.core.errors import UnknownNameError, UserError
-from sweeper.engines import Engine, auto, load_engine
+from sweeper.engines import Engine, _child, auto, load_engine
 from sweeper.engines import probe as probe_module
 from sweeper.engines.limits import Limits
 from sweeper.engines.probe import Estimate, hinted, probe
@@ -116,6 +116,15 @@ def test_several_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     rows, said = answers(tmp_path / "two", asked, load_engine("process", workers=2))
     assert said[0].startswith("engine process: 2 workers in ")
     assert_frame_equal(rows, one, check_exact=True)
+
+
+def test_a_process_that_was_expected_for_another_task_takes_this_one(tmp_path: Path) -> None:
+    other = Task(troubled(), Store(str(tmp_path / "other"), define(troubled())), {})
+    _child.expect(other)
+    asked = space(QUADRATIC, {"x": "0..9"})
+    one, _ = answers(tmp_path / "one", asked, load_engine("inline"))
+    two, _ = answers(tmp_path / "two", asked, load_engine("process"))
+    assert_frame_equal(two, one, check_exact=True)
 
 
 def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

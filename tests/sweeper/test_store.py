@@ -470,3 +470,15 @@ def test_no_answers_are_a_table_of_the_right_columns_and_types(tmp_path: Path) -
     full = answer(tmp_path, asked, Span(0, 4)).scan().collect()
     assert empty.is_empty()
     assert dict(empty.schema) == dict(full.schema)
+
+
+def test_rows_of_many_parts_are_those_of_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = space(QUADRATIC, axes={"x": "0..9", "y": 2, "label": "plain"})
+    kept = store(tmp_path, asked)
+    for i in range(10):
+        Task(asked, kept, {"cost_usd": "min"}).answer(Span(i, i + 1))
+    few = kept.scan().collect()
+    monkeypatch.setattr("sweeper.store.store._MANY", 3)
+    assert_frame_equal(kept.scan().collect(), few, check_exact=True)

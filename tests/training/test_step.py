@@ -32,8 +32,8 @@ def test_a_row_is_the_same_alone_and_among_others():
 
 def test_parts_add_up_without_a_pipeline():
     row = one()
-    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "optimizer_s",
-             "loading_s")  # fmt: skip
+    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "late_s",
+             "optimizer_s", "loading_s")  # fmt: skip
     assert sum(row[name] for name in parts) == pytest.approx(row["step_s"], rel=1e-9)
     assert row["bubble_s"] == pytest.approx(0.0, abs=1e-9)
 
@@ -153,7 +153,8 @@ def test_states_on_the_host_leave_the_gpu_and_wait_for_its_processors():
     assert moved["host_bytes"] == pytest.approx(16 * 8.03e9, rel=1e-3)  # all eight ranks share one
     waits_s = moved["optimizer_s"]
     assert waits_s == pytest.approx(8.03e9 / 3.9e9, rel=1e-3)  # gradients leave behind the backward
-    assert moved["step_s"] - kept["step_s"] == pytest.approx(waits_s - kept["optimizer_s"])
+    steps = [row["step_s"] - row["late_s"] for row in (kept, moved)]
+    assert steps[1] - steps[0] == pytest.approx(waits_s - kept["optimizer_s"])
     assert one(offload=True, host_adam_per_s=7.8e9, **names)["optimizer_s"] == waits_s / 2
 
 
@@ -227,10 +228,24 @@ def test_the_slowest_of_more_gpus_is_further_behind_and_none_is_without_a_spread
     few, many = one(dp=8), one(dp=64)
     for row in (few, many):
         assert row["step_s"] < row["step_p50_s"] < row["step_p95_s"]
-    behind = [row["step_p95_s"] / row["step_s"] for row in (few, many)]
+    behind = [row["step_p95_s"] / (row["step_s"] - row["late_s"]) for row in (few, many)]
     assert behind[0] < behind[1] < 1.0 + 4 * 0.02
     even = one(gpu_spread=0.0)
-    assert even["step_s"] == even["step_p50_s"] == even["step_p95_s"]
+    assert even["step_p50_s"] == even["step_p95_s"] == even["step_s"] - even["late_s"]
+
+
+def test_steps_as_cuda_graphs_wait_for_no_launches_which_layers_with_experts_do():
+    mixture = {"model": "mixtral_8x7b", "gpu": "b300_sxm", "ep": 8, "recompute": "full"}
+    for gain, changes in (((0.0, 0.01), {}), ((0.02, 0.5), mixture)):
+        plain, graphs = one(**changes), one(cuda_graphs=True, **changes)
+        assert gain[0] < 1.0 - graphs["compute_s"] / plain["compute_s"] < gain[1]
+
+
+def test_every_doubling_of_data_ranks_waits_for_a_slowest_that_is_as_much_later():
+    rows = [one(zero=1, dp=dp, batch=16 * dp, gpu="b200_sxm") for dp in (1, 2, 4, 16)]
+    late = [row["late_s"] / (row["step_s"] - row["late_s"]) for row in rows]
+    assert late == pytest.approx([0.0, late[1], 2 * late[1], 4 * late[1]])
+    assert 0.0 < late[1] < 0.02
 
 
 def test_adapters_everywhere_keep_and_compute_more_than_those_of_attention():

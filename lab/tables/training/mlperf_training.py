@@ -75,11 +75,22 @@ def submissions(reference: Path) -> Iterator[Submission]:
 
 
 def _is_consistent(row: Mapping[str, Any]) -> bool:
-    """Say whether the configuration gives the logged batch; BERT's counts pairs or sequences."""
-    if row["benchmark"] != BERT:
-        return bool(row["config_gbs_consistent"])
+    """Say whether the configuration gives the logged batch; BERT's counts pairs or sequences.
+
+    Where it states the cut and the micro-batch but no share of the batch, they must divide it.
+    """
     stated = (row["minibs"] or 0) * row["n_accelerators"]
-    return bool(row["global_batch_size"] in (stated, 2 * stated))
+    if row["benchmark"] == BERT:
+        return bool(row["global_batch_size"] in (stated, 2 * stated))
+    if stated or not (row["config_unique"] and row["tp"] and row["pp"] and row["mbs"]):
+        return bool(row["config_gbs_consistent"])
+    return bool(row["global_batch_size"] % (data_ranks(row) * row["mbs"]) == 0)
+
+
+def data_ranks(row: Mapping[str, Any]) -> int:
+    """Return the replicas that a cut leaves of a system's GPUs."""
+    ranks = (row["tp"] or 1) * (row["cp"] or 1) * (row["pp"] or 1)
+    return int(row["dp"] or row["n_accelerators"] // ranks)
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
@@ -99,7 +110,7 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
     tp, cp = int(row["tp"] or 1), int(row["cp"] or 1)
     stated = row["pp"] or (8 if row["benchmark"] == "gpt3" else 1)
     is_bert = row["benchmark"] == BERT
-    dp = gpus if is_bert else int(row["dp"])
+    dp = gpus if is_bert else data_ranks(row)
     pp = int(gpus // (tp * cp * dp)) if not row["pp"] else int(stated)
     chunks = int(row["vpp"] or 1) if pp > 1 else 1
     batch = row["global_batch_size"] / (2 if is_bert else 1)

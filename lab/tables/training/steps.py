@@ -72,6 +72,10 @@ SOURCES = {
 ATTENTION = {PAPERS: UNFUSED, MEGASCALE: FLASH2, FOUNDRY: FLASH2, TITAN: FLASH2}
 """Kernels of attention that are not the newest, by source."""
 
+FIRST_GRAPHS = 26.06
+"""Of the containers whose recipes of mixtures on Blackwell replay whole iterations (release notes
+of Megatron Bridge 0.5.1, 2026)."""
+
 WIDE_GRADIENTS = (PAPERS, MEGASCALE)
 """Megatron-LM sums gradients in fp32 by default where it trains in bf16, and can in fp16."""
 
@@ -162,6 +166,7 @@ def _step(row: Mapping[str, Any], reason: str, peer: Mapping[str, Any]) -> Measu
         sequence_parallel="sequence" in (row["recompute"] or "") if old else tp > 1,
         attention=ATTENTION.get(source, FLASH),
         fusion=EAGER if source == FOUNDRY or _is_of_2021(row) else FUSED,
+        cuda_graphs=_has_graphs(row, model, gpu.architecture),
     )
     dp = int(row["gpus"]) // (tp * pp * cp)
     plans = _plans(row, source, peer, pp, dp, cp)
@@ -233,6 +238,13 @@ def _plans(
         offloads=same(0),
         host_adam_per_s=np.ones(count),
     )
+
+
+def _has_graphs(row: Mapping[str, Any], model: LanguageModel, architecture: str) -> bool:
+    """Say whether whole steps of a row are CUDA graphs: of mixtures on Blackwell the newest are."""
+    release = re.match(r"(\d\d\.\d\d)\S* NeMo Container", row["software"])
+    is_late = release is not None and float(release[1]) >= FIRST_GRAPHS
+    return is_late and model.experts > 0 and architecture == "blackwell"
 
 
 def _is_of_2021(row: Mapping[str, Any]) -> bool:

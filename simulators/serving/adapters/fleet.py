@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,7 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
     _check(point, replica)
     most, kept = wanted_at_most(point), slots_of(point)
     missing = _missing(point.adapters, point.adapter_zipf, kept)
-    if kept < most:
+    if point.adapter_slots and kept < most:
         raise Infeasible(
             "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
         )
@@ -74,10 +75,18 @@ def wanted_at_most(point: ServingPoint) -> int:
 def slots_of(point: ServingPoint) -> int:
     """Return how many adapters the GPU keeps: as stated, or all that a batch may want.
 
+    S-LoRA, whose kernels gather by token, has adapters and caches in the same pages: of its own
+    accord it keeps as many as a full batch wants on average.
+
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", adapters=200, max_batch=128))
     128
     """
-    return min(point.adapter_slots or wanted_at_most(point), point.adapters)
+    most = wanted_at_most(point)
+    if point.adapter_kernels == BY_TOKEN and not point.adapter_slots:
+        shares = popularity(point.adapters, point.adapter_zipf)
+        mean = float(distinct(shares, np.array([float(most)]))[0])
+        return min(math.ceil(mean), point.adapters)
+    return min(point.adapter_slots or most, point.adapters)
 
 
 @functools.lru_cache(maxsize=1024)

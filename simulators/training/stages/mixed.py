@@ -20,7 +20,7 @@ from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.schedule.play import DENSE, EXPERTS, HEAD, SEND
 from simulators.training.stages.profiled import TimedStage, timed_step_s
-from simulators.training.step import after_passes, passes_of, work_of
+from simulators.training.step import after_passes, late_share, passes_of, work_of
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,12 @@ def mixed_step(point: TrainingPoint, gpus: Sequence[str]) -> MixedStep:
         _stage(kind, n, place, len(gpus))
         for place, (kind, n) in enumerate(zip(stages, layers, strict=True))
     ]
-    micro_batches = int(plans_of(batch_of([point])).micro_batches[0])
+    plans = plans_of(batch_of([point]))
+    micro_batches = int(plans.micro_batches[0])
     send_s = max(float(kind.parts[SEND] + kind.parts[SEND + 1]) for kind in stages)
     seconds = timed_step_s(timed, micro_batches, send_s=send_s)
-    return MixedStep(seconds, tuple(layers))
+    late = float(late_share(job_of(vars(point)), plans, load_constants())[0])
+    return MixedStep(seconds * (1.0 + late), tuple(layers))
 
 
 def _kind(point: TrainingPoint) -> _Kind:

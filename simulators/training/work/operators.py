@@ -177,14 +177,24 @@ def _summed(product: Compute) -> Iterable[Task]:
 
 
 def _adapter(operator: Compute, job: Job) -> list[Task]:
-    """Return the two thin products beside an adapted one (Hu et al., LoRA, 2021)."""
+    """Return the two thin products beside an adapted one, and the sums with its own results.
+
+    Outputs of both are summed (Hu et al., LoRA, 2021), and so are the gradients of what both read,
+    each by a kernel, as in PEFT and NeMo.
+    """
     is_adapted = job.lora_rank and operator.name in ADAPTED[job.lora_targets]
     if not is_adapted or not isinstance(operator, Gemm):
         return []
     rank = float(job.lora_rank)
     down = replace(operator, name=ADAPTER, n=rank, dtype="bf16", weight_dtype="bf16")
     up = replace(operator, name=ADAPTER, k=rank, dtype="bf16", weight_dtype="bf16")
-    return [*_with_gradients(down), *_with_gradients(up)]
+    outputs = Elementwise(
+        name="adapter_sum", elements=operator.m * operator.n * operator.batch, reads=2.0,
+        writes=1.0, dtype="bf16", repeat=operator.repeat,
+    )  # fmt: skip
+    inputs = replace(outputs, elements=operator.m * operator.k * operator.batch)
+    sums = [Task(outputs, FORWARD), Task(inputs, INPUTS)]
+    return [*_with_gradients(down), *_with_gradients(up), *sums]
 
 
 def _shared_out(operator: Compute, job: Job) -> Compute:

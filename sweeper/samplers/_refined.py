@@ -1,0 +1,82 @@
+"""All points at the first value of an axis; at its second, those on the front of the first.
+
+A fidelity is such an axis: the dear one is asked about what the cheap one finds best. What both
+must know are the objectives. The front is judged as if its rows had the second value already, so a
+space's `where` may ask for rows of the second alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from simulators.core.errors import UserError
+from sweeper.query.pareto import pareto_front
+from sweeper.samplers import Goal, Results
+from sweeper.samplers.random import allowed, in_blocks
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.factors import mapping
+from sweeper.space.notation import refined_values
+from sweeper.space.spans import Batch, Index, Span
+
+SHARE = 1e-3
+"""Of all points, those on a front: what is expected before it is known."""
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Takes an axis's second value where the first one's front is."""
+
+    axis: str
+    goal: Goal
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield all points at the first value, then the front of these at the second."""
+        step = self._step(space)
+        if 2 * step == len(space):
+            yield [Span(0, step)]
+        else:
+            every = np.arange(len(space), dtype=np.int64)
+            yield in_blocks(allowed(space, every[every // step % 2 == 0]))
+        yield in_blocks(self._front(space, results()) + step)
+
+    def size(self, space: DesignSpace) -> int:
+        """Return about how many points will be picked."""
+        return len(space) // 2 + int(SHARE * len(space))
+
+    def _step(self, space: DesignSpace) -> int:
+        """Return how far apart in number a point is at the two values."""
+        after = next(i for i, f in enumerate(space.factors) if self.axis in f.columns) + 1
+        return int(np.prod([len(factor) for factor in space.factors[after:]], dtype=np.int64))
+
+    def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
+        """Return the numbers, in order, of the points at the first value that are on its front."""
+        first, second = space.axes[self.axis]
+        judged = rows.filter(pl.col(self.axis).cast(pl.String) == first)
+        judged = judged.with_columns(pl.lit(second).alias(self.axis))
+        goal = self.goal
+        front = pareto_front(judged, goal.objectives, where=goal.where, per=goal.given)
+        numbers = space.index_of(front.with_columns(pl.lit(first).alias(self.axis)))
+        return np.sort(numbers)
+
+
+def refined_search(written: Mapping[str, Any], space: DesignSpace, goal: Goal) -> Refined | None:
+    """Return the sampler that an axis asks for whose second value is for the front of its first.
+
+    Raises:
+        UserError: two axes ask, or one that moves with others.
+    """
+    asked = [name for name, values in mapping(written, "axes").items() if refined_values(values)]
+    if len(asked) > 1:
+        raise UserError(f"only one axis can have a first and a then, not {' and '.join(asked)}")
+    if not asked:
+        return None
+    if any(asked[0] in factor.columns and len(factor.columns) > 1 for factor in space.factors):
+        raise UserError(
+            f"axis '{asked[0]}' has a first and a then and cannot be zipped with others"
+        )
+    return Refined(asked[0], goal)

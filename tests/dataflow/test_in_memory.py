@@ -1,0 +1,43 @@
+"""What a digital in-memory chip draws and occupies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulators.dataflow.energy.in_memory import (
+    InMemoryChip,
+    area_mm2,
+    joules_per_cycle,
+    operations_per_joule,
+)
+
+CHIP = InMemoryChip(
+    inputs=2, outputs=1, macros=1, groups=1, weight_bits=1, input_bits=1, bits_per_cycle=1,
+    voltage=1.0, toggle=1.0, density=1.0,
+)  # fmt: skip
+
+
+def test_a_chip_of_two_weights_by_hand() -> None:
+    # Two gates; one adder in the tree and three to accumulate (1 + 1 + log2 of 2 bits), each of six
+    # NANDs; three registers of sums and two of inputs, of three NANDs each: 0.7 fF a NAND.
+    femtofarads = 0.7 * (0.5 * 2 + 6 * 4 + 3 * 5)
+    assert joules_per_cycle(CHIP) == pytest.approx(femtofarads * 1e-15)
+    assert operations_per_joule(CHIP) == pytest.approx(4 / (femtofarads * 1e-15))
+    cells = 2 * 0.692 * (28 / 45) ** 2
+    assert area_mm2(CHIP) == pytest.approx(1e-6 * (0.614 * (2 + (3 + 2 * 2.4) * 4 + 6 * 5) + cells))
+
+
+def test_quiet_inputs_and_zeros_draw_less_and_more_cells_draw_nothing() -> None:
+    assert joules_per_cycle(replace(CHIP, density=0.5)) < joules_per_cycle(CHIP)
+    assert joules_per_cycle(replace(CHIP, toggle=0.5)) < joules_per_cycle(CHIP)
+    assert joules_per_cycle(replace(CHIP, voltage=0.5)) == pytest.approx(joules_per_cycle(CHIP) / 4)
+    deeper = replace(CHIP, groups=8)
+    assert joules_per_cycle(deeper) == joules_per_cycle(CHIP)
+    assert area_mm2(deeper) > area_mm2(CHIP)
+
+
+def test_a_recoded_pair_of_bits_needs_one_tree() -> None:
+    pair = replace(CHIP, inputs=32, weight_bits=8, input_bits=8, bits_per_cycle=2)
+    assert area_mm2(replace(pair, booth=True)) < area_mm2(pair)

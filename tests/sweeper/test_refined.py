@@ -1,0 +1,55 @@
+"""An axis with a first and a then: all points at the one, the front of these at the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from simulators.core.errors import UserError
+from sweeper.samplers import Goal
+from sweeper.samplers._refined import refined_search
+from sweeper.space.design_space import space_of
+from sweeper.sweep import Sweep
+
+# Cost is n * (x - 3)^2: x = 2 is dearer than 3 and gains less.
+WRITTEN: dict[str, Any] = {
+    "simulator": "tests.toys.quadratic",
+    "axes": {"n": [1, 4], "label": "first plain then plainer", "x": [2.0, 3.0, 5.0]},
+}
+WANTED = Goal({"cost_usd": "min", "x": "max"}, "label = 'plainer'", ("n",))
+
+
+@pytest.mark.parametrize("first", ["n", "label"])  # in the middle of a space, and its outermost
+def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, first: str) -> None:
+    axes = {
+        name: WRITTEN["axes"][name] for name in sorted(WRITTEN["axes"], key=lambda n: n != first)
+    }
+    written = WRITTEN | {"axes": axes}
+    space = space_of(written)
+    sampler = refined_search(written, space, WANTED)
+    assert sampler is not None
+    sweep = Sweep.of(
+        space, outputs=str(tmp_path), engine="inline", sampler=sampler,
+        objectives=dict(WANTED.objectives), where=WANTED.where,
+    )  # fmt: skip
+    rows = sweep.run().collect()
+    cheap = rows.filter(pl.col("label").cast(pl.String) == "plain")
+    dear = rows.filter(pl.col("label").cast(pl.String) == "plainer")
+    assert len(cheap) == 6
+    assert sorted(dear.select("n", "x").iter_rows()) == [(1, 3.0), (1, 5.0), (4, 3.0), (4, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment"),
+    [
+        ({"axes": WRITTEN["axes"] | {"status_note": "first a then b"}}, "status_note"),
+        ({"zip": [["n", "label"]]}, "cannot be zipped"),
+    ],
+)
+def test_mistakes_are_explained(change: dict[str, Any], fragment: str) -> None:
+    written = WRITTEN | change
+    with pytest.raises(UserError, match=fragment):
+        refined_search(written, space_of(written), WANTED)
