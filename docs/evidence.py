@@ -46,10 +46,7 @@ OTHERS = {
 }
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
-WITHOUT = (
-    "AQUA, Ansor, AttAcc, Concorde, DRAMsim3, GRANITE, NeuPIMs, ONNXim, PAISE, "
-    "POD-Attention, PyTorchSim, Ramulator, Sailor, TLP, TVM, TenSet, gem5, nn-Meter, uPIMulator"
-)
+WITHOUT = "AQUA, Ansor, POD-Attention, TLP, TVM, TenSet"
 """Systems of the field whose use no command here offers yet."""
 
 
@@ -82,7 +79,8 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         table(("simulator", "when", "a point", "flag"), map(_break, breaks())),
         "## What known systems offer, by command",
         "Those of another nature (cycle-level simulators, DRAM and network simulators, compilers) "
-        "are met by what a designer wants from them, not by their method.",
+        "are met by what a designer wants from them, not by their method. Files that a command reads "
+        "stand with it in `tests/questions/systems.yaml`.",
         table(("system", "what is wanted of it", "command"), map(_system, systems())),
         f"By no command yet: {WITHOUT}.",
     ]
