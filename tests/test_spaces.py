@@ -65,6 +65,6 @@ def test_the_first_allowed_points_of_a_space_are_answered(file: Path) -> None:
     rows = results.to_pylist()
     assert {row["status"] for row in rows} <= {"ok", "infeasible"}, rows
     for row in rows:
-        if row["status"] == "ok":
+        if row["status"] == "ok" and not row.get("saturated"):
             wanted = objectives(read_space(file), space)
             assert all(row[name] is not None for name in wanted if name in row)

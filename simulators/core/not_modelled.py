@@ -27,7 +27,7 @@ SENTENCES = {
     r"kv_offload|cpu_offload|nvme|offload": (
         "memory of the host is modelled for swapped requests alone (preemption: swap)"
     ),
-    r"^tpu(_?v?\d|$)|^(trainium|inferentia|gaudi|cerebras|groq|apple|tenstorrent)|^m[1-5](_|$)": (
+    r"^(trainium|inferentia|gaudi|cerebras|groq|apple|tenstorrent)|^m[1-5](_|$)": (
         "its kernels are not modelled: GPUs of NVIDIA and AMD are"
     ),
     r"^(tgi|llama_?cpp|ollama|lmdeploy|deepspeed|mlc|exllama)": (

@@ -77,7 +77,8 @@ def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Boar
     tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
     if not able:
         titles = ", ".join(_title(engine) for engine in asked)
-        refused = f"{titles} does not run on {sheet.vendor.upper()} GPUs"
+        do = "does" if len(asked) == 1 else "do"
+        refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
     elif not any(tried.values()):
         wanted = dtypes if dtypes != CHECKPOINT else ", ".join(_formats(load_model(models[0])))
         refused = f"it has no {wanted} rate"

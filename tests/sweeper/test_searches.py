@@ -110,7 +110,7 @@ def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> N
 
     asked = plane()
     sweep = Sweep.of(
-        asked, outputs=str(tmp_path), sampler=Watching(), objectives={"cost_usd": "min"}
+        asked, outputs=str(tmp_path / "rows"), sampler=Watching(), objectives={"cost_usd": "min"}
     )
     rows = Sweep(**{**vars(sweep), "given": ("n",)}).run().collect()
     assert rows.height == 8

@@ -96,8 +96,7 @@ class ServingMetrics:
     )
     e2e_max_s: float | None = _latency("arrival to last token, longest")
     session_mean_s: float | None = _latency(
-        "arrival of a session to its last answer, think times included, mean; null without turns",
-        better="min",
+        "arrival of a session to its last answer, think times included, mean; null without turns"
     )
     session_p99_s: float | None = _latency(
         "arrival of a session to its last answer, 99th percentile"
