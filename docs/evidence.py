@@ -79,8 +79,8 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         table(("simulator", "when", "a point", "flag"), map(_break, breaks())),
         "## What known systems offer, by command",
         "Those of another nature (cycle-level simulators, DRAM and network simulators, compilers) "
-        "are met by what a designer wants from them, not by their method. Files that a command reads "
-        "stand with it in `tests/questions/systems.yaml`.",
+        "are met by what a designer wants from them, not by their method. Files that a command "
+        "reads stand with it in `tests/questions/systems.yaml`.",
         table(("system", "what is wanted of it", "command"), map(_system, systems())),
         f"By no command yet: {WITHOUT}.",
     ]

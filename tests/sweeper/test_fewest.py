@@ -105,7 +105,7 @@ def test_a_sweep_that_seeks_tries_few_and_tries_near_misses_with_fewer(
     tmp_path: Path, luck: float
 ) -> None:
     space = space_of(40.0, luck, 24)
-    sweep = Sweep.of(space, outputs=str(tmp_path), engine="inline")
+    sweep = Sweep.of(space, outputs=str(tmp_path / "rows"), engine="inline")
     sampler = Fewest("copies", "servers_of_all", ("site",), Deadline(0.5))
     results = Sweep(space, sampler, sweep.engine, sweep.store, sweep.objectives).run()
     rows = qualifying(results).collect()

@@ -32,7 +32,7 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
     sampler = refined_search(written, space, WANTED)
     assert sampler is not None
     sweep = Sweep.of(
-        space, outputs=str(tmp_path), engine="inline", sampler=sampler,
+        space, outputs=str(tmp_path / "rows"), engine="inline", sampler=sampler,
         objectives=dict(WANTED.objectives), where=WANTED.where,
     )  # fmt: skip
     rows = sweep.run().collect()
