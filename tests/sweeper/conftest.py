@@ -26,6 +26,17 @@ CHEAP = {
         "space.axes.prompt_tokens=512", "space.axes.output_tokens=[128,256]",
     ],
     "quickstart": ["sampler.points=30", "space.axes.qps=[2,4]", _REQUESTS],
+    "llama70b_accelerator": [
+        "sampler=grid", "space.axes.qps=[0.5,1]", "space.axes.pe_rows=[128,256]",
+        "space.axes.pe_cols=128", "space.axes.buffer_scale=1", "space.axes.dataflow=any",
+        "space.axes.array_clock_hz=1.4e9", "space.axes.tp=[4,8]", "space.axes.pp=1",
+        "space.axes.max_batch=[32,128]", _REQUESTS,
+    ],
+    "llama70b_gpu_sizes": [
+        "sampler=grid", "space.axes.qps=[1,4]", "space.axes.sm_scale=[1,2]",
+        "space.axes.clock_scale=1", "space.axes.l2_scale=1", "space.axes.max_batch=[16,64]",
+        _REQUESTS,
+    ],
     "llama70b_capacity": [
         "sampler=grid", "space.axes.gpu=h100_sxm", "space.axes.tp=[2,4]", "space.axes.pp=1",
         "space.axes.replicas=[1,2]", "space.axes.max_batch=[32,64]", _REQUESTS,
