@@ -41,12 +41,12 @@ def watch(words: list[str]) -> int:
     with shown(seen.progress) as display:
         display.say(f"watching {seen.answers.folder}")
         while True:
-            stopped = seen.stopped
-            over = stopped or seen.ended  # before one looks: what came last is seen
+            stopped = seen.stopped  # before one looks: what came last is seen
+            over = "stopped; the same command goes on" if stopped else "ended" if seen.ended else ""
             seen.look()
             display.tick()
             if chosen.page:
-                write_text(Path(chosen.page), live(seen, every_s))
+                write_text(Path(chosen.page), live(seen, every_s, over))
             if over or chosen.once:
                 break
             time.sleep(every_s)

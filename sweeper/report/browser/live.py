@@ -26,11 +26,13 @@ progress{width:100%}.note{color:#555}
 @media (prefers-color-scheme:dark){body{background:#181818;color:#ddd}.note{color:#aaa}}"""
 
 
-def live(watch: Watch, every_s: float) -> str:
-    """Return the page as HTML; until the sweep has ended it is to be read again so often."""
+def live(watch: Watch, every_s: float, over: str) -> str:
+    """Return the page as HTML; it is to be read again so often, unless the sweep is `over`.
+
+    How it is over must have been known before the last look: else what came between is missed.
+    """
     answers, progress = watch.answers, watch.progress
     front = progress.front()
-    over = "stopped; the same command goes on" if watch.stopped else "ended" if watch.ended else ""
     again = "" if over else f'<meta http-equiv="refresh" content="{max(1, every_s):g}">'
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     line = over or progress.line()
