@@ -44,17 +44,18 @@ def test_what_files_show_is_what_the_driver_knew(ended: Path) -> None:
 def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
     watch.look()
-    text = live(watch, 2.0)
+    text = live(watch, 2.0, "ended")
     assert "<h1>a%b</h1>" in text
     other = Watch(dataclasses.replace(watch.answers, name="<script>"))
-    assert "<h1>&lt;script&gt;</h1>" in live(other, 2.0)
+    assert "<h1>&lt;script&gt;</h1>" in live(other, 2.0, "ended")
     assert 'http-equiv="refresh"' not in text
     assert text.count("<circle") == len(watch.answers.front)
     (watch.answers.folder / "summary.json").unlink()
     (watch.answers.folder / "progress.json").unlink()
     with alone(watch.answers.store):
-        assert 'http-equiv="refresh" content="2"' in live(watch, 2.0)
-    assert "stopped" in live(watch, 2.0)
+        assert not watch.stopped
+    assert watch.stopped
+    assert 'http-equiv="refresh" content="2"' in live(watch, 2.0, "")
 
 
 def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
