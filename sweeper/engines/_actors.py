@@ -175,7 +175,8 @@ class Actor:
 
     def placed(self) -> bool:
         """Return whether a machine has a CPU for it."""
-        return bool(state.actors(self.handle._actor_id.hex())["Address"]["IPAddress"])
+        known = state.actors(self.handle._actor_id.hex())  # nothing, until Ray has registered it
+        return bool(known and known["Address"]["IPAddress"])
 
     def dismiss(self) -> None:
         """Kill it."""

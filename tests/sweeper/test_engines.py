@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -268,3 +269,15 @@ def test_points_that_constraints_remove_make_the_others_no_cheaper(
     monkeypatch.setattr(probe_module, "_timed", timed)
     asked = space(TROUBLE, {"n": "0..9999"}, constraints=["n >= 5000"])
     assert probe(asked, patience_s=100.0).point_s == pytest.approx(0.005, rel=0.2)
+
+
+@pytest.mark.ray
+def test_an_actor_that_ray_has_not_registered_yet_is_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sweeper.engines import _actors
+
+    monkeypatch.setattr(_actors.state, "actors", lambda _: {})
+    actor = object.__new__(_actors.Actor)
+    actor.handle = SimpleNamespace(_actor_id=b"\x00")
+    assert not actor.placed()
