@@ -178,10 +178,10 @@ class ServingPoint:
     )
     period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
     mixed_step: str = built(
-        "prefills and decodes of one iteration: as one batch; unified: in one attention kernel "
-        "too, where the library has one; overlapped: attention of both at once on every SM; or "
-        "additive, each reading the weights",
-        known=MIXED_STEPS, default=BATCH,
+        "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
+        "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
+        "once on every SM; or additive, each reading the weights",
+        known=MIXED_STEPS, default=UNIFIED,
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
