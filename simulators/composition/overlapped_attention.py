@@ -21,8 +21,7 @@ from simulators.composition.operator_prices import Row
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
 from simulators.core.levels import EXTRAPOLATED
-from simulators.kernels.price import flops, moved_bytes
-from simulators.kernels.profile import INSTRUCTION_ROWS
+from simulators.kernels.price import moved_bytes, padded_flops
 from simulators.workload.operators import Attention
 
 
@@ -65,14 +64,7 @@ def _beside(one: Row, other: Row, shared_s: Floats, awake_w: float) -> Row:
 def _shared_s(one: Attention, other: Attention, one_s: Floats, other_s: Floats) -> Floats:
     """Return the seconds until the better of both rates has served both, of work and of bytes."""
     taken = []
-    for of in (_padded_flops, moved_bytes):
+    for of in (padded_flops, moved_bytes):
         mine, theirs = of(one), of(other)
         taken.append((mine + theirs) / np.maximum(mine / one_s, theirs / other_s))
     return np.asarray(np.maximum(*taken))
-
-
-def _padded_flops(attention: Attention) -> Floats:
-    """Return the FLOPs of attention with the query heads of a decode as high as an instruction."""
-    group = attention.heads / attention.kv_heads
-    high = np.ceil(group / INSTRUCTION_ROWS) * INSTRUCTION_ROWS
-    return flops(attention) * (high / group if attention.phase == "decode" else 1.0)
