@@ -4,9 +4,9 @@ Every deployment is predicted three times, its model on that GPU left out of the
 with the GPU's kernels as measured, with them hidden, and with those of its whole architecture
 hidden. For a metric the scale of its error is a part of the engine's and the reach of its passes'
 interval, added by squares; engines' parts make the double exponential likeliest, and quantiles of
-all errors on these scales are the ends of the band. Each GPU is left out in turn as well: claims
-judge it by the others. Of an engine that nobody measured, which has no constants, the same
-deployments show how far it may be off, under the runtime of one project's host.
+errors on these scales, the widest that any GPU shows, are the ends of the band. Each GPU is left
+out in turn as well: claims judge it by the others. Of an engine that nobody measured, which has no
+constants, the same deployments show how far it may be off, under the runtime of one project's host.
 
 How much further 99th percentiles of published runs lie from ours than their means do widens the
 band of a percentile.
@@ -161,10 +161,11 @@ def widths_of(
     """Return the widths of a metric that deployments show, by engine.
 
     Engines have parts of their own, the likeliest of all deployments together, each in its turn.
+    The next GPU may be like any of those seen, so the widest of their ends are the ends.
     """
     off = np.log([one.ratio[metric] for one in seen])
-    ends = np.array([one.reach[metric] for one in seen])
-    reach = np.where(off < 0.0, ends[:, 0], ends[:, 1])
+    reaches = np.array([one.reach[metric] for one in seen])
+    reach = np.where(off < 0.0, reaches[:, 0], reaches[:, 1])
     own = {
         name: np.array([engine_of(one) == name for one in seen]) for name in map(engine_of, seen)
     }
@@ -175,8 +176,9 @@ def widths_of(
         tried = [np.where(rows, parts, of_all) for parts in scales]
         chosen[name] = int(np.argmin([_unlikely(off, each) for each in tried]))
         of_all = tried[chosen[name]]
-    low, high = np.quantile(off / of_all, TAILS).tolist()
-    below, above = -min(low, 0.0), max(high, 0.0)
+    gpus = np.array([one.row.gpu for one in seen])
+    ends = np.array([np.quantile((off / of_all)[gpus == gpu], TAILS) for gpu in sorted(set(gpus))])
+    below, above = max(0.0, -float(ends[:, 0].min())), max(0.0, float(ends[:, 1].max()))
     return {name: Width(float(ENGINES[part]), below, above) for name, part in chosen.items()}
 
 
