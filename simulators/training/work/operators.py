@@ -71,9 +71,9 @@ tensor ranks sum and share out."""
 
 ACTIVATION = "_activation"
 NORMS = ("attention_norm", "ffn_norm")
-"""What elementwise recomputation runs again: what ends so, and norms without their residual sums."""
+"""What elementwise recomputation runs again: what ends so, and norms without residual sums."""
 
-KEPT_NORMS = ("attention_norm", "ffn_norm", "final_norm", "latent_norms")
+KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 
 @dataclass(frozen=True)
