@@ -46,7 +46,7 @@ OTHERS = {
 }
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
-WITHOUT = "AQUA, Ansor, POD-Attention, TLP, TVM, TenSet"
+WITHOUT = "Ansor, TLP, TVM, TenSet"
 """Systems of the field whose use no command here offers yet."""
 
 
