@@ -184,6 +184,11 @@ def flops(operator: Compute) -> Floats:
     return FAMILIES[type(operator)].flops(operator)
 
 
+def padded_flops(one: Attention) -> Floats:
+    """Return the arithmetic that attention does on matrix units, padding included."""
+    return attention.padded_flops(one)
+
+
 def moved_bytes(operator: Compute) -> Floats:
     """Return the bytes an operator must move at least."""
     return FAMILIES[type(operator)].moved_bytes(operator)

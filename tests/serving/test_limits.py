@@ -20,7 +20,7 @@ from simulators.serving.engine.limits import (
     swap_space,
 )
 from simulators.serving.engine.policies import load_scheduler
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import HOST, PEER, ServingPoint
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
 WEIGHTS = 2 * 6_738_415_616
@@ -113,10 +113,20 @@ def test_one_block_is_enough_and_less_is_not() -> None:
 def test_the_host_holds_whole_blocks_and_moves_them_over_its_link() -> None:
     replica = hardware().replica
     link = replica.gpu.pcie_bytes_per_s
-    assert swap_space(replica, swap_bytes=3.9 * BLOCK, block_size=16) == (3, BLOCK / link)
+    assert swap_space(replica, HOST, 3.9 * BLOCK, 16) == (3, BLOCK / link)
     unknown = replace(replica, gpu=replace(replica.gpu, pcie_bytes_per_s=0.0))
     with pytest.raises(UserError, match="has no pcie_bytes_per_s"):
-        swap_space(unknown, swap_bytes=1e9, block_size=16)
+        swap_space(unknown, HOST, 1e9, 16)
+
+
+def test_a_block_moves_to_a_peer_as_much_sooner_as_its_link_is_faster() -> None:
+    replica = hardware().replica
+    gpu = replica.gpu
+    (_, host_s), (_, peer_s) = (swap_space(replica, to, 1e9, 16) for to in (HOST, PEER))
+    assert host_s / peer_s == pytest.approx(gpu.link_bytes_per_s / gpu.pcie_bytes_per_s)
+    alone = replace(replica, gpu=replace(gpu, link_bytes_per_s=0.0))
+    with pytest.raises(UserError, match="has no link_bytes_per_s, which moving KV caches to the p"):
+        swap_space(alone, PEER, 1e9, 16)
 
 
 SHARED_SEATS = replace(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulators.catalog.model import load_model
 from simulators.core.contract import default_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
@@ -43,6 +44,16 @@ def test_recomputation_takes_time_and_gives_memory():
     assert 1.2 < full["step_s"] / none["step_s"] < 4 / 3  # head and exchange run once
     assert full["activation_bytes"] < none["activation_bytes"] / 4
     assert full["flops_per_s_per_gpu"] < none["flops_per_s_per_gpu"]
+
+
+def test_elementwise_recomputation_keeps_no_results_of_norms_and_activations():
+    none, some, full = (one(recompute=r, micro_batch=1) for r in ("none", "elementwise", "full"))
+    assert none["step_s"] < some["step_s"] < 1.05 * none["step_s"] < full["step_s"]
+    model = load_model(BASE.model)
+    tokens, left = BASE.sequence, 4 * model.hidden + 2 * model.ffn
+    gone = none["activation_bytes"] - some["activation_bytes"]
+    assert gone == tokens * left * model.layers
+    assert some["workspace_bytes"] - none["workspace_bytes"] == tokens * left  # one layer's
 
 
 def test_useful_flops_are_six_a_weight_and_token_and_attention():
@@ -107,7 +118,7 @@ def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
     assert lora["weight_bytes"] == full["weight_bytes"]
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "elementwise", "full"])
 def test_contributions_add_up_to_the_step(recompute):
     changes = {"pp": 2, "tp": 2, "dp": 4, "recompute": recompute, "zero": 1, "gpu": "b200_sxm"}
     row, told = one(**changes), SIMULATOR.explain(vars(replace(BASE, **changes)))

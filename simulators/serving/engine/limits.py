@@ -15,7 +15,7 @@ from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
+from simulators.serving.point import AUTO, CACHED, OWN, PEER, SHARED, SWAP, ServingPoint
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import prefill_step
@@ -127,7 +127,7 @@ def limits_of(
     host_blocks, move_s = 0, 0.0
     if point.preemption == SWAP:
         host_blocks, move_s = swap_space(
-            hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
+            hardware.replica, point.offload_to, point.swap_bytes, point.block_size
         )
     host_keeps = 0
     if point.prefix_host_bytes:
@@ -227,16 +227,26 @@ def _missing(needed: float, usable: float) -> str:
     return f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB"
 
 
-def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple[int, float]:
-    """Return the blocks that the host holds for a GPU, and the seconds to move one there or back.
+def swap_space(
+    replica: Replica, offload_to: str, swap_bytes: float, block_size: int
+) -> tuple[int, float]:
+    """Return the blocks held elsewhere for a GPU, and the seconds to move one there or back.
+
+    A peer is a GPU with memory to spare, reached by the links between GPUs (Vijaya Kumar et al.,
+    "Aqua", ASPLOS 2025).
 
     Raises:
-        UserError: nobody has said how fast the GPU's link to its host is.
+        UserError: nobody has said how fast that link of the GPU is.
     """
-    if replica.gpu.pcie_bytes_per_s <= 0.0:
-        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
+    link = "link_bytes_per_s" if offload_to == PEER else "pcie_bytes_per_s"
+    bytes_per_s = getattr(replica.gpu, link)
+    if bytes_per_s <= 0.0:
+        raise UserError(
+            f"gpu '{replica.gpu.name}' has no {link}, which moving KV caches to the {offload_to} "
+            "needs"
+        )
     block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
-    return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s
+    return int(swap_bytes // block_bytes), block_bytes / bytes_per_s
 
 
 def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
@@ -248,7 +258,7 @@ def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
         UserError: nobody has said how fast the GPU's link to its host is.
     """
     blocks, move_s = swap_space(
-        replica, swap_bytes=point.prefix_host_bytes, block_size=point.block_size
+        replica, point.offload_to, point.prefix_host_bytes, point.block_size
     )
     whole_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
     return (blocks, move_s) if move_s < point.block_size * whole_s / point.chunk_size else (0, 0.0)

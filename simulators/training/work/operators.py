@@ -41,9 +41,11 @@ PIECES = {
 """What a model is made of; the order is that of `schedule.play`'s columns."""
 
 FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
+AGAIN_ELEMENTWISE = "again, elementwise"
 """Passes: forward, gradients of inputs, of weights, the part of forward that selective
 recomputation runs again, which is attention without its projections, and kernels that add a
-micro-batch's gradients of weights to those before, where the products do not do that themselves."""
+micro-batch's gradients of weights to those before, where the products do not do that themselves;
+the norms and activations of forward that elementwise recomputation runs again."""
 
 ATTENTION_BACKWARD = 2.5
 """Products of fused attention's backward pass over those of its forward."""
@@ -67,7 +69,11 @@ LAST_OF_BLOCKS = ("o_proj", "ffn_down", "shared_expert_down")
 """Precisions to which operands are narrowed, products before an activation, and those whose results
 tensor ranks sum and share out."""
 
-KEPT_NORMS = ("attention_norm", "ffn_norm", "final_norm", "latent_norms")
+ACTIVATION = "_activation"
+NORMS = ("attention_norm", "ffn_norm")
+"""What elementwise recomputation runs again: what ends so, and norms without residual sums."""
+
+KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 
 @dataclass(frozen=True)
