@@ -224,8 +224,8 @@ def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_
     block_bytes = 16 * 80 * 2 * 128 * 2  # of one of eight heads
     assert (blocks, none) == (int(1e12 // block_bytes), 0)
     assert move_s == pytest.approx(block_bytes / 6.9e9)
+    swapped = replace(LLAMA, preemption="swap", offload_to="ssd")
     with pytest.raises(Infeasible, match="swap_goes_to_memory"):
-        swapped = replace(LLAMA, preemption="swap", offload_to="ssd")
         limits_of(swapped, hardware(), load_scheduler("vllm"), LENGTHS)
 
 
