@@ -182,23 +182,13 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     return tuple(priced[part] for part in parts)
 
 
-def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares:
-    """Return the shares of the time of so many passes of each step, by what they rest on.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    passes = [(count, pipeline_iterations(replica, step)) for count, step in steps]
+def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
+    """Return the shares of the time of so many passes of all stages, by what they rest on."""
     return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
-def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
-    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    stages = pipeline_iterations(replica, step)
+def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float, float]:
+    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
     lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
