@@ -19,7 +19,7 @@ SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
-OFFLOADS = HOST, PEER = "host", "peer"
+OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
@@ -217,8 +217,9 @@ class ServingPoint:
         "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
     )
     offload_to: str = choice(
-        "whose memory takes what swap and prefix_host_bytes move out: the host's; or a peer's, "
-        "another GPU that has room, over the links between GPUs", known=OFFLOADS, default=HOST,
+        "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
+        "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
+        "each GPU", known=OFFLOADS, default=HOST,
     )  # fmt: skip
     dtype: str = built("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = built("precision of the KV cache", default="fp16")

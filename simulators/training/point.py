@@ -210,7 +210,9 @@ class TrainingMetrics:
     experts_s: float = _time("messages to experts and back that show")
     data_s: float = _time("gradients and weights of data ranks that show")
     late_s: float = _time("waits for the slowest data rank")
-    optimizer_s: float = _time("the optimiser's update, on GPUs or hosts")
+    optimizer_s: float = _time(
+        "the optimiser's update, on GPUs or hosts, and what a step waits for its host"
+    )
     loading_s: float = _time("waits for the batch from storage")
     tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")

@@ -142,7 +142,10 @@ def passes_of(work: Work, constants: Constants) -> Passes:
 
 
 def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Floats, Floats]:
-    """Return the seconds of gradients and weights that show after the passes, and of the update."""
+    """Return the seconds of gradients and weights that show after the passes, and of the update.
+
+    Hosts read back a step's loss and norm, start its update and fetch the next batch.
+    """
     plans, done = work.plans, work.exchange
     layers_on_rank = work.job.model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
@@ -152,7 +155,8 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
     streams = constants.streams.get(FUSED, 1.0)
     data_s = data_s + done.compressing_s * streams
     optimizer_s = done.optimizer_s * streams
-    return data_s, optimizer_s + done.host_s + _left(done.to_host_s, backward_s, 0.0, plans)
+    host_s = done.host_s + (0.0 if work.job.cuda_graphs else constants.step_s)
+    return data_s, optimizer_s + host_s + _left(done.to_host_s, backward_s, 0.0, plans)
 
 
 def steps(work: Work, constants: Constants) -> Steps:

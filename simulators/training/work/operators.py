@@ -102,6 +102,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
             found += _narrowed(operator, job)
+            found += _dropout(operator, job)
     if job.base_dtype == NF4:
         found += [_widened(task) for task in found if _is_frozen(task)]
     predicted = tokens * job.predicted_share
@@ -139,6 +140,19 @@ def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
         writes=2.0 * BYTES[product.dtype] / BYTES["bf16"], dtype="bf16", repeat=product.repeat,
     )  # fmt: skip
     yield Task(cast, INPUTS)
+
+
+def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
+    """Return what dropout adds to a residual sum, as models had it until 2022.
+
+    The sum, which writes a mask besides, and the norm after it are two kernels (Megatron-LM).
+    """
+    if job.attention != UNFUSED or operator.name not in NORMS:
+        return
+    assert isinstance(operator, Elementwise)
+    sums = replace(operator, name="dropout", elements=operator.elements / job.norm_ranks)
+    yield Task(replace(sums, reads=1.0, writes=0.5), FORWARD)
+    yield Task(replace(sums, reads=1.5, writes=1.0), INPUTS)
 
 
 def _is_frozen(task: Task) -> bool:
