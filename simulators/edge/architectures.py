@@ -157,7 +157,7 @@ def _ofa(text: str) -> list[float]:
 
 
 FUSED = MappingProxyType({"nb201": 0, "fbnet": 5, "ofa": 5})
-"""How many of the last features are of fused kernels: devices of format 1 have no weights of them."""
+"""How many of the last features are of fused kernels: of format 1 devices have no such weights."""
 
 SPACES: Mapping[str, Callable[[str], list[float]]] = MappingProxyType(
     {"nb201": _cell, "fbnet": _fbnet, "ofa": _ofa}
