@@ -116,7 +116,7 @@ def _read(path: Path) -> _File:
         raise UserError(f"{path}: search_space is {space!r}, and no name")
     lacking = FUSED[space] if found["format"] < 2 else 0
     _check(found, known.mean.size + 1 - lacking, path)
-    for name in {"mean", "covariance"} & {*found}:
+    for name in [one for one in ("mean", "covariance") if one in found]:
         found[name] = np.pad(np.array(found[name], np.float64), (0, lacking))
     return _File(found, path=path)
 
