@@ -60,7 +60,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 8
+    version: int = 9
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

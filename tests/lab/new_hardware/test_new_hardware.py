@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from lab.new_hardware.calibrate import calibrate
-from lab.new_hardware.carried import carried_s, in_common, telling
+from lab.new_hardware.carried import carried_s, habits, in_common, telling
 from lab.new_hardware.transfer import transfer, write
 from lab.tables.kernels.fp32_kernels import rows_of_table
 from lab.tables.rows import Rows
@@ -58,13 +59,22 @@ def test_times_that_are_a_plain_multiple_are_carried_as_one() -> None:
     assert_allclose(said, there.seconds, rtol=0.25)
 
 
-def test_rows_to_measure_are_spread_over_the_times() -> None:
+def test_rows_to_measure_lie_apart_and_their_number_is_kept() -> None:
     here = rows_of(1.0, SOURCE.name)
-    chosen = np.sort(here.seconds[telling(here, 4)])
-    assert chosen[0] == here.seconds.min()
-    assert chosen[-1] == here.seconds.max()
+    chosen = telling(here, 4)
+    assert np.ptp(np.log2(here.seconds[chosen])) > np.ptp(np.log2(here.seconds)) / 2.0
+    assert len({*zip(*(here.sizes[name][chosen].tolist() for name in "mn"), strict=True)}) == 4
     assert not telling(here, 0).any()
-    assert in_common(here, here.where(telling(here, 4)))[0].seconds.size == 4
+    assert in_common(here, here.where(chosen))[0].seconds.size == 4
+
+
+def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it() -> None:
+    """rocBLAS is slow at a very long k: the other AMD board's calibration says so of this one."""
+    here = rows_of(1.0, SOURCE.name)
+    long = replace(here, sizes=here.sizes | {"k": np.full(len(here), 65536)})
+    mi210, h100 = load_gpu("mi210"), load_gpu("h100_sxm")
+    assert np.median(habits(long, mi210) - habits(here, mi210)) > 0.1
+    assert np.median(habits(long, mi210)) > np.median(habits(long, h100))
 
 
 def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> None:
