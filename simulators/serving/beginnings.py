@@ -16,8 +16,9 @@ of any `b`, where `e` is the last arrival at the soonest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +26,20 @@ import pyarrow as pa
 from simulators.catalog.price import usd_per_mtok
 from simulators.core.columns import points_of
 from simulators.core.errors import Infeasible
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Floats, Ints, Kernel
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
-from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch, may_share
+from simulators.serving.answer.served_alike import WATCHED, Likeness, Ready, any_batch, may_share
 from simulators.serving.answer.user_measurements import has_own_rows
+from simulators.serving.demand.autoscaling import Plan
+from simulators.serving.demand.requests import Requests
+from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import behind
+from simulators.serving.engine.frontend import Frontend, behind
 from simulators.serving.engine.service import in_line
 from simulators.serving.point import STEADY, ServingPoint
+from simulators.serving.prices.iteration_table import IterationTable
 from simulators.serving.prices.least_iteration import LeastIteration, least_iteration
-from simulators.serving.run import Ready, Shelf, ready_of
 
 LATENCIES = tuple(f"{name}_{column}_s" for name in ("ttft", "tpot") for column in COLUMNS)
 COST = "cost_usd_per_mtok"
@@ -49,6 +53,58 @@ IMPOSSIBLE: Mapping[str, float] = dict.fromkeys(BOUNDED, np.inf)
 
 KEPT = 1 << 15
 """Designs of which beginnings are kept."""
+
+
+class Pool(Protocol):
+    """Equal replicas, and what an iteration of theirs takes."""
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def table(self) -> IterationTable:
+        """What iterations are priced by."""
+        ...
+
+    @property
+    def price(self) -> Kernel[..., float]:
+        """What reads that."""
+        ...
+
+
+class Startable(Ready, Protocol):
+    """A deployment that waits for its first request, and can serve the first ones alone."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """What stands in the rack."""
+        ...
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Its replicas."""
+        ...
+
+    @property
+    def let_in(self) -> Requests:
+        """What is asked of it."""
+        ...
+
+    @property
+    def frontend(self) -> Frontend:
+        """What clients see it through."""
+        ...
+
+    @property
+    def plan(self) -> Plan | None:
+        """Replicas that come and go."""
+        ...
+
+    def beginning(self, count: int) -> Startable:
+        """Return the same before the first so many requests."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +121,10 @@ SEEN: dict[ServingPoint, list[Seen]] = {}
 
 
 def bounds_by_beginnings(
-    batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
+    batch: pa.RecordBatch,
+    share: float,
+    limits: Mapping[str, float],
+    ready_of: Callable[[ServingPoint], Startable],
 ) -> dict[str, Floats]:
     """Return what metrics of event-driven designs are not below, infinite where none can be.
 
@@ -74,21 +133,24 @@ def bounds_by_beginnings(
         share: of the requests, that are simulated; below one.
         limits: metrics that are not above these, in designs of interest; a cost is bounded only
             where clients see what they wait for, or the longest of those waits is limited.
+        ready_of: looks up what a point needs before its first request.
     """
-    shelf = Shelf()
-    found = [_bounds(p, share, limits, shelf) for p in points_of(ServingPoint, batch)]
+    found = [_bounds(p, share, limits, ready_of) for p in points_of(ServingPoint, batch)]
     return {name: np.array([one[name] for one in found]) for name in BOUNDED}
 
 
 def _bounds(
-    point: ServingPoint, share: float, limits: Mapping[str, float], shelf: Shelf
+    point: ServingPoint,
+    share: float,
+    limits: Mapping[str, float],
+    ready_of: Callable[[ServingPoint], Startable],
 ) -> Mapping[str, float]:
     """Return the bounds of one design; of designs that are served alike one begins."""
     check_point(point)
     if point.seeds > 1 or point.warmup or point.cooldown or has_own_rows(point):
         return NOTHING
     try:
-        ready = ready_of(point, shelf=shelf)
+        ready = ready_of(point)
     except Infeasible:
         return IMPOSSIBLE
     if not _is_plain(ready):
@@ -113,7 +175,7 @@ def _bounds(
     return bounds
 
 
-def _is_plain(ready: Ready) -> bool:
+def _is_plain(ready: Startable) -> bool:
     """Return whether requests come when they come, and each is computed whole, token by token."""
     asked, limits = ready.let_in, ready.limits
     comes = not asked.clients and asked.session is None and ready.plan is None
@@ -125,7 +187,7 @@ def _is_plain(ready: Ready) -> bool:
 class _Beginning:
     """Lower bounds of when each request has its first token and its last one."""
 
-    def __init__(self, ready: Ready, share: float) -> None:
+    def __init__(self, ready: Startable, share: float) -> None:
         point, asked = ready.point, ready.let_in
         self.ready, self.asked_s = ready, asked.arrival_s
         come = behind(asked, ready.frontend, ready.pools[0].replicas)
@@ -145,8 +207,7 @@ class _Beginning:
 
     def _begin(self, count: int, arrival_s: Floats) -> None:
         """Serve the first requests, and believe what happens before the next one comes."""
-        first = self.ready.let_in.take(np.arange(count))
-        state = replace(self.ready, let_in=first).run().state
+        state = self.ready.beginning(count).run().state
         self.likeness = Likeness.of(self.ready, state)
         until_s = self.until_s = float(arrival_s[count:].min())
         begun_s, ended_s = state.times[:, at.FIRST_TOKEN], state.times[:, at.COMPLETED]
@@ -210,7 +271,7 @@ class _Beginning:
         return found
 
 
-def _prompts_s(least: LeastIteration, prompt_tokens: Ints, ready: Ready) -> Floats:
+def _prompts_s(least: LeastIteration, prompt_tokens: Ints, ready: Startable) -> Floats:
     """Return what each prompt takes at least, in one iteration or in as many as it has chunks."""
     if not ready.scheduler.chunked:
         return least.of(prompt_tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class Serving:
         self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
     ) -> Mapping[str, Any]:
         """Return what latencies and costs of event-driven designs are not below, by beginnings."""
-        return bounds_by_beginnings(with_runtimes(batch), share, limits)
+        looked_up = partial(ready_of, shelf=Shelf())
+        return bounds_by_beginnings(with_runtimes(batch), share, limits, looked_up)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
