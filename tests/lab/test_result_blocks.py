@@ -139,4 +139,5 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
 def test_a_release_has_the_runtime_of_its_time(
     tmp_path: Path, framework: str, version: str | None, runtime: str
 ) -> None:
-    assert block_of(tmp_path, framework=framework, framework_version=version).point.runtime == runtime
+    block = block_of(tmp_path, framework=framework, framework_version=version)
+    assert block.point.runtime == runtime
