@@ -32,8 +32,8 @@ ADAPTER_KERNELS = GROUPED, BY_TOKEN = "grouped", "by_token"
 SHARINGS = TIME_SLICE, MPS, MIG = "time_slice", "mps", "mig"
 INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
 POOLS = SPLIT, ONE_POOL = "split", "shared"
-NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
-SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
+NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP = "ngram", "draft", "medusa", "eagle", "eagle3", "mtp"
+SPECULATIONS = (NOTHING, NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP)
 
 built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
@@ -242,8 +242,9 @@ class ServingPoint:
         given=True,
     )
     speculation: str = built(
-        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), eagle, "
-        "eagle3 or mtp (a head of one layer), or nothing", known=SPECULATIONS, default=NOTHING,
+        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
+        "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
+        known=SPECULATIONS, default=NOTHING,
     )  # fmt: skip
     draft_tokens: int = built(
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
