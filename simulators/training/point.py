@@ -70,7 +70,8 @@ class TrainingPoint:
     )
     sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
     attention: str = choice(
-        "the GPU's best kernel, FlashAttention-2, or products that keep all scores",
+        "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
+        "kernel in fp8",
         default=FLASH,
         known=ATTENTIONS,
     )
@@ -210,7 +211,9 @@ class TrainingMetrics:
     experts_s: float = _time("messages to experts and back that show")
     data_s: float = _time("gradients and weights of data ranks that show")
     late_s: float = _time("waits for the slowest data rank")
-    optimizer_s: float = _time("the optimiser's update, on GPUs or hosts")
+    optimizer_s: float = _time(
+        "the optimiser's update, on GPUs or hosts, and what a step waits for its host"
+    )
     loading_s: float = _time("waits for the batch from storage")
     tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")
