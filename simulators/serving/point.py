@@ -19,6 +19,7 @@ SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
+SAMPLINGS = LIKELIEST, NUCLEUS = "likeliest", "nucleus"
 OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
@@ -182,6 +183,10 @@ class ServingPoint:
         "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
         "once on every SM; or additive, each reading the weights",
         known=MIXED_STEPS, default=UNIFIED,
+    )  # fmt: skip
+    sampling: str = built(
+        "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
+        "(top_p), for which engines sort the vocabulary", known=SAMPLINGS, default=LIKELIEST,
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
