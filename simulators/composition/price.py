@@ -53,6 +53,7 @@ from simulators.workload.llm.attention import (
 from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.llm.routing import HIGH_THROUGHPUT
+from simulators.workload.llm.sampling import nucleus_operators
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.llm.transformer import (
@@ -182,23 +183,13 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     return tuple(priced[part] for part in parts)
 
 
-def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares:
-    """Return the shares of the time of so many passes of each step, by what they rest on.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    passes = [(count, pipeline_iterations(replica, step)) for count, step in steps]
+def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
+    """Return the shares of the time of so many passes of all stages, by what they rest on."""
     return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
-def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
-    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    stages = pipeline_iterations(replica, step)
+def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float, float]:
+    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
     lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
@@ -237,6 +228,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
+    drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
     ends = logits_collectives(shard, logits)
     prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
@@ -269,7 +261,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
         ("tokens", step.tokens, seen_by),
         ("experts", step.tokens, seen_by),
-        ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
+        ("tokens", step.logits_rows, lambda name: compute_rows((*head, *drawn), replica, name)),
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
         ("decode_attention", decodes, lambda name: compute_rows(decode, replica, name)),

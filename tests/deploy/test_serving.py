@@ -348,7 +348,17 @@ def test_a_part_of_a_gpu_is_not_deployed() -> None:
         launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
 
 
-@pytest.mark.parametrize("change", [{"mixed_step": "overlapped"}, {"offload_to": "peer"}])
+def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
+    medusa = replace(LLAMA, chunk_size=2048, speculation="medusa", draft_tokens=4)
+    assert '"method": "medusa"' in launch_of(medusa, "vllm").options[-1]
+    for scheduler, engine in (("sglang", "sglang"), ("trtllm", "trtllm")):
+        with pytest.raises(UserError, match=f"{engine} drafts by .*, not by medusa"):
+            launch_of(replace(medusa, scheduler=scheduler), engine)
+
+
+@pytest.mark.parametrize(
+    "change", [{"mixed_step": "overlapped"}, {"offload_to": "peer"}, {"offload_to": "ssd"}]
+)
 def test_what_no_engine_offers_is_not_deployed(change: dict[str, str]) -> None:
     with pytest.raises(UserError, match="no engine on offer"):
         launch_of(replace(LLAMA, **change), "vllm")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import (
     Limits,
+    host_tier,
     kv_blocks,
     limits_of,
     ranks_of,
@@ -209,6 +210,23 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
     sglang = {"scheduler": "sglang"}
     assert [got(**sglang, poll_interval=n).patience for n in (0, 7)] == [1, 7]
     assert got(scheduler="lightllm", block_size=1).patience == 10
+
+
+def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_longer() -> None:
+    wide = ServingPoint(
+        model="llama3_1_70b", gpu="h100_sxm", tp=8, scheduler="vllm_v1", chunk_size=2048,
+        prefix_cache=True, prefix_host_bytes=1e12, offload_to="ssd",
+    )  # fmt: skip
+    small = replace(wide, model="llama3_2_1b", tp=1)
+    (blocks, move_s), (none, _) = (
+        host_tier(one, deployment_of(one).hardware.replica) for one in (wide, small)
+    )
+    block_bytes = 16 * 80 * 2 * 128 * 2  # of one of eight heads
+    assert (blocks, none) == (int(1e12 // block_bytes), 0)
+    assert move_s == pytest.approx(block_bytes / 6.9e9)
+    swapped = replace(LLAMA, preemption="swap", offload_to="ssd")
+    with pytest.raises(Infeasible, match="swap_goes_to_memory"):
+        limits_of(swapped, hardware(), load_scheduler("vllm"), LENGTHS)
 
 
 @pytest.mark.parametrize(("blocks", "each"), [(11, 2), (4, 1), (3, 1)])

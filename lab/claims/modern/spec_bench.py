@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from lab.claims.lines import at_most, percent_off, spread
+from lab.fits.speculation.acceptance import first_guess
 from lab.tables.catalog_names import replica_of
 from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
 from lab.tables.modern.speculation import BY_GUESS, rates_by_guess
@@ -45,7 +46,8 @@ HALVINGS, MOST_ASSISTED, SETTLED_STEPS = 40, 64, 4096
 CONTEXT = 500.0
 """Tokens so far, about; a pass of one sequence reads 26 times as many bytes of weights."""
 
-RUNTIME = load_runtime("eager")
+RUNTIME = replace(load_runtime("eager"), prompt_layer_s={})
+"""HF's code launches the same for several tokens as for one; TinyChat's does not."""
 
 MEDUSA_HEADS = 4
 
@@ -114,16 +116,10 @@ def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]
     rates = acceptance.rates_of(EAGLE, "", int(runs.drafts))
     if row.method == "Medusa":
         size = VICUNA_SIZES[row.model.name]
-        rates = [_first(guesses[size, head]) for head in range(MEDUSA_HEADS)]
+        growth = acceptance.odds_growth()
+        rates = [first_guess(guesses[size, head], growth) for head in range(MEDUSA_HEADS)]
     shares, _ = tree_survival(rates, acceptance.odds_growth(), children, nodes)
     return acceptance.tokens_per_step(shares)
-
-
-def _first(guesses: Mapping[int, float]) -> float:
-    """Return how often the first guess is right, from that of the fewest that was measured."""
-    rank, among = min(guesses.items())
-    odds = among / (1.0 - among) / rank ** acceptance.odds_growth()
-    return float(odds / (1.0 + odds))
 
 
 def speed_up(row: Sped) -> float:

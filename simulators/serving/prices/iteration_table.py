@@ -25,6 +25,7 @@ from simulators.composition.price import (
     Iteration,
     launch_s,
     pass_interval,
+    pipeline_iterations,
     stage_iteration,
     time_shares,
 )
@@ -69,10 +70,22 @@ class IterationTable:
     reach: Mapping[str, Ends]  # intervals of everyday passes, by the latency they make
 
 
+Pass = tuple[Iteration, ...]
+"""An iteration of every stage."""
+
+
 def everyday_reach(replica: Replica) -> dict[str, Ends]:
     """Return the 90 % intervals of passes, as shares of their time, by the latency they make."""
-    steps = zip(("ttft", "tpot"), EVERYDAY, strict=True)
-    return {metric: pass_interval(replica, step) for metric, (_, step) in steps}
+    return _reach(replica, _everyday_passes(replica))
+
+
+def _everyday_passes(replica: Replica) -> list[Pass]:
+    return [pipeline_iterations(replica, step) for _, step in EVERYDAY]
+
+
+def _reach(replica: Replica, passes: Sequence[Pass]) -> dict[str, Ends]:
+    metrics = zip(("ttft", "tpot"), passes, strict=True)
+    return {metric: pass_interval(replica, stages) for metric, stages in metrics}
 
 
 def octaves(steps: int, most: int) -> Floats:
@@ -113,8 +126,9 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
     tokens, rows, decodes, contexts, chunks, pasts = grids
     batches = octaves(1, MOST_PREFILLS)[1:]
-    stages = _Stages(replica)
-    everyday = stages.last(PROBE)
+    passes = _everyday_passes(replica)
+    stages = _Stages(replica, passes[-1])
+    everyday = passes[-1][-1]
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.awake_w),
@@ -138,27 +152,24 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         ),
         table=np.concatenate([part.ravel() for part in [*parts, mixed, *of_all]]),
         waiting_w=everyday.waiting_w,
-        shares=time_shares(replica, EVERYDAY).reshape(-1),
-        reach=everyday_reach(replica),
+        shares=time_shares([(n, p) for (n, _), p in zip(EVERYDAY, passes, strict=True)]).reshape(
+            -1
+        ),
+        reach=_reach(replica, passes),
     )
 
 
 class _Stages:
     """The two kinds of stage of a pipeline: the slowest of those that send on, and the last."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, probed: Pass) -> None:
         self.replica = replica
         self.senders = replica.cut.pp - 1
-        self.slowest = 0
-        if self.senders > 1:
-            times = [_number(self._at(PROBE, stage).latency_s) for stage in range(self.senders)]
-            self.slowest = int(np.argmax(times))
+        times = [_number(stage.latency_s) for stage in probed[:-1]]
+        self.slowest = int(np.argmax(times)) if times else 0
 
     def _at(self, step: Step, stage: int, only: Sequence[str] = ()) -> Iteration:
         return stage_iteration(self.replica, step, stage, only)
-
-    def last(self, step: Step) -> Iteration:
-        return self._at(step, self.senders)
 
     def kinds(self, step: Step, only: Sequence[str]) -> tuple[Iteration, Iteration]:
         """Return some parts of an iteration of both kinds."""
@@ -188,16 +199,26 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
     header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
+    launching = header[[lookup.LAUNCHING_S, lookup.LAST_LAUNCHING_S]]
+    if stages.replica.runtime.prompt_layer_s:
+        launching = np.subtract(stages.launch_s(Step(prefills=1.0), 0.0), one)
+    header[[lookup.PROMPT_LAUNCHING_S, lookup.LAST_PROMPT_LAUNCHING_S]] = launching
     header[lookup.AWAKE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
     return header
 
 
-def _columns(stages: _Stages, step: Step, parts: Sequence[str]) -> Floats:
-    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step."""
+def _columns(
+    stages: _Stages, step: Step, parts: Sequence[str], shape: tuple[int, ...] = ()
+) -> Floats:
+    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step.
+
+    They have at least that shape, also where there are no layers to take any time.
+    """
     sender, last = stages.kinds(step, parts)
     seconds, joules = zip(*(_sum(kind, parts) for kind in (sender, last)), strict=True)
-    columns = np.broadcast_arrays(*seconds, stages.senders * joules[0] + joules[1])
+    whole = np.zeros(shape)
+    _, *columns = np.broadcast_arrays(whole, *seconds, stages.senders * joules[0] + joules[1])
     table: Floats = np.stack(columns, axis=-1)
     return table
 
@@ -215,14 +236,15 @@ def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
 def _token_columns(stages: _Stages, tokens: Floats, parts: Sequence[str]) -> Floats:
     """Return what depends on tokens, at the first and the last number of each step."""
     ends = np.stack([tokens[:-1] + 1.0, tokens[1:]], axis=-1)
-    return _columns(stages, Step(prefill_tokens=ends), parts)
+    return _columns(stages, Step(prefill_tokens=ends), parts, ends.shape)
 
 
 def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Floats:
     """Return attention of decodes over their number and mean context."""
     number = decodes[:, None]
-    step = Step(decodes=number, decode_kv_tokens=number * contexts)
-    return _columns(stages, step, ("decode_attention",))
+    keys = number * contexts
+    step = Step(decodes=number, decode_kv_tokens=keys)
+    return _columns(stages, step, ("decode_attention",), keys.shape)
 
 
 def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
@@ -230,14 +252,15 @@ def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Fl
     keys = np.array([lookup.LEAST_KEYS, 1.0, lookup.MOST_KEYS])[:, None, None, None]
     number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
     tokens = number * chunk
+    read = keys * number * (pasts + chunk)
     step = Step(
         prefills=number,
         prefill_tokens=tokens,
         prefill_pairs=tokens * (pasts + (chunk + 1.0) / 2.0),
-        prefill_kv_tokens=keys * number * (pasts + chunk),
+        prefill_kv_tokens=read,
     )
-    table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
-    return table
+    table: Floats = _columns(stages, step, ("prefill_attention",), read.shape)
+    return table / tokens[..., None]
 
 
 def _mixed_shares(stages: _Stages) -> Floats:
