@@ -50,9 +50,9 @@ def space_of(
     most = ideal / rules.least_utilization if rules.least_utilization > 0 else math.inf
     space = Space(
         primes=np.array(primes, np.int64).reshape(-1, 2),
-        slots=_padded(slots, 3 * len(names)),
+        slots=padded(slots, 3 * len(names)),
         slot_count=np.array([len(row) for row in slots], np.int64),
-        keeps=_padded(keeps, max(len(options) for options in keeps)),
+        keeps=padded(keeps, max(len(options) for options in keeps)),
         keep_count=np.array([len(options) for options in keeps], np.int64),
         ordered=np.array([name in rules.order for name in names], np.int64),
         limits=np.array([most, ideal]),
@@ -105,7 +105,8 @@ def rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
     return [sizes for sizes in dict.fromkeys(found) if sizes != layer.bounds]
 
 
-def _padded(rows: list[list[int]], width: int) -> Ints:
+def padded(rows: list[list[int]], width: int) -> Ints:
+    """Return rows made as long as a width, with zeros."""
     return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
