@@ -12,7 +12,9 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +42,15 @@ LONGEST = 4096
 
 REPEATS = 5
 
+TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
+    "drafts": {"scheduler": "vllm_v1", "speculation": "eagle"},
+    "prefix cache": {"scheduler": "vllm_v1", "prefix_cache": True},
+    "narrow weights": {"dtype": "w4a16", "kv_dtype": "fp8"},
+    "overlapped attention": {"mixed_step": "overlapped"},
+}
+"""What is asked besides; each within the limit of the same requests without. Drafts are drawn in
+every iteration, over which the plain loop leaps."""
+
 
 def main() -> None:
     """Print the CPU time of each case."""
@@ -55,6 +66,12 @@ def main() -> None:
         _requests_per_s("8B H100, 1,024 in 128 out at 10/s", 60_000.0, output=128, qps=10.0),
         _requests_per_s("8B H100, 1,024 in 512 out at 10/s", 30_000.0, output=512, qps=10.0),
         _requests_per_s("8B H100, 1,024 in 128 out at 60/s", 60_000.0, output=128, qps=60.0),
+        *(
+            _requests_per_s(
+                f"8B H100, 1,024 in 128 out at 10/s, {name}", 60_000.0, output=128, qps=10.0, **more
+            )
+            for name, more in TECHNIQUES.items()
+        ),
         *_mooncake(),
         _memory(),
         *_candidates(),
@@ -93,7 +110,7 @@ def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: floa
     )  # fmt: skip
 
 
-def _requests_per_s(name: str, limit: float, *, output: int, qps: float) -> Check:
+def _requests_per_s(name: str, limit: float, *, output: int, qps: float, **more: Any) -> Check:
     count = 10_000
     gaps = stream(0, "gaps").standard_exponential(count)
     asked = Requests(
@@ -102,7 +119,8 @@ def _requests_per_s(name: str, limit: float, *, output: int, qps: float) -> Chec
         np.full(count, output),
         np.zeros((count, 2)),
     )
-    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", scheduler="sarathi", chunk_size=2048)
+    plain = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", scheduler="sarathi", chunk_size=2048)
+    point = replace(plain, **more)
     metrics, spent = _least_cpu_s(lambda: run_of(point, asked).metrics())
     rate = count / spent
     note = f"batch {metrics.mean_batch:.0f}" + (", saturated" if metrics.saturated else "")

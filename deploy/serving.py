@@ -22,7 +22,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
-from simulators.serving.point import EAGLE, EAGLE3, MTP, ServingPoint
+from simulators.serving.point import EAGLE, EAGLE3, HOST, MTP, OVERLAPPED, ServingPoint
 from simulators.serving.sharing.tenants import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
@@ -96,6 +96,10 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
+    if point.mixed_step == OVERLAPPED or point.offload_to != HOST:
+        raise UserError(
+            f"no engine on offer has mixed_step {OVERLAPPED}, or offload_to other than {HOST}"
+        )
     if point.accelerator != NOTHING:
         raise UserError(f"no engine runs on accelerator '{point.accelerator}', only on GPUs")
     _check_what_if(point)

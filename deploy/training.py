@@ -90,6 +90,9 @@ def arguments(design: TrainingPoint) -> list[str]:
     })  # fmt: skip
     if design.recompute == "selective":
         found.append("--recompute-activations")
+    if design.recompute == "elementwise":
+        found += ["--recompute-granularity", "selective", "--recompute-modules", "layernorm",
+                  "moe_act" if model.experts else "mlp_act"]  # fmt: skip
     if design.recompute == "full":
         some = design.recompute_layers
         found += ["--recompute-granularity", "full", "--recompute-method",

@@ -46,9 +46,6 @@ OTHERS = {
 }
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
-WITHOUT = "AQUA, Ansor, POD-Attention, TLP, TVM, TenSet"
-"""Systems of the field whose use no command here offers yet."""
-
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield both pages, and what they say."""
@@ -82,7 +79,6 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         "are met by what a designer wants from them, not by their method. Files that a command "
         "reads stand with it in `tests/questions/systems.yaml`.",
         table(("system", "what is wanted of it", "command"), map(_system, systems())),
-        f"By no command yet: {WITHOUT}.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -21,12 +21,14 @@ import numpy as np
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.tables.forward_passes import (
     CONCURRENT,
+    REUSE,
     SPLITWISE,
     TINYCHAT,
     Case,
     concurrent,
     splitwise,
     tinychat,
+    tinychat_prompts,
 )
 from simulators.composition.replica import ANY, Runtime
 from simulators.core.folder import PACKAGE, RUNTIMES
@@ -63,29 +65,43 @@ def _graphs(reference: Path) -> Calibration:
 
     found = _least(runtime, split[0], (1e-5, 1e-3, 1e-5))
     how = "Llama-3.1 8B and 70B, aggregated, H100: tp 1, 2, 8 fitted; tp 4 held out"
-    return _calibration(reference, CONCURRENT, found, [split], how)
+    return _calibration(reference, [CONCURRENT], found, [split], how)
 
 
 def _eager(reference: Path) -> Calibration:
-    """Fit the host's launching to batch-1 decodes on A100; the RTX 4090 is held out."""
+    """Fit the host's launching to batch-1 decodes on A100; the RTX 4090 is held out.
+
+    Then, to prompts computed whole, what it launches for theirs: those behind a cache are held out.
+    """
     columns = ("int4_awq_ms_per_token", "fp16_ms_per_token")
     split = _split(case for column in columns for case in tinychat(reference, column))
 
-    def runtime(numbers: Floats) -> Runtime:
+    prompts = _split(tinychat_prompts(reference, reused=False))[0]
+
+    def decoding(numbers: Floats) -> Runtime:
         return Runtime(
             name="eager",
             layer_s=0.0,
             host_s=numbers[0],
             sequence_s=0.0,
-            launch_layer_s={"any": numbers[1]},
+            launch_layer_s={ANY: numbers[1]},
             boards=("a100_sxm",),
             across="eager_tp",
             host="AWQ's TinyChat of 2023, one process",
         )
 
-    found = _least(runtime, split[0], (1e-4, 1e-4))
-    how = "decode at batch 1, 4-bit and fp16: A100 fitted, RTX 4090 held out"
-    return _calibration(reference, TINYCHAT, found, [split], how)
+    decoded = _least(decoding, split[0], (1e-4, 1e-4))
+
+    def prompting(numbers: Floats) -> Runtime:
+        return dataclasses.replace(decoded, prompt_layer_s={ANY: numbers[0]})
+
+    found = _least(prompting, prompts, (4e-4,))
+    reused = list(tinychat_prompts(reference, reused=True))
+    how = (
+        "decode at batch 1, 4-bit and fp16: A100 fitted, RTX 4090 held out; "
+        "short prompts on RTX 4090: computed fitted, behind a cache held out"
+    )
+    return _calibration(reference, [TINYCHAT, REUSE], found, [split, (prompts, reused)], how)
 
 
 def _eager_tp(reference: Path) -> Calibration:
@@ -120,7 +136,7 @@ def _eager_tp(reference: Path) -> Calibration:
 
     found = _least(prompting, _distinct(prompts[0]), (6e-4, 6e-4, 1e-5, 6e-6))
     how = "Llama-2-70B on DGX A100 and H100, token and prompt times: tp 2, 8 fitted, 4 held out"
-    return _calibration(reference, SPLITWISE, found, [decodes, prompts], how)
+    return _calibration(reference, [SPLITWISE], found, [decodes, prompts], how)
 
 
 def _by_host(numbers: Floats) -> dict[str, float]:
@@ -179,7 +195,7 @@ def _neighbours(x: Floats, step: float) -> Iterator[Floats]:
 
 
 def _calibration(
-    reference: Path, table: str, runtime: Runtime, splits: Sequence[Split], how: str
+    reference: Path, tables: Sequence[str], runtime: Runtime, splits: Sequence[Split], how: str
 ) -> Calibration:
     own = {name: getattr(runtime, name) for name in ("layer_s", "host_s", "sequence_s")}
     more = [] if runtime.is_fused else ["is_fused = false"]
@@ -192,6 +208,6 @@ def _calibration(
             lines += table_lines(f"runtime.{name}", numbers)
     off = np.concatenate([_errors(tested, runtime) for _, tested in splits])
     return calibration(
-        runtime.name, hashes(reference, [table]), rows=sum(len(fitted) for fitted, _ in splits),
+        runtime.name, hashes(reference, tables), rows=sum(len(fitted) for fitted, _ in splits),
         held_out=np.expm1(off), split=how, lines=lines,
     )  # fmt: skip

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lab.claims.judged import detailed, judged
 from lab.claims.kernels.fp32_kernels import by_family, compare
-from lab.claims.kernels.judged import detailed, judged
 from lab.claims.lines import was_fitted
 from lab.fits.kernels.fp32_kernels import is_full
 from lab.tables.kernels.fp32_kernels import CLASS_OF, NEEDS, catalog_name, rows_of_table

@@ -19,15 +19,19 @@ from lab.tables.rows import read_records
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
 from simulators.workload.llm.parallelism import Parallelism, stage_of
-from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
 
 SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
 TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
+REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
 CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
 STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
 
 MIXED_TOKENS = 64.0
 """So many prompt tokens cost a decode iteration little: it is bound by memory."""
+
+QUESTION = 32.0
+"""Tokens asked behind each history of the table of reuse."""
 
 MEAN_LENGTH = 0.9
 """The client of the concurrent table draws lengths evenly between 0.8 and 1 of the stated ones."""
@@ -125,6 +129,26 @@ def tinychat(reference: Path, column: str) -> Iterator[Case]:
             replica = _replica(row["model"], gpu, 1, dtype)
             terms = (Term(decode_step(1.0, 4.0)),)
             yield Case(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
+
+
+def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[Case]:
+    """Yield first tokens of a question behind a history, in 4 bits on an RTX 4090.
+
+    The history is in the cache, or computed again. Those computed of no more history than question
+    are fitted to: longer ones take half as long again as the same page has prompts of that length
+    take, and nothing says why.
+    """
+    column = "w4_kv_reuse_ttft_ms" if reused else "w4_no_reuse_ttft_ms"
+    for row in read_records(reference / REUSE):
+        history = float(row["history_tokens"])
+        whole = prefill_step(1.0, history + QUESTION)
+        yield Case(
+            f"{history:,.0f}",
+            _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"),
+            (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),),
+            row[column] * 1e-3,
+            is_test=reused or history > QUESTION,
+        )
 
 
 def concurrent(reference: Path, gpu: str) -> Iterator[Case]:

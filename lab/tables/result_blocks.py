@@ -71,6 +71,10 @@ DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 SEATS_WITH_DRAFTS = 48
 """SGLang's requests at a time where tokens are drafted, unless it is told (`server_args.py`)."""
 
+OLDER = {"vllm": ("vllm_0_13", (0, 13)), "sglang": ("sglang_0_5_8", (0, 5, 8))}
+"""Runtimes of releases of 2025, and the last of them, by engine. A result that names no release is
+of today's."""
+
 AT_ONCE = 1000.0
 """Requests a second that are all requests at once."""
 
@@ -96,6 +100,7 @@ class Block:
     """One printed result; times in seconds."""
 
     point: ServingPoint
+    framework: str
     path: str
     line: int
     tpot_s: float
@@ -208,7 +213,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         model=model,
         gpu=gpu.name,
         scheduler=engine.schedulers[0],
-        runtime=framework,
+        runtime=_runtime(framework, row["framework_version"]),
         chunk_size=chunk,
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
         memory_fraction=float(row["mem_fraction"] or 0.9),
@@ -224,6 +229,7 @@ def _block(row: Mapping[str, Any]) -> Block:
     )
     return Block(
         point=point,
+        framework=framework,
         path=row["path"],
         line=int(row["line"]),
         tpot_s=row["tpot_mean_s"],
@@ -233,6 +239,13 @@ def _block(row: Mapping[str, Any]) -> Block:
         tpot_p99_s=row["tpot_p99_s"],
         options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
     )
+
+
+def _runtime(framework: str, version: str | None) -> str:
+    """Return the runtime of an engine's release."""
+    name, last = OLDER.get(framework, (framework, ()))
+    release = tuple(int(part) for part in re.findall(r"\d+", version or ""))[: len(last)]
+    return name if release and release <= last else framework
 
 
 def _lengths(row: Mapping[str, Any]) -> dict[str, Any]:

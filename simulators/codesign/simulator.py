@@ -1,9 +1,10 @@
-"""A deployment whose devices compute with an array of one's own sizes: from multipliers to a load.
+"""A deployment whose devices have sizes of one's own: from multipliers, or a GPU's SMs, to a load.
 
 The array stands in a GPU's place, as the serving simulator has it: memory, links, prices and engine
 are the GPU's, operators are mapped onto the array. The analytic fidelity takes products in closed
 form, the event-driven one searches for mappings. Nothing here was ever built, so nothing is
-measured: shares of evidence and intervals say so.
+measured: shares of evidence and intervals say so. With `accelerator: nothing` the GPU computes
+itself, and its SMs, clock, L2 and bandwidth are the sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from simulators.catalog.accelerator import (
     sheet_name,
     what_if_name,
 )
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import load_gpu, what_if
+from simulators.codesign.die_area import gpu_area_mm2, has_die
+from simulators.composition.replica import NOTHING
 from simulators.core.columns import categories, evaluate_pointwise, numbers, schema_of
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible, UserError
@@ -49,8 +52,9 @@ class CodesignPoint(ServingPoint):
     """A deployment, and the array of multipliers that computes in it."""
 
     accelerator: str = _sized(
-        "the accelerator whose sizes are changed, or the path of one's own", names="accelerator",
-        default="tpu_like",
+        "the accelerator whose sizes are changed, or the path of one's own; nothing: the GPU "
+        "computes, with its own sizes", names="accelerator", default="tpu_like",
+        otherwise=NOTHING,
     )  # fmt: skip
     pe_rows: int = _sized("rows of the array; 0 as in the file", at_least=0, default=0)
     pe_cols: int = _sized("columns of the array; 0 as in the file", at_least=0, default=0)
@@ -86,14 +90,17 @@ class CodesignMetrics(ServingMetrics):
         unit="1/s", better="max", page="codesign.md#goodput",
     )  # fmt: skip
     area_mm2: float = metric(
-        "buffers, registers and multipliers of one device", unit="mm2", better="min",
-        page="codesign.md#area",
+        "of one device: buffers, registers and multipliers of an array; the whole die of a GPU",
+        unit="mm2", better="min", page="codesign.md#area",
     )  # fmt: skip
 
 
 OWN = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "array_clock_hz", "node_nm",
        "dram_type", "dataflow", "mapping")  # fmt: skip
+GPU_SIZES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+DEFAULTS = {f.name: f.default for f in fields(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
+SILICON = (*DESIGNED, *GPU_SIZES[:2], GPU_SIZES[3])
 
 
 @dataclass(frozen=True)
@@ -113,11 +120,10 @@ class Codesign(Serving):
         columns = {name: batch.column(name) for name in DESIGNED}
         names = [array_of({n: c[row].as_py() for n, c in columns.items()}) for row in first]
         deployments = _served(batch, names, kinds)
-        refused = is_analytic(batch) & _is_searched(batch)
-        found = evaluate_apart(refused, _no_search, super().evaluate, deployments)
-        areas: Floats = np.array([area_mm2(load_accelerator(name)) for name in names])
+        refused = (is_analytic(batch) & _is_searched(batch)) | _lacks_die(batch)
+        found = evaluate_apart(refused, _refusals, super().evaluate, deployments)
         ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
-        column = pa.array(areas[kinds], mask=~ok)
+        column = pa.array(_areas(batch, names, kinds), mask=~ok)
         place = found.schema.get_field_index("status")
         found = found.add_column(place, schema_of(CodesignMetrics).field("area_mm2"), column)
         place = found.schema.get_field_index("goodput_per_s")
@@ -125,7 +131,7 @@ class Codesign(Serving):
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on what the deployment reads, and on the accelerator's sheet."""
-        if name == "accelerator":
+        if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return () if name in OWN else super().reads(name, value)
 
@@ -158,15 +164,43 @@ ARRAY_S = 0.15
 SIMULATOR = Codesign()
 
 
+def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
+    """Return the silicon of a device of each row: of its array, else of its GPU's die."""
+    kinds = kinds_of(batch, SILICON)
+    first = np.unique(kinds, return_index=True)[1].tolist()
+    columns = {name: batch.column(name) for name in ("gpu", *GPU_SIZES)}
+    areas = []
+    for row in first:
+        name = names[arrays[row]]
+        if name != NOTHING:
+            areas.append(area_mm2(load_accelerator(name)))
+            continue
+        scales = {scale: columns[scale][row].as_py() for scale in GPU_SIZES}
+        gpu = what_if(load_gpu(columns["gpu"][row].as_py()), **scales)
+        areas.append(gpu_area_mm2(gpu) if has_die(gpu) else np.nan)
+    return np.array(areas, np.float64)[kinds]
+
+
 def _is_searched(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     codes, names = categories(batch, "mapping")
     return np.array([name == SEARCHED for name in names], bool)[codes]
 
 
-def _no_search(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that say that the steady state searches for no mapping."""
+def _lacks_die(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Say whose GPU computes itself, and of whose die nobody stated the area."""
+    computes, names = categories(batch, "accelerator")
+    codes, gpus = categories(batch, "gpu")
+    itself = np.array([name == NOTHING for name in names], bool)
+    unknown = np.array([NOTHING in names and not has_die(load_gpu(gpu)) for gpu in gpus], bool)
+    return np.array(itself[computes] & unknown[codes], bool)
 
-    def refuse(_point: ServingPoint) -> ServingMetrics:
+
+def _refusals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without a die, or that say that the steady state searches for no mapping."""
+
+    def refuse(point: ServingPoint) -> ServingMetrics:
+        if point.accelerator == NOTHING:
+            raise Infeasible("die_unknown", f"nobody stated the area of the die of {point.gpu}")
         raise Infeasible("mapping_searched_needs_fidelity_event", "closed_form is for both")
 
     return evaluate_pointwise(ServingPoint, ServingMetrics, refuse, batch)
@@ -182,6 +216,13 @@ def array_of(design: Mapping[str, Any]) -> str:
         UnknownNameError: there is no such accelerator or GPU.
     """
     sheet = str(design["accelerator"])
+    if sheet == NOTHING:
+        if sized := [name for name in OWN if design[name] != DEFAULTS[name]]:
+            raise UserError(
+                f"{', '.join(sized)}: sizes of an array, and accelerator is {NOTHING}; those of a "
+                f"GPU are {', '.join(GPU_SIZES)}"
+            )
+        return NOTHING
     if sheet_name(sheet) != sheet:
         raise UserError(
             f"accelerator '{sheet}': say changes by axes of their own, {', '.join(OWN)}"

@@ -42,6 +42,7 @@ from simulators.composition.intervals import (
 )
 from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
+from simulators.composition.overlapped_attention import overlapped_rows
 from simulators.composition.replica import Replica, load_runtime
 from simulators.core.levels import Shares
 from simulators.workload.llm.attention import (
@@ -181,23 +182,13 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     return tuple(priced[part] for part in parts)
 
 
-def time_shares(replica: Replica, steps: Sequence[tuple[float, Step]]) -> Shares:
-    """Return the shares of the time of so many passes of each step, by what they rest on.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    passes = [(count, pipeline_iterations(replica, step)) for count, step in steps]
+def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
+    """Return the shares of the time of so many passes of all stages, by what they rest on."""
     return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
-def pass_interval(replica: Replica, step: Step) -> tuple[float, float]:
-    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time.
-
-    Raises:
-        Infeasible: the model cannot be cut this way.
-    """
-    stages = pipeline_iterations(replica, step)
+def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float, float]:
+    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
     lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
@@ -240,7 +231,8 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
     mixed = mixed_operators(shard, some) if replica.unified else ()
-    if is_one_launch(mixed, replica):
+    is_beside = replica.overlapped and not replica.accelerator and not replica.model.is_latent
+    if is_beside or is_one_launch(mixed, replica):
         both = np.minimum(chunks, decodes)
         chunks, decodes = (np.where(both > 0.0, 0.0, number) for number in (chunks, decodes))
     else:
@@ -258,6 +250,12 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
             if (row.operator.name in SEEN_BY_EXPERTS) == of_experts
         ]
 
+    def mixed_rows(name: str) -> list[Row]:
+        if not is_beside:
+            return compute_rows(mixed, replica, name)
+        chunked, single = compute_rows(prefill, replica, name), compute_rows(decode, replica, name)
+        return overlapped_rows(chunked, single, replica)
+
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
         ("tokens", step.tokens, seen_by),
         ("experts", step.tokens, seen_by),
@@ -265,7 +263,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
         ("decode_attention", decodes, lambda name: compute_rows(decode, replica, name)),
-        ("mixed_attention", both, lambda name: compute_rows(mixed, replica, name)),
+        ("mixed_attention", both, mixed_rows),
         ("collective", step.tokens, lambda name: message_rows(sums, replica, name)),
         ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
     )

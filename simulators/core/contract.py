@@ -32,6 +32,7 @@ def choice(
     *,
     unit: str = "",
     names: str = "",
+    otherwise: str | None = None,
     part: str = "",
     given: bool = False,
     default: Any = MISSING,
@@ -44,6 +45,7 @@ def choice(
         unit: the unit of the value, if it has one.
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
+        otherwise: the word for none of those files, where it is not the default.
         part: what the field says something about, where fields are told apart by that.
         given: whether it belongs to the question (a model, a load, a size) rather than to what a
             designer chooses; answers are then for each of its values, unless a space says else.
@@ -51,7 +53,8 @@ def choice(
         **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
     """
     metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
-    return field(metadata=metadata | {"rule": Rule(**rule)}, default=default)
+    metadata |= {"rule": Rule(**rule), "otherwise": otherwise}
+    return field(metadata=metadata, default=default)
 
 
 def given_of(kind: type) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ SENTENCES = {
         "separate pools are prefill_gpus and decode_gpus, cut by prefill_tp and decode_tp"
     ),
     r"kv_offload|cpu_offload|nvme|offload": (
-        "memory of the host is modelled for swapped requests alone (preemption: swap)"
+        "KV caches leave a GPU by preemption: swap and by prefix_host_bytes, for the host, a "
+        "peer GPU or, of prefixes, an SSD (offload_to)"
     ),
     r"^(trainium|inferentia|gaudi|cerebras|groq|apple|tenstorrent)|^m[1-5](_|$)": (
         "its kernels are not modelled: GPUs of NVIDIA and AMD are"

@@ -169,6 +169,24 @@ class Bounds(Protocol):
         ...
 
 
+@runtime_checkable
+class Begins(Protocol):
+    """A simulator that can bound a design by the beginning of its run, which is cheaper than it."""
+
+    def begun(
+        self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
+    ) -> Mapping[str, Any]:
+        """Return columns of what metrics of designs are not below, once so much of a run is seen.
+
+        Args:
+            batch: designs.
+            share: of the run; 0: none of it.
+            limits: metrics that must not be above these, in designs that anybody wants; of others
+                a bound may be anything.
+        """
+        ...
+
+
 def askable() -> list[str]:
     """Return the simulators that can be asked by flags: those with a `questions.py`."""
     return [name for name in SIMULATORS.names() if (PACKAGE / name / "questions.py").is_file()]

@@ -5,6 +5,12 @@
 through it is counted apart. `fbnet`: 22 blocks (Wu et al., 2019), as `k3_e1 k5_e6 skip ...`. `ofa`:
 kernel sizes, expansions, depths and resolution of a Once-for-all MobileNetV3 (Cai et al., 2020), as
 JSON. Widths stand in the weights: a feature is a count at a stage, so its weight is a time.
+
+Runtimes run a convolution with the norm, the activation and the addition behind it as one kernel,
+so norms and activations are no features. What of fusion differs between networks is: of FBNet, how
+many additions end in a projection, which blocks that narrow their input have none of; of OFA, how
+wide the first fused kernel of a stage is, that still runs at the resolution before it. Additions of
+cells told nothing of devices that were left out, and are none.
 """
 
 from __future__ import annotations
@@ -114,7 +120,7 @@ def _cell(text: str) -> list[float]:
 
 
 def _fbnet(text: str) -> list[float]:
-    """Return how many blocks of each stage are of each kind."""
+    """Return how many blocks of each stage are of each kind, and how many of them end in a sum."""
     layers = text.split()
     if len(layers) != sum(FBNET_STAGES) or not {*layers} <= {"skip", *BLOCKS}:
         raise UserError(
@@ -123,11 +129,16 @@ def _fbnet(text: str) -> list[float]:
         )
     starts = np.cumsum([0, *FBNET_STAGES])
     stages = [layers[a:b] for a, b in pairwise(starts)]
-    return [float(stage.count(block)) for stage in stages for block in BLOCKS]
+    kinds = [float(stage.count(block)) for stage in stages for block in BLOCKS]
+    sums = [float(len(stage) - 1 - stage[1:].count("skip")) for stage in stages if len(stage) > 1]
+    return kinds + sums
 
 
 def _ofa(text: str) -> list[float]:
-    """Return per stage its depth, and pixels times depth, expansions and kernels' areas."""
+    """Return pixels, then per stage its depth and pixels times depth, expansions, kernels' areas.
+
+    Last comes per stage the expansion at its input: pixels times that of its first block.
+    """
     try:
         asked = json.loads(text)
         sizes, wide, depths = ([int(v) for v in asked[key]] for key in ("ks", "e", "d"))
@@ -142,8 +153,11 @@ def _ofa(text: str) -> list[float]:
         expansion = sum(wide[block] for block in blocks)
         area = sum(wide[block] * sizes[block] ** 2 for block in blocks)
         found += [depth, pixels * depth, pixels * expansion, pixels * area]
-    return found
+    return found + [pixels * wide[OFA_DEPTH * stage] for stage in range(OFA_STAGES)]
 
+
+FUSED = MappingProxyType({"nb201": 0, "fbnet": 5, "ofa": 5})
+"""How many of the last features are of fused kernels: of format 1 devices have no such weights."""
 
 SPACES: Mapping[str, Callable[[str], list[float]]] = MappingProxyType(
     {"nb201": _cell, "fbnet": _fbnet, "ofa": _ofa}

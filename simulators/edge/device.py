@@ -16,11 +16,13 @@ import numpy as np
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import once
-from simulators.edge.architectures import SPACES
+from simulators.edge.architectures import FUSED, SPACES
 from simulators.edge.few_shot import Prior, Weights
 
 FOLDER = Path(__file__).parent / "calibration"
-FORMAT = 1
+FORMAT = 2
+"""Of format 1 are devices without weights of fused kernels."""
+
 SUFFIX = ".json"
 NEEDED = ("format", "search_space", "unit_s", "mean", "noise")
 
@@ -112,7 +114,10 @@ def _read(path: Path) -> _File:
     known = prior(space) if isinstance(space, str) else None
     if known is None:
         raise UserError(f"{path}: search_space is {space!r}, and no name")
-    _check(found, known.mean.size + 1, path)
+    lacking = FUSED[space] if found["format"] < 2 else 0
+    _check(found, known.mean.size + 1 - lacking, path)
+    for name in [one for one in ("mean", "covariance") if one in found]:
+        found[name] = np.pad(np.array(found[name], np.float64), (0, lacking))
     return _File(found, path=path)
 
 

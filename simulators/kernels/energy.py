@@ -8,7 +8,9 @@ is what clocks, caches and leakage add as soon as anything runs; `compute` belon
 attention, whose exponentials run beside its products, has factors of its own. Above the limit the
 board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards, from
 which all others borrow them. A board held at a share of its clock switches less often and at a
-lower voltage: `awake` and `compute` count by `swing`. Of a board that was metered trees of the
+lower voltage: `awake` and `compute` count by `swing`. A device of other sizes than its board's has
+the board's joules of a FLOP, at a voltage that follows its clock, and of a byte; what its SMs draw
+awake, and the limit it is built for, grow with them. Of a board that was metered trees of the
 shape carry these watts to those its own meter settled at; time and rates are none of their concern,
 so that the same work in more time draws no more.
 """
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, as_sold
 from simulators.catalog.memory import load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
@@ -46,6 +48,9 @@ ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
 LOWEST_VOLTAGE = 0.7
 """Of the voltage at full clock, below which none goes: about 0.7 V of 1.0 V on boards of today. A
 choice: no table of boards at several clocks stands behind it."""
+
+DIGITS = 9
+"""Of a ratio of clocks: one that is held and let go again is what it was."""
 
 SHARPNESS = 8.0
 """Of the edge where the limit takes over: within 1 % of either side at a tenth from it."""
@@ -85,7 +90,8 @@ def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats
         return watts
     assert isinstance(operator, Gemm | Attention)
     settled = corrected(bend, shape_features(operator, watts.shape), watts.reshape(-1))
-    return np.clip(settled.reshape(watts.shape), resting_w(gpu), gpu.tdp_w)
+    most_w = gpu.tdp_w * max(_sizes_of(gpu))
+    return np.clip(settled.reshape(watts.shape), resting_w(gpu), most_w)
 
 
 def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
@@ -97,11 +103,28 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
     f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = resting_w(gpu)
-    core = swing(gpu.clock_share) * (model.awake + share * np.minimum(f, 1.0))
-    activity = core + model.memory * np.minimum(g, 1.0)
-    want_w = idle_w + (gpu.tdp_w - idle_w) * activity
-    limit_w = model.limit * gpu.tdp_w
+    sms, memory = _sizes_of(gpu)
+    core = sms * swing(gpu.clock_share) * (model.awake + share * np.minimum(f, 1.0))
+    streams = model.memory * np.minimum(g, 1.0)
+    want_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
+    # The limit grows with the SMs, and by what memory draws that has grown more than they have.
+    limit_w = model.limit * gpu.tdp_w * sms + (gpu.tdp_w - idle_w) * (memory - sms) * streams
     return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+
+
+def _sizes_of(gpu: Gpu) -> tuple[float, float]:
+    """Return the power of SMs and of memory of a device, over that of the board that it varies.
+
+    A part of a board, and a sheet that states a limit, have watts of their own.
+    """
+    if not (gpu.is_what_if and gpu.validated):
+        return 1.0, 1.0
+    board = as_sold(gpu)
+    if gpu.tdp_w != board.tdp_w or gpu.idle_w != board.idle_w:
+        return 1.0, 1.0
+    clock = round(gpu.clock_hz / (board.clock_hz * gpu.clock_share), DIGITS)
+    sms = gpu.sm_count / board.sm_count * swing(clock)
+    return sms, gpu.hbm_bytes_per_s / board.hbm_bytes_per_s
 
 
 def swing(clock_share: float) -> float:
@@ -184,7 +207,7 @@ def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
 def awake_w(gpu: Gpu) -> float:
     """Return the watts of a board between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
-    awake = swing(gpu.clock_share) * power_model_of(gpu).awake
+    awake = _sizes_of(gpu)[0] * swing(gpu.clock_share) * power_model_of(gpu).awake
     return idle_w + (gpu.tdp_w - idle_w) * awake
 
 

@@ -7,6 +7,7 @@ alone from the host, which is what isolated measurements hold.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,10 @@ FAMILIES: dict[type, Family[Any]] = {
 }
 
 
+MANY, FEW_KEPT, MANY_KEPT = 1 << 12, 16, 1024
+"""Of launches of more sizes than this the last few prices are kept, of others the last many."""
+
+
 @dataclass(frozen=True)
 class Priced:
     """Seconds of an operator with their 90 % interval, and what they rest on."""
@@ -98,11 +103,48 @@ def price(
     """
     if not gpu.validated:
         return _by_sheet(operator, gpu)
-    profile = _profile(gpu, level, framework)
+    return _launched(_Launch(operator, gpu, _profile(gpu, level, framework)))
+
+
+class _Launch:
+    """An operator on a GPU: equal to others of the same sizes, however often they repeat."""
+
+    def __init__(self, operator: Compute, gpu: Gpu, profile: Profile) -> None:
+        self.operator, self.gpu, self.profile = operator, gpu, profile
+        sizes = {**vars(operator), "repeat": 1}
+        # Both are loaded once, and kept as long as this is.
+        self.key = (type(operator), id(gpu), id(profile), *map(_exactly, sizes.values()))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Launch) and self.key == other.key
+
+
+def _exactly(size: object) -> object:
+    """Return what is equal for sizes that are equal bit by bit."""
+    if isinstance(size, np.ndarray):
+        return size.shape, size.dtype.str, size.tobytes()
+    return type(size), size
+
+
+def _launched(launch: _Launch) -> Priced:
+    """Return the price of a launch; stages, cuts and limits of a space ask for the same again."""
+    numbers = sum(np.size(size) for size in vars(launch.operator).values())
+    return (_one_of_few if numbers > MANY else _one_of_many)(launch)
+
+
+def _price(launch: _Launch) -> Priced:
+    operator, gpu, profile = launch.operator, launch.gpu, launch.profile
     family = FAMILIES[type(operator)]
     running_s = family.seconds(operator, gpu, profile)
     latency_s = running_s + family.launch_s(operator, gpu, profile)
     return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
+
+
+_one_of_few = functools.lru_cache(maxsize=FEW_KEPT)(_price)
+_one_of_many = functools.lru_cache(maxsize=MANY_KEPT)(_price)
 
 
 def is_fitted(
@@ -140,6 +182,11 @@ def call_seconds(operator: Compute, gpu: Gpu, profile: Profile) -> Floats:
 def flops(operator: Compute) -> Floats:
     """Return the arithmetic an operator is asked for, without padding."""
     return FAMILIES[type(operator)].flops(operator)
+
+
+def padded_flops(one: Attention) -> Floats:
+    """Return the arithmetic that attention does on matrix units, padding included."""
+    return attention.padded_flops(one)
 
 
 def moved_bytes(operator: Compute) -> Floats:

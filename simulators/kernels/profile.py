@@ -29,6 +29,9 @@ TENSOR_K_STEP = 32.0
 TENSOR_PROLOGUE_RATE = 4096.0
 """FLOPs per clock and SM at which a prologue is stated: a Hopper SM's, dense, at 16 bits."""
 
+INSTRUCTION_ROWS = 16.0
+"""Rows of the smallest matrix instruction: m16n8k16 of NVIDIA's PTX."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProductRates:
@@ -200,7 +203,7 @@ def default_profile(vendor: str) -> Profile:
         bandwidth=0.8,
         query_tile=128.0,  # FlashAttention's block of queries, and FlashDecoding's of keys
         kv_tile=256.0,
-        group_tile=16.0,  # rows of the smallest matrix instruction
+        group_tile=INSTRUCTION_ROWS,
         load_bytes_per_clock=L2_BYTES_PER_CLOCK,
         dispatch_s=dispatch_s,
     )

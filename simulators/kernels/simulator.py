@@ -35,7 +35,9 @@ from simulators.evidence.lookup import (
 from simulators.kernels.energy import power_w
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
-from simulators.kernels.price import Priced, flops, moved_bytes, price, price_call, warm_up
+from simulators.kernels.levels import profile_of
+from simulators.kernels.price import Level, Priced, flops, moved_bytes, price, price_call, warm_up
+from simulators.kernels.schedules import Schedule, held_to
 from simulators.workload.operators import (
     Attention,
     CausalConvolution,
@@ -194,7 +196,8 @@ SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
-ALIKE = (*NAMES, *WHOLE, "isolated", *SCALES)
+SCHEDULE = ("tile_m", "tile_n", "split_k")
+ALIKE = (*NAMES, *WHOLE, "isolated", *SCALES, *SCHEDULE)
 """Fields that rows which one call prices have in common."""
 
 
@@ -242,6 +245,11 @@ class KernelPoint:
         default=DEFAULT_FRAMEWORK,
         known=FRAMEWORKS,
     )
+    tile_m: int = choice("rows of a block's tile of a product; 0: the library's choice", default=0)
+    tile_n: int = choice("columns of it; 0: the library's choice", default=0)
+    split_k: int = choice(
+        "shares of the inner products, of a tile of one's choice; 0: as pays", default=0
+    )
     isolated: bool = choice(
         "timed alone from the host, dispatch included", default=False, given=True
     )
@@ -278,7 +286,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 7
+    version: int = 8
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
@@ -301,7 +309,11 @@ class Kernels:
                 has = ", ".join(gpu.peak_flops)
                 reasons[where] = f"dtype_unsupported: {lacks}, it has {has}"
                 continue
-            columns, priced = _price_group(group, local, gpu)
+            schedule = Schedule(*(int(group[name]) for name in SCHEDULE))
+            if schedule.is_chosen and (why := _refusal(schedule, group, gpu)):
+                reasons[where] = why
+                continue
+            columns, priced = _price_group(group, local, gpu, schedule)
             for name, column in columns.items():
                 out[name][where] = column
             level[where] = priced.level
@@ -338,18 +350,28 @@ def _spelled_out(group: Group) -> Group:
     return {**group, "dtype": how.compute, "weight_dtype": group["weight_dtype"] or narrow}
 
 
+def _refusal(schedule: Schedule, group: Group, gpu: Gpu) -> str:
+    """Return why an operator is not cut so; empty if it is."""
+    if OPS[group["op"]].build is not _product:
+        return f"op_has_no_tile: {group['op']}"
+    return schedule.refusal(gpu, group["dtype"])
+
+
 def _price_group(
-    group: Group, sizes: Columns, gpu: Gpu
+    group: Group, sizes: Columns, gpu: Gpu, schedule: Schedule
 ) -> tuple[dict[str, NDArray[np.float64]], Priced]:
     """Return the metrics of rows that share GPU, operator and precision."""
     name = str(group["op"])
     sizes = {name: np.maximum(size, 1.0) for name, size in sizes.items()}
     operator = OPS[name].build(name, group, sizes)
-    level = str(group["information"])
+    level: Level = str(group["information"])
+    framework = DEFAULT_FRAMEWORK if group["isolated"] else str(group["framework"])
+    if schedule.is_chosen:
+        level = held_to(profile_of(gpu, str(level), framework), schedule)
     if group["isolated"]:
         priced = price_call(operator, gpu, level)
     else:
-        priced = price(operator, gpu, level, str(group["framework"]))
+        priced = price(operator, gpu, level, framework)
     watts, work = power_w(operator, gpu, priced.latency_s), flops(operator)
     peak = gpu.peak_flops.get(group["dtype"], gpu.peak_flops["fp32"])
     columns = {
@@ -363,4 +385,4 @@ def _price_group(
         "bytes": moved_bytes(operator),
         "mfu": work / (peak * priced.latency_s),
     }
-    return columns, priced
+    return columns, replace(priced, extrapolated=True) if schedule.is_chosen else priced

@@ -18,7 +18,8 @@ CLOSED = "closed"
 SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
-MIXED_STEPS = BATCH, UNIFIED, ADDITIVE = "batch", "unified", "additive"
+MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
+OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
 FIDELITIES = EVENT, ANALYTIC = "event", "analytic"
@@ -177,9 +178,10 @@ class ServingPoint:
     )
     period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
     mixed_step: str = built(
-        "prefills and decodes of one iteration: as one batch; unified: in one attention kernel "
-        "too, where the library has one; or additive, each reading the weights",
-        known=MIXED_STEPS, default=BATCH,
+        "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
+        "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
+        "once on every SM; or additive, each reading the weights",
+        known=MIXED_STEPS, default=UNIFIED,
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
@@ -212,8 +214,13 @@ class ServingPoint:
         known=PREEMPTIONS, default=RECOMPUTE,
     )  # fmt: skip
     swap_bytes: float = choice(
-        "host memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
+        "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
     )
+    offload_to: str = choice(
+        "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
+        "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
+        "each GPU", known=OFFLOADS, default=HOST,
+    )  # fmt: skip
     dtype: str = built("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
     kv_dtype: str = built("precision of the KV cache", default="fp16")
     runtime: str = built(

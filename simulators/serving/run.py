@@ -161,6 +161,10 @@ class Ready:
         """Whether other replicas decode than read prompts."""
         return len(self.pools) > 1
 
+    def beginning(self, count: int) -> Ready:
+        """Return the same before the first so many requests."""
+        return replace(self, let_in=self.let_in.take(np.arange(count)))
+
     def run(self, log_rows: int = 0) -> Run:
         """Serve all requests; so many batches are logged."""
         point, let_in, first = self.point, self.let_in, self.pools[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import has_own_rows
+from simulators.serving.beginnings import BOUNDED, bounds_by_beginnings
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
@@ -59,7 +61,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 8
+    version: int = 9
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -89,6 +91,13 @@ class Serving:
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return what latencies and costs are not below in boxes of designs."""
         return bounds_of(with_runtimes(low), with_runtimes(high))
+
+    def begun(
+        self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
+    ) -> Mapping[str, Any]:
+        """Return what latencies and costs of event-driven designs are not below, by beginnings."""
+        looked_up = partial(ready_of, shelf=Shelf())
+        return bounds_by_beginnings(with_runtimes(batch), share, limits, looked_up)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return sizes and counts that need no simulation."""
@@ -232,17 +241,20 @@ def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray[np.float64]]:
-    """Return the bounds of steady states.
+    """Return the bounds of steady states; of runs nothing is known before they begin.
 
     Raises:
-        UserError: a box has others.
+        UserError: boxes of both, or of models that share their GPUs.
     """
-    if not is_analytic(low).all() or shared_rows(low).any():
+    steady = is_analytic(low)
+    if shared_rows(low).any() or steady.any() != steady.all():
         raise UserError(
-            "serving states bounds of steady states alone: add fidelity: analytic to the axes, and "
-            "no neighbours on the GPUs"
+            "serving states bounds of one fidelity at a time, and none of models that share their "
+            "GPUs: set fidelity to analytic or to event, and colocated to nothing"
         )
-    return steady_bounds(low, high)
+    if steady.all():
+        return steady_bounds(low, high)
+    return {name: np.zeros(low.num_rows) for name in BOUNDED}
 
 
 def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:

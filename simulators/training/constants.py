@@ -29,6 +29,7 @@ class Constants:
     attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
     streams: Mapping[str, float] = field(default_factory=dict)  # pace, by who fused them
     experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
+    step_s: float = 0.0  # that a step waits for its host before the next
     layer_s: float = 0.0  # that a layer waits for launches in a pass
     mixture_s: float = 0.0  # and one with experts, whose host waits for counts of tokens
     exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve

@@ -9,12 +9,20 @@ from simulators.core.levels import FITTED, LEVELS
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.memory import RankMemory
-from simulators.training.step import Steps, Work, counts_of, pace, runs
-from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, SUMS, WEIGHTS
+from simulators.training.step import RUNS_AGAIN, Steps, Work, counts_of, pace, runs
+from simulators.training.work.operators import (
+    AGAIN,
+    AGAIN_ELEMENTWISE,
+    FORWARD,
+    INPUTS,
+    SUMS,
+    WEIGHTS,
+)
 
 PHASES = {
     FORWARD: "forward", INPUTS: "backward, inputs", WEIGHTS: "backward, weights",
-    AGAIN: "recomputation", SUMS: "gradient sums",
+    AGAIN: "recomputation", AGAIN_ELEMENTWISE: "recomputation, elementwise",
+    SUMS: "gradient sums",
 }  # fmt: skip
 
 
@@ -79,7 +87,11 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     for name, piece in work.pieces.items():
         is_layer = name in ("dense", "experts")
         for (phase, kind), seconds in piece.seconds.items():
-            is_run = float(runs(phase, plans)[0]) if is_layer or phase == SUMS else phase != AGAIN
+            is_run = (
+                float(runs(phase, plans)[0])
+                if is_layer or phase == SUMS
+                else phase not in RUNS_AGAIN
+            )
             times = often * counts[name] * is_run
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
             row[0] += times * pace(constants, work.job, kind) * float(seconds[column])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
 from simulators.training.job import LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
-from simulators.training.plan import FULL, SELECTIVE, SHARED_GRADIENTS, Plans
+from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
@@ -117,14 +117,18 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
                           + 2.0 * model.v_head_dim)  # fmt: skip
     wide = 3.0 if model.gated_ffn else 2.0
     if model.experts:
-        ffn = wide * model.expert_ffn * (model.top_k + model.shared_experts) / job.tp
-        ffn += 2.0 * model.top_k * model.hidden / job.tp
+        activated = model.expert_ffn * (model.top_k + model.shared_experts) / job.tp
+        ffn = wide * activated + 2.0 * model.top_k * model.hidden / job.tp
     else:
-        ffn = wide * model.ffn / job.tp
+        activated = model.ffn / job.tp
+        ffn = wide * activated
+    given = 4.0 * model.hidden / job.norm_ranks + 2.0 * activated  # by norms and activations
     if job.lora_rank and job.lora_targets != LORA_TARGETS[1]:  # nobody reads a frozen one's input
         between -= 2.0 * model.hidden / job.norm_ranks
         ffn *= (wide - 1.0) / wide
+        given = 2.0 * model.hidden / job.norm_ranks
     kept = tokens * (between + 2.0 * (widths + ffn))
+    kept = kept - np.where(plans.recompute == ELEMENTWISE, tokens * given, 0.0)
     scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
     scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)
     input_only = tokens * 2.0 * model.hidden / job.norm_ranks
@@ -153,7 +157,7 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     tokens = plans.micro_batch * job.sequence / job.cp
     predicted = tokens * job.predicted_share
     logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
-    again = np.where(plans.recompute == FULL, _whole_layer(job, plans), 0.0) + _widened_bytes(job)
+    again = _again_bytes(job, plans, layer) + _widened_bytes(job)
     on_gpu = 1.0 - plans.offloads
     first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
 
@@ -205,6 +209,8 @@ def host_bytes(job: Job, plans: Plans) -> Floats:
     return np.asarray(plans.offloads * each * mine * on_node)
 
 
-def _whole_layer(job: Job, plans: Plans) -> Floats:
-    """Return what a layer that runs again keeps until its own backward is done."""
-    return layer_activation_bytes(job, plans.without_recompute())
+def _again_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
+    """Return what of a layer runs again and is kept until its own backward is done."""
+    whole = layer_activation_bytes(job, plans.without_recompute())
+    part = np.where(plans.recompute == ELEMENTWISE, whole - layer, 0.0)
+    return np.where(plans.recompute == FULL, whole, part)

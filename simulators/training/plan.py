@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from simulators.core.jit import Floats, Ints
 from simulators.training.schedule.orders import DUALPIPE
 
-RECOMPUTES = ("none", "selective", "full")
-NONE, SELECTIVE, FULL = range(len(RECOMPUTES))
+RECOMPUTES = ("none", "selective", "full", "elementwise")
+NONE, SELECTIVE, FULL, ELEMENTWISE = range(len(RECOMPUTES))
 
 SHARED_GRADIENTS = 2
 """From this stage of ZeRO on data ranks share out gradients too."""

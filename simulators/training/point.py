@@ -49,7 +49,8 @@ class TrainingPoint:
         f"of the pipeline: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
     )
     recompute: str = choice(
-        "what the backward pass runs again: none, selective (attention), full layers",
+        "what the backward pass runs again: none, selective (attention), elementwise (norms and "
+        "activations, but no product), full layers",
         default="selective",
         known=RECOMPUTES,
     )
@@ -209,7 +210,9 @@ class TrainingMetrics:
     experts_s: float = _time("messages to experts and back that show")
     data_s: float = _time("gradients and weights of data ranks that show")
     late_s: float = _time("waits for the slowest data rank")
-    optimizer_s: float = _time("the optimiser's update, on GPUs or hosts")
+    optimizer_s: float = _time(
+        "the optimiser's update, on GPUs or hosts, and what a step waits for its host"
+    )
     loading_s: float = _time("waits for the batch from storage")
     tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
     tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")
@@ -224,7 +227,7 @@ class TrainingMetrics:
     gradient_bytes: float = _memory("its gradients")
     state_bytes: float = _memory("its optimiser states")
     activation_bytes: float = _memory("activations that wait for the backward pass")
-    workspace_bytes: float = _memory("logits, and a layer that runs again")
+    workspace_bytes: float = _memory("logits, and what of a layer runs again")
     host_bytes: float = _memory("of a node's memory that offloaded states take")
     energy_j: float = _run("energy of all GPUs in a step", unit="J")
     run_tokens: float = _run("tokens of the run: as asked, or until the loss is reached")

@@ -142,7 +142,7 @@ def _space(flags: Flags) -> dict[str, Any]:
             "ep": [1] if not model.experts else [n for n in powers if n <= model.experts],
             "dp": dp,
             "micro_batch": [1, 2],
-            "recompute": ["none", "selective", "full"],
+            "recompute": ["none", "selective", "elementwise", "full"],
             "zero": [1, 3],
         },
         "union": unions,

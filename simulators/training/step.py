@@ -21,7 +21,7 @@ from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FUSED, Job
-from simulators.training.plan import FULL, SELECTIVE, SHARED_GRADIENTS, Plans
+from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
@@ -33,7 +33,15 @@ from simulators.training.work.messages import (
     Messages,
     messages,
 )
-from simulators.training.work.operators import AGAIN, FORWARD, INPUTS, PIECES, SUMS, WEIGHTS
+from simulators.training.work.operators import (
+    AGAIN,
+    AGAIN_ELEMENTWISE,
+    FORWARD,
+    INPUTS,
+    PIECES,
+    SUMS,
+    WEIGHTS,
+)
 from simulators.training.work.pieces import (
     ATTENTION,
     PRODUCTS,
@@ -44,6 +52,8 @@ from simulators.training.work.pieces import (
 from simulators.training.work.pieces import EXPERTS as GROUPED
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
+RUNS_AGAIN = {AGAIN: SELECTIVE, AGAIN_ELEMENTWISE: ELEMENTWISE}
+"""Recomputation that runs parts of a forward pass again, by those parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +142,10 @@ def passes_of(work: Work, constants: Constants) -> Passes:
 
 
 def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Floats, Floats]:
-    """Return the seconds of gradients and weights that show after the passes, and of the update."""
+    """Return the seconds of gradients and weights that show after the passes, and of the update.
+
+    Hosts read back a step's loss and norm, start its update and fetch the next batch.
+    """
     plans, done = work.plans, work.exchange
     layers_on_rank = work.job.model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
@@ -142,7 +155,8 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
     streams = constants.streams.get(FUSED, 1.0)
     data_s = data_s + done.compressing_s * streams
     optimizer_s = done.optimizer_s * streams
-    return data_s, optimizer_s + done.host_s + _left(done.to_host_s, backward_s, 0.0, plans)
+    host_s = done.host_s + (0.0 if work.job.cuda_graphs else constants.step_s)
+    return data_s, optimizer_s + host_s + _left(done.to_host_s, backward_s, 0.0, plans)
 
 
 def steps(work: Work, constants: Constants) -> Steps:
@@ -255,8 +269,8 @@ def runs(phase: str, plans: Plans) -> Floats:
     often = np.ones(plans.size)
     if phase == FORWARD:
         often += plans.again
-    elif phase == AGAIN:
-        often *= plans.recompute == SELECTIVE
+    elif phase in RUNS_AGAIN:
+        often *= plans.recompute == RUNS_AGAIN[phase]
     elif phase == SUMS:
         often *= plans.zero < SHARED_GRADIENTS
     return often
@@ -269,17 +283,19 @@ def _passes(
 
     `wait_s` is what a layer waits for launches in a pass, or below zero.
     """
-    sums = {phase: np.zeros(plans.size) for phase in (FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS)}
+    phases = (FORWARD, INPUTS, WEIGHTS, SUMS, *RUNS_AGAIN)
+    sums = {phase: np.zeros(plans.size) for phase in phases}
     for (phase, kind), column in piece.seconds.items():
         sums[phase] += pace(constants, job, kind) * column[which]
     is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):
             sums[phase] += wait_s
-    again = sums.pop(AGAIN)
+    again = {phase: sums.pop(phase) for phase in RUNS_AGAIN}
     sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
     if is_layer:
-        sums[INPUTS] += runs(AGAIN, plans) * again
+        for phase, seconds in again.items():
+            sums[INPUTS] += runs(phase, plans) * seconds
         sums[INPUTS] += plans.again * sums[FORWARD]
     return sums
 

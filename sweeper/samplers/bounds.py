@@ -4,8 +4,9 @@ A simulator says what no design of a box does better than. Boxes that a found de
 in everything, or that cannot meet the condition, are discarded. Of the others the most promising
 are halved, or simulated where one design is left: those whose bounds no other box's bounds
 dominate. These have to be looked at in any order, so that none is simulated in vain (best first;
-Land and Doig, "An automatic method of solving discrete programming problems", 1960). What is left
-in the end is the front of the whole space: of equal designs, one at least.
+Land and Doig, "An automatic method of solving discrete programming problems", 1960). Of a design
+whose simulation is a run, the beginning is looked at first, where that says more. What is left in
+the end is the front of the whole space: of equal designs, one at least.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ import pyarrow as pa
 from simulators.core.contract import Hints, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from simulators.core.questions import Bounds
+from simulators.core.questions import Begins, Bounds
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
 from sweeper.samplers import MEETS, Goal, Search, Told
 from sweeper.samplers._search import number_of, scenario_numbers, sizes_of
@@ -36,10 +38,14 @@ _MOST = 2_000_000
 """Boxes that a search begins with at most."""
 _NEAR = 0.05
 """Boxes whose bounds are worse by no more than this part are cut with the most promising ones."""
+_TINY = float(np.finfo(np.float64).tiny)
+"""More than nothing, by which boxes are near of which nothing is known."""
 _CHEAP_S = 1e-4
 """Time of a look at a design that is no more than that of a bound."""
 _AT_ONCE = 200_000
 """Boxes bounded at a time: each has all columns of a design twice."""
+_BEGUN = (0.0, 0.05, 0.3)
+"""Parts of a run that are looked at, one after the other, before all of it."""
 _CHILDREN = 8
 """Boxes that one is cut into at a time: bounds of many are cheaper than of few, twice."""
 
@@ -92,10 +98,11 @@ class Boxes:
     high: Ints
     least: Matrix  # what no design is below, a column per objective
     group: Ints  # the scenario
+    begun: Ints  # how many parts of its run were looked at, of a box of one design
 
     def take(self, which: Ints | Mask) -> Boxes:
         """Return some of them."""
-        return Boxes(self.low[which], self.high[which], self.least[which], self.group[which])
+        return Boxes(*(column[which] for column in vars(self).values()))
 
     def joined(self, other: Boxes) -> Boxes:
         """Return these and others."""
@@ -118,13 +125,14 @@ class _Proof:
         self._varied = np.flatnonzero(sizes_of(space) > 1)
         self._sizes = sizes_of(space)[self._varied]
         self._best: dict[int, Matrix] = {}
+        first = space.batch(np.zeros(1, np.int64))
+        seconds = simulator.cost_hint_s(first) if isinstance(simulator, Hints) else [math.inf]
+        self._cheap = float(seconds[0]) < _CHEAP_S
+        self._begins = isinstance(simulator, Begins) and not self._cheap
         varied = [space.factors[i] for i in self._varied]
         runs = [_runs(factor.columns, simulator.ranged, goal.given) for factor in varied]
         self._known = np.empty(0, np.int64)
         self._boxes = self._bounded(*_combined(runs))
-        first = space.batch(np.zeros(1, np.int64))
-        seconds = simulator.cost_hint_s(first) if isinstance(simulator, Hints) else [math.inf]
-        self._cheap = float(seconds[0]) < _CHEAP_S
 
     def ask(self) -> Index:
         """Return the designs that are as good, by their bounds, as any box that is left.
@@ -134,18 +142,32 @@ class _Proof:
         while len(self._boxes.group):
             best, _ = group_fronts(self._boxes.least, self._boxes.group)
             promising, alone = self._boxes.take(best), self._boxes.single[best]
+            if self._begins and alone.all() and self._looks_into(best):
+                continue
             asked = np.empty(0, np.int64)
             if alone.all() or self._cheap:
                 asked = number_of((promising.low + promising.high) // 2, self._sizes)
                 asked = np.setdiff1d(allowed(self._space, asked), self._known)
                 self._known = np.union1d(self._known, asked)
-                done = np.zeros(len(self._boxes.group), bool)
-                done[best[alone]] = True
-                self._boxes = self._boxes.take(~done)
+                self._boxes = self._without(best[alone])
             self._cut(promising)
             if len(asked):
                 return asked
         return np.empty(0, np.int64)
+
+    def _without(self, which: Ints) -> Boxes:
+        """Return all boxes but some."""
+        return self._boxes.take(np.setdiff1d(np.arange(len(self._boxes.group)), which))
+
+    def _looks_into(self, which: Ints) -> bool:
+        """Look at a further part of the runs of some designs; return whether that says anything."""
+        before = self._boxes.take(which)
+        after = self._begun(before)
+        through = (before.begun == len(_BEGUN)).all() and len(after.group) == len(which)
+        if through and not (after.least > before.least).any():
+            return False
+        self._boxes = self._without(which).joined(after)
+        return True
 
     def tell(self, told: Told) -> None:
         """Discard what the best designs equal or beat."""
@@ -159,7 +181,7 @@ class _Proof:
     def _cut(self, promising: Boxes) -> None:
         """Cut the boxes that are nearly as good as the promising ones, but for single designs."""
         near = {
-            group: promising.least[promising.group == group] * (1.0 + _NEAR)
+            group: promising.least[promising.group == group] * (1.0 + _NEAR) + _TINY
             for group in np.unique(promising.group).tolist()
         }
         wide = self._hopeful(self._boxes, near) & ~self._boxes.single
@@ -189,10 +211,35 @@ class _Proof:
                 f"sampler=bounds: '{self._space.simulator}' states no bounds of "
                 f"{', '.join(missing)}; it bounds from below {', '.join(found)}"
             )
-        least = np.stack([found[name] for name in self._goal.objectives], axis=1)
         group = scenario_numbers(self._space, self._goal.given, first)
-        boxes = Boxes(low, high, least.astype(np.float64), group)
-        possible = np.isfinite(least).all(axis=1)
+        none = np.zeros((len(low), len(self._goal.objectives)))
+        boxes = self._raised(Boxes(low, high, none, group, np.zeros(len(low), np.int64)), found)
+        if not self._begins:
+            return boxes
+        alone = boxes.single
+        return boxes.take(~alone).joined(self._begun(boxes.take(alone)))
+
+    def _begun(self, boxes: Boxes) -> Boxes:
+        """Return those designs that are still hopeful once a further part of a run was seen.
+
+        Of some the last part was seen: by now their run may be known, as that of others.
+        """
+        assert isinstance(self._simulator, Begins)
+        left = boxes.take(np.zeros(0, np.int64))
+        for part, share in enumerate(_BEGUN):
+            some = boxes.take(np.minimum(boxes.begun, len(_BEGUN) - 1) == part)
+            if len(some.group):
+                designs = self._priced(self._space.batch(number_of(some.low, self._sizes)))
+                found = self._simulator.begun(designs, share, self._limits)
+                some = replace(some, begun=np.full(len(some.group), part + 1))
+                left = left.joined(self._raised(some, found))
+        return left
+
+    def _raised(self, boxes: Boxes, found: Mapping[str, Any]) -> Boxes:
+        """Return what is left of boxes of which metrics are known not to be below some numbers."""
+        least = np.stack([found[name] for name in self._goal.objectives], axis=1)
+        boxes = replace(boxes, least=np.maximum(boxes.least, least))
+        possible = np.isfinite(boxes.least).all(axis=1)
         for name, limit in self._limits.items():
             possible &= found[name] <= limit if name in found else True
         return boxes.take(possible & self._hopeful(boxes, self._best))

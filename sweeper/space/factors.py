@@ -74,7 +74,7 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
         written = number(written, field.metadata.get("unit", ""))
     values = values_of(name, written, kind, nullable=nullable)
     if folder := field.metadata.get("names", ""):
-        usual = (None, default_of(field))
+        usual = (None, default_of(field), field.metadata.get("otherwise"))
         found = (v if v in usual else _found(folder, str(v)) for v in values)
         values = tuple(dict.fromkeys(found))
     return values

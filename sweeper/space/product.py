@@ -136,9 +136,12 @@ class Product:
 
         `trusted` holds per factor the rows to recognise, with a column `code`; all when None.
         """
+        tables = trusted or self.factor_tables
         total = np.zeros(len(points), np.int64)
-        inside = np.ones(len(points), bool)
-        for factor, table in zip(self.factors, trusted or self.factor_tables, strict=True):
+        inside = _are(points, [t for t, f in zip(tables, self.factors, strict=True) if len(f) == 1])
+        for factor, table in zip(self.factors, tables, strict=True):
+            if len(factor) == 1:
+                continue
             names = list(factor.columns)
             found = points.select(names).join(
                 table, on=names, how="left", nulls_equal=True, maintain_order="left"
@@ -172,6 +175,17 @@ class Product:
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the caches."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def _are(points: pl.DataFrame, fixed: Sequence[pl.DataFrame]) -> Mask:
+    """Return which points have the values of all factors of one row, looked at in one go."""
+    if not all(map(len, fixed)):
+        return np.zeros(len(points), bool)
+    values = {name: one[name] for one in fixed for name in one.columns if name != "code"}
+    alike = [pl.col(n).eq_missing(pl.lit(v[0], v.dtype)) for n, v in values.items()]
+    if not alike:
+        return np.ones(len(points), bool)
+    return points.select(pl.all_horizontal(alike)).to_series().to_numpy()
 
 
 def _encoded(codes: pa.Array, values: pa.Array) -> pa.DictionaryArray:

@@ -24,7 +24,7 @@ from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible
 from simulators.kernels.price import flops
 from simulators.workload.llm.parallelism import Parallelism, stage_of
-from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
 from simulators.workload.operators import Attention, Gemm, GroupedGemm
 
 MODELS = ("llama2_7b", "llama2_70b", "mixtral_8x7b", "deepseek_v3", "gpt2")
@@ -211,6 +211,13 @@ def test_a_long_prompt_hides_the_launches_of_its_kernels() -> None:
     short, long = (iteration(eager, prefill_step(1.0, n)) for n in (1.0, 8192.0))
     assert seconds(long, "launch_s") / seconds(long) < 0.01
     assert seconds(short, "launch_s") / seconds(short) > seconds(long, "launch_s") / seconds(long)
+
+
+def test_few_tokens_behind_any_cache_take_as_long_as_the_host_that_launches_them() -> None:
+    eager = dataclasses.replace(replica("llama2_7b"), runtime=load_runtime("eager"))
+    host_s = eager.runtime.host_s + 32 * eager.runtime.prompt_layer_s["any"]
+    for past in (16.0, 1024.0):
+        assert seconds(iteration(eager, chunk_step(32.0, past, 1.0))) == pytest.approx(host_s)
 
 
 def test_energy_lies_between_rest_and_the_power_limit() -> None:

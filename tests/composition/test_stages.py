@@ -186,7 +186,7 @@ def test_the_ends_of_a_pass_are_shares_of_its_time() -> None:
         below_s.append(float(first.below_s + other.below_s))
         above_s.append(float(first.above_s + other.above_s))
     assert set(stages[1].half_widths) <= set(stages[0].half_widths)
-    lo, hi = pass_interval(one, step)
+    lo, hi = pass_interval(one, stages)
     assert lo == pytest.approx(1.0 - math.hypot(*below_s) / whole_s, rel=1e-12)
     assert hi == pytest.approx(1.0 + math.hypot(*above_s) / whole_s, rel=1e-12)
 

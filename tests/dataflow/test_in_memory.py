@@ -41,3 +41,11 @@ def test_quiet_inputs_and_zeros_draw_less_and_more_cells_draw_nothing() -> None:
 def test_a_recoded_pair_of_bits_needs_one_tree() -> None:
     pair = replace(CHIP, inputs=32, weight_bits=8, input_bits=8, bits_per_cycle=2)
     assert area_mm2(replace(pair, booth=True)) < area_mm2(pair)
+
+
+def test_trees_of_single_bits_of_weights_add_less_and_are_put_together_by_place() -> None:
+    """Two bits of two weights: a tree of two bits, or two of one and two adders for their sums."""
+    whole = replace(CHIP, weight_bits=2)
+    apart = replace(whole, tree_bits=1)
+    assert joules_per_cycle(apart) - joules_per_cycle(whole) == pytest.approx(0.7e-15 * 6 * 2)
+    assert joules_per_cycle(replace(whole, tree_bits=16)) == joules_per_cycle(whole)

@@ -346,3 +346,11 @@ def test_adapters_are_told_by_how_many_are_kept() -> None:
 def test_a_part_of_a_gpu_is_not_deployed() -> None:
     with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
         launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
+
+
+@pytest.mark.parametrize(
+    "change", [{"mixed_step": "overlapped"}, {"offload_to": "peer"}, {"offload_to": "ssd"}]
+)
+def test_what_no_engine_offers_is_not_deployed(change: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="no engine on offer"):
+        launch_of(replace(LLAMA, **change), "vllm")  # type: ignore[arg-type]

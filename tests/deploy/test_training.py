@@ -31,6 +31,7 @@ def test_a_design_is_a_command_of_its_own_shape():
     assert {"--sequence-parallel", "--use-distributed-optimizer", "--bf16"} <= set(options)
     assert "--group-query-attention" not in options
     assert told(cuda_graphs=True)["--cuda-graph-scope"] == "full_iteration"
+    assert told(recompute="elementwise")["--recompute-modules"] == "layernorm"
 
 
 def test_a_script_names_nodes_and_ranks():

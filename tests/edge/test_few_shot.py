@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from simulators.edge.device import device, devices, prior, text_of
 from simulators.edge.few_shot import adapt, choose, learn
 from simulators.edge.programs import learn_programs, one_hot
 
-STORED = Path(__file__).parent / "files" / "pi_of_format_1.json"
+FILES = Path(__file__).parent / "files"
+STORED = FILES / "pi_of_format_1.json"
 DRAW = np.random.default_rng(0)
 NETWORKS = DRAW.integers(0, 6, (60, 3)).astype(np.float64)
 COSTS = np.array([[1.0, 2.0, 5.0], [1.2, 2.1, 4.0], [0.8, 2.5, 6.0], [1.1, 1.7, 4.5]])
@@ -83,6 +85,33 @@ def test_a_stored_device_is_read_and_says_what_it_said() -> None:
     assert_allclose(said, STORED_SECONDS, rtol=1e-9)
     assert (low < said).all()
     assert (said < high).all()
+
+
+def test_a_device_of_format_1_says_what_it_said_before_fused_kernels_were_counted() -> None:
+    stored = [[0.007233298666983519, 0.012174694417061292],
+              [0.005523051110939405, 0.008113228593944817],
+              [0.008943546223027631, 0.016236160240177766]]  # fmt: skip
+    least, most = ({"ks": [k] * 20, "e": [e] * 20, "d": [d] * 5, "r": 224} for k, e, d in
+                   ((3, 3, 2), (7, 6, 4)))  # fmt: skip
+    rows = features("ofa", [json.dumps(least), json.dumps(most)])
+    said = device("ofa", str(FILES / "v100_of_format_1.json")).seconds(rows)
+    assert_allclose(said, stored, rtol=1e-12)
+
+
+def test_sums_behind_the_first_block_of_a_stage_end_in_its_projection() -> None:
+    blocks = ["skip"] * 22
+    none = features("fbnet", [" ".join(blocks)])[0]
+    blocks[1] = "k3_e1"  # narrows its input: nothing is added to it
+    first = features("fbnet", [" ".join(blocks)])[0]
+    blocks[2] = "k3_e1"
+    second = features("fbnet", [" ".join(blocks)])[0]
+    assert (first - none)[-5:].tolist() == [0, 0, 0, 0, 0]
+    assert (second - first)[-5:].tolist() == [1, 0, 0, 0, 0]
+
+
+def test_the_first_expansion_of_a_stage_is_at_the_resolution_before_it() -> None:
+    wide = {"ks": [3] * 20, "e": [6, 3, 3, 3] * 5, "d": [2] * 5, "r": 112}
+    assert features("ofa", [json.dumps(wide)])[0][-5:].tolist() == [6 / 4] * 5
 
 
 def test_a_device_is_written_as_it_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from lab.fits.driver import fitted_tables
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.energy import awake_w, energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
@@ -68,3 +68,36 @@ def test_a_calibration_knows_the_tables_it_rests_on() -> None:
     tables = fitted_tables(files)
     assert len(tables) == 3
     assert all(len(digest) == 64 for _, digest in tables)
+
+
+def joules(operator: Gemm | Elementwise, gpu: Gpu) -> float:
+    return float(energy_j(operator, gpu, price(operator, gpu).latency_s))
+
+
+def test_a_larger_device_spends_what_its_board_does_on_a_flop_and_on_a_byte() -> None:
+    """It is done sooner, and draws as much more while it is at work."""
+    board = load_gpu("h100_sxm")
+    large, half = (what_if(board, sm_scale=scale) for scale in (2.0, 0.5))
+    work = product(16384.0, "bf16")
+    for device in (large, half):
+        assert joules(work, device) == pytest.approx(joules(work, board), rel=0.25)
+    wide = what_if(board, bandwidth_scale=2.0)
+    stream = Elementwise(name="e", elements=1e9)
+    dynamic = joules(stream, board) - awake_w(board) * float(price(stream, board).latency_s)
+    wider = joules(stream, wide) - awake_w(wide) * float(price(stream, wide).latency_s)
+    assert wider == pytest.approx(dynamic, rel=0.1)
+
+
+def test_a_slower_clock_needs_less_voltage_and_a_faster_one_more() -> None:
+    board, work = load_gpu("h100_sxm"), product(8192.0, "bf16")
+    slow, fast = (what_if(board, clock_scale=scale) for scale in (0.8, 1.2))
+    assert joules(work, slow) < joules(work, board) < joules(work, fast)
+    assert awake_w(slow) < awake_w(board) < awake_w(fast)
+
+
+def test_what_is_idle_costs_more_the_more_there_is_of_it() -> None:
+    board = load_gpu("h100_sxm")
+    small = product(256.0, "bf16")
+    assert joules(small, what_if(board, sm_scale=2.0)) > joules(small, board)
+    held = held_at(board, 0.7)
+    assert awake_w(held_at(what_if(board, sm_scale=1.0), 0.7)) == awake_w(held)

@@ -112,3 +112,12 @@ def test_a_row_has_the_same_bits_alone_and_in_company(
 def test_a_precision_the_gpu_lacks_is_named_with_those_it_has() -> None:
     with pytest.raises(UserError, match="has no fp8 rate"):
         price(Gemm(name="gemm", m=1, n=1, k=1, dtype="fp8"), load_gpu("v100_pcie"))
+
+
+def test_what_is_priced_again_is_known_up_to_the_last_bit_of_its_sizes() -> None:
+    gpu, rows = load_gpu("h100_sxm"), np.array([16.0, 32.0])
+    norm = Norm(name="norm", rows=rows, cols=4096.0, kind="rms")
+    again = dataclasses.replace(norm, rows=rows.copy(), repeat=80)
+    assert price(norm, gpu) is price(again, gpu)
+    nearly = dataclasses.replace(norm, rows=np.nextafter(rows, 0.0))
+    assert price(nearly, gpu) is not price(norm, gpu)

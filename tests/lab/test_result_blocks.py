@@ -126,3 +126,18 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
     assert changed(one, block_of(tmp_path, tp=4, chunk_tokens=4096)) == ""
     assert changed(one, dataclasses.replace(wider, path="another.md")) == ""
     assert changed(one, block_of(tmp_path, tp=4, mean_output_tokens=150.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "runtime"),
+    [
+        ("vllm", "0.13.0", "vllm_0_13"), ("vllm", "0.9.2", "vllm_0_13"), ("vllm", "0.14.0", "vllm"),
+        ("vllm", None, "vllm"), ("sglang", "0.5.6.post2", "sglang_0_5_8"),
+        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm"),
+    ],
+)  # fmt: skip
+def test_a_release_has_the_runtime_of_its_time(
+    tmp_path: Path, framework: str, version: str | None, runtime: str
+) -> None:
+    block = block_of(tmp_path, framework=framework, framework_version=version)
+    assert block.point.runtime == runtime

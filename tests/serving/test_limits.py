@@ -14,13 +14,14 @@ from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import (
     Limits,
+    host_tier,
     kv_blocks,
     limits_of,
     ranks_of,
     swap_space,
 )
 from simulators.serving.engine.policies import load_scheduler
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import HOST, PEER, ServingPoint
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
 WEIGHTS = 2 * 6_738_415_616
@@ -113,10 +114,20 @@ def test_one_block_is_enough_and_less_is_not() -> None:
 def test_the_host_holds_whole_blocks_and_moves_them_over_its_link() -> None:
     replica = hardware().replica
     link = replica.gpu.pcie_bytes_per_s
-    assert swap_space(replica, swap_bytes=3.9 * BLOCK, block_size=16) == (3, BLOCK / link)
+    assert swap_space(replica, HOST, 3.9 * BLOCK, 16) == (3, BLOCK / link)
     unknown = replace(replica, gpu=replace(replica.gpu, pcie_bytes_per_s=0.0))
     with pytest.raises(UserError, match="has no pcie_bytes_per_s"):
-        swap_space(unknown, swap_bytes=1e9, block_size=16)
+        swap_space(unknown, HOST, 1e9, 16)
+
+
+def test_a_block_moves_to_a_peer_as_much_sooner_as_its_link_is_faster() -> None:
+    replica = hardware().replica
+    gpu = replica.gpu
+    (_, host_s), (_, peer_s) = (swap_space(replica, to, 1e9, 16) for to in (HOST, PEER))
+    assert host_s / peer_s == pytest.approx(gpu.link_bytes_per_s / gpu.pcie_bytes_per_s)
+    alone = replace(replica, gpu=replace(gpu, link_bytes_per_s=0.0))
+    with pytest.raises(UserError, match="has no link_bytes_per_s, which moving KV caches to the p"):
+        swap_space(alone, PEER, 1e9, 16)
 
 
 SHARED_SEATS = replace(
@@ -199,6 +210,23 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
     sglang = {"scheduler": "sglang"}
     assert [got(**sglang, poll_interval=n).patience for n in (0, 7)] == [1, 7]
     assert got(scheduler="lightllm", block_size=1).patience == 10
+
+
+def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_longer() -> None:
+    wide = ServingPoint(
+        model="llama3_1_70b", gpu="h100_sxm", tp=8, scheduler="vllm_v1", chunk_size=2048,
+        prefix_cache=True, prefix_host_bytes=1e12, offload_to="ssd",
+    )  # fmt: skip
+    small = replace(wide, model="llama3_2_1b", tp=1)
+    (blocks, move_s), (none, _) = (
+        host_tier(one, deployment_of(one).hardware.replica) for one in (wide, small)
+    )
+    block_bytes = 16 * 80 * 2 * 128 * 2  # of one of eight heads
+    assert (blocks, none) == (int(1e12 // block_bytes), 0)
+    assert move_s == pytest.approx(block_bytes / 6.9e9)
+    swapped = replace(LLAMA, preemption="swap", offload_to="ssd")
+    with pytest.raises(Infeasible, match="swap_goes_to_memory"):
+        limits_of(swapped, hardware(), load_scheduler("vllm"), LENGTHS)
 
 
 @pytest.mark.parametrize(("blocks", "each"), [(11, 2), (4, 1), (3, 1)])

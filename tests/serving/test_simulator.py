@@ -207,6 +207,15 @@ def test_requests_without_memory_are_moved_to_the_host_and_counted_apart() -> No
     assert nowhere == again
 
 
+def test_a_peer_gpu_takes_kv_caches_sooner_than_the_host_and_helps_under_pressure_alone() -> None:
+    def tokens_per_s(offload_to: str, **load: float) -> float:
+        return simulate(point(preemption="swap", offload_to=offload_to, **load)).tokens_per_s
+
+    crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
+    assert tokens_per_s("peer", **crowded) > tokens_per_s("host", **crowded)
+    assert tokens_per_s("peer", qps=1.0) == tokens_per_s("host", qps=1.0)
+
+
 def test_clients_without_patience_leave_and_are_counted() -> None:
     calm, hasty = (simulate(point(qps=60.0, patience_s=s, requests=400)) for s in (None, 8.0))
     assert calm.cancelled_requests == 0

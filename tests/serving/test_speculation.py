@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulators.catalog.model import load_model
+from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
@@ -212,6 +214,20 @@ def test_drafts_stop_above_a_number_of_requests() -> None:
     assert never.iterations > 1.5 * always.iterations
     few = simulate(replace(busy, draft_until=15))
     assert never.iterations > few.iterations > always.iterations
+
+
+def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> None:
+    known = {}
+    for name in ("eagle", "eagle3"):
+        point = replace(PLAIN, scheduler="sglang", runtime="sglang", speculation=name)
+        drafter = drafter_of(point, deployment_of(point).hardware)
+        assert drafter is not None
+        assert drafter.hardware is not None
+        known[name] = drafter.hardware.replica
+        host_s = known[name].runtime.host_s * len(drafter.survival)
+        assert host_s == pytest.approx(2.0 * load_runtime("sglang").host_s)
+    assert known["eagle"].model.vocab == load_model(PLAIN.model).vocab > 32_000
+    assert known["eagle3"].model.vocab == 32_000
 
 
 def test_as_many_are_drafted_as_pay() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.kernels.judged import is_fitted_to, judged
+from lab.claims.judged import is_fitted_to, judged
 from lab.claims.lines import absent, error_line, within
 from lab.tables.kernels.auxiliary_kernels import GPUS, auxiliary_tables, read_auxiliary_rows
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import (
+from lab.claims.judged import (
     entry_errors,
     entry_for,
     entry_holds,

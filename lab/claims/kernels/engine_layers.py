@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import judged, quantiles
+from lab.claims.judged import judged, quantiles
 from lab.claims.lines import at_most, error_line
 from lab.fits.kernels.tensor_cores import IN_LAYERS
 from lab.tables.kernels.engine_layers import GPUS, read_chain_rows, read_layer_products

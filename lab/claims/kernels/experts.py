@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import entry_errors, held_by_others, own_entry
+from lab.claims.judged import entry_errors, held_by_others, own_entry
 from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.fused_kernels import (
     FEWEST_MODELS,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import Judged, detailed, details, judged
+from lab.claims.judged import Judged, detailed, details, judged
 from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, was_fitted, within
 from lab.fits.kernels.fp32_kernels import SEEDS, few_shot_exercise
 from lab.tables.kernels.fp32_kernels import read_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.kernels.judged import entry_errors, entry_holds, is_fitted_to, own_entry
+from lab.claims.judged import entry_errors, entry_holds, is_fitted_to, own_entry
 from lab.claims.lines import SHAPES_COVERAGE_BAR, error_line, missing, within
 from lab.tables.kernels.fused_kernels import GPUS, read_measured, tables_of
 from lab.tables.kernels.prompt_chunks import read_chunks

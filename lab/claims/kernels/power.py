@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import is_fitted_to, priced_alike
+from lab.claims.judged import is_fitted_to, priced_alike
 from lab.claims.lines import absent, at_most, error_line, percent_off
 from lab.fits.methods.power_meter import SETTLED_S, meter_of, reading_w
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.kernels.judged import entry_errors, entry_for
+from lab.claims.judged import entry_errors, entry_for
 from lab.claims.lines import error_line, missing
 from lab.tables.kernels.expert_layers import (
     FRONTIER,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import is_fitted_to, judged, quantiles
+from lab.claims.judged import is_fitted_to, judged, quantiles
 from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, percent_off, within
 from lab.fits.kernels.tensor_cores import seconds_of
 from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows

@@ -2,8 +2,8 @@
 
 Every ordered pair of the GPUs that fp32 calls were timed on; shapes both were timed at, of layers
 of real models. Beside each error stands the better of two naive ones: time by the ratio of
-bandwidths, or of FLOP/s. The second GPU's rows are spread over the first one's times, and leave the
-test.
+bandwidths, or of FLOP/s. The second GPU's rows are those that tell most of the others by sizes and
+the first one's times, and leave the test.
 """
 
 from __future__ import annotations

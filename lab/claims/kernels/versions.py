@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import judged
+from lab.claims.judged import judged
 from lab.claims.lines import absent, error_line, percent_off
 from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
 from lab.tables.kernels.power import read_power_rows, read_times

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import quantiles
+from lab.claims.judged import quantiles
 from lab.claims.lines import absent, at_most, percent_off, within
 from lab.fits.kernels.tensor_cores import fit_bent, seconds_of
 from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.kernels.judged import entry_errors, entry_for
+from lab.claims.judged import entry_errors, entry_for
 from lab.claims.lines import at_most, error_line
 from lab.tables.kernels.expert_layers import SERVING, SERVING_GPUS, read_layers
 from simulators.core.contract import Check

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,8 @@ HALVINGS, MOST_ASSISTED, SETTLED_STEPS = 40, 64, 4096
 CONTEXT = 500.0
 """Tokens so far, about; a pass of one sequence reads 26 times as many bytes of weights."""
 
-RUNTIME = load_runtime("eager")
+RUNTIME = replace(load_runtime("eager"), prompt_layer_s={})
+"""HF's code launches the same for several tokens as for one; TinyChat's does not."""
 
 MEDUSA_HEADS = 4
 

@@ -80,12 +80,12 @@ def _run_checks(reference: Path, run: Mapping[str, Any]) -> list[Check]:
     lengths = column["input_toks"], column["output_toks"]
     asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
     theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
-    for how, called in ((BATCH, ""), (UNIFIED, ", unified attention")):
+    for how, called in ((UNIFIED, ""), (BATCH, ", two launches")):
         done = run_of(replace(point_of_run(run), mixed_step=how), asked)
         times = done.state.times
         ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
         asked_of = LIMIT if run["dp"] == 1 else LIMIT_OF_RANKS
-        limit = asked_of if how == BATCH else None
+        limit = asked_of if how == UNIFIED else None
         note = f"{done.tables[0].shares[UNMODELLED]:.0%} of the time by other GPUs' numbers"
         for name, unit in (("mean TTFT", "s"), ("median TPOT", "s"), ("throughput", "1/s")):
             error = 100.0 * float(abs(ours[name] / theirs[name] - 1.0))

@@ -58,6 +58,8 @@ def _digital(row: Mapping[str, Any]) -> InMemoryChip:
         int(row[name]) for name in ("input_channels", "output_channels", "weight_bits")
     )
     groups = GROUPS[row["chip"]]
+    raw = json.loads(row["raw"])
+    booth = raw["booth_encoding"] == "True"
     cells = int(row["rows"] * row["cols"] * row["banks"])
     return InMemoryChip(
         inputs=inputs,
@@ -67,7 +69,8 @@ def _digital(row: Mapping[str, Any]) -> InMemoryChip:
         weight_bits=bits,
         input_bits=int(row["activation_bits"]),
         bits_per_cycle=int(row["input_bits_per_cycle"]),
-        booth=json.loads(row["raw"])["booth_encoding"] == "True",
+        tree_bits=0 if booth else int(raw["adder_input_precision"]),
+        booth=booth,
         voltage=row["vdd_V"],
         toggle=row["input_toggle_rate"],
         density=1.0 - row["weight_sparsity"],

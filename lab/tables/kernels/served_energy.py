@@ -41,11 +41,12 @@ TURNS, FEWEST = 2, 8
 
 @dataclass(frozen=True)
 class Served:
-    """One row; watts of one GPU, joules of all per output token, and seconds between tokens."""
+    """One row; watts of one GPU, joules and rate of all, and seconds between tokens."""
 
     point: ServingPoint
     watts: float
     token_j: float
+    tokens_per_s: float
     itl_median_s: float
 
     @property
@@ -88,7 +89,8 @@ def _served(row: Mapping[str, Any], launched: str) -> Served:
         **_cut(row, launched),
     )
     watts = row["avg_power_W"] / row["n_gpus"]
-    return Served(point, watts, row["energy_J_per_output_token"], row["itl_median_s"])
+    rate = row["output_tokens_per_s"]
+    return Served(point, watts, row["energy_J_per_output_token"], rate, row["itl_median_s"])
 
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:

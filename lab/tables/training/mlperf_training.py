@@ -41,6 +41,9 @@ BERT_LARGE = LanguageModel(
 MASKED = 0.15
 """Share of BERT's tokens that are predicted (ibid.)."""
 
+BEFORE_GRAPHS = "v4.0"
+"""Round in which adapters are trained without CUDA graphs."""
+
 GPUS = {
     "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
     "NVIDIA H200-SXM5-141GB": "h200_sxm", "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200_sxm",
@@ -103,6 +106,16 @@ def step_seconds(row: Mapping[str, Any]) -> float:
     return float(row["global_batch_size"] * tokens / row["throughput_median"])
 
 
+def _has_graphs(row: Mapping[str, Any], cp: int, micro_batches: int) -> bool:
+    """Say whether layers of a system that trains adapters are replayed as CUDA graphs.
+
+    Configurations of one sequence a step over context ranks ask for it from the second round on
+    (`LAYER_CUDA_GRAPH`, `MCORE_CUDA_GRAPH`), those of whole sequences do not. BERT's always do.
+    """
+    is_one = row["benchmark"] == LORA and cp > 1 and micro_batches == 1
+    return is_one and row["round"] != BEFORE_GRAPHS
+
+
 def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
     model, sequence = BENCHMARKS[row["benchmark"]]
     gpu = load_gpu(GPUS[row["accelerator"]])
@@ -126,6 +139,7 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         sequence_parallel=tp > 1,
         lora_rank=16 if row["benchmark"] == LORA else 0,
         predicted_share=MASKED if is_bert else 1.0,
+        cuda_graphs=is_bert or _has_graphs(row, cp, m),
     )
 
     def one(value: float) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,9 +1,10 @@
 """What a digital in-memory computing chip draws and occupies, from its gates.
 
 Each of a macro's weights stands in 6T cells and is multiplied where it stands: one gate for a bit
-of a weight and of an input, a tree of ripple-carry adders over the inputs, and an accumulator that
-adds what the bits of an input give one after the other. Several groups of cells may share that
-logic.
+of a weight and of an input, trees of ripple-carry adders over the inputs, and an accumulator that
+adds what the bits of an input give one after the other. A tree may take in whole weights or a few
+of their bits, whose sums are then put together by their places. Several groups of cells may share
+that logic.
 
     area  = cells + gates + adders + registers
     joule = voltage^2 x (switched capacitance of gates and adders + clocked registers), a cycle
@@ -35,6 +36,7 @@ class InMemoryChip:
     weight_bits: int
     input_bits: int
     bits_per_cycle: int  # of each input
+    tree_bits: int = 0  # of a product that enter one tree; 0: those of a whole weight
     booth: bool = False  # whether two bits of an input go through one tree, recoded
     voltage: float = 0.9
     toggle: float = 0.5  # share of input bits that differ from those before
@@ -91,18 +93,17 @@ def _counts(chip: InMemoryChip) -> _Counts:
     """Return the single-bit cells, multiplier gates, full adders and registers of a chip."""
     words = chip.inputs * chip.outputs * chip.macros
     sums, depth = chip.outputs * chip.macros, math.log2(chip.inputs)
-    summed = chip.weight_bits + chip.booth
-    trees = sums * (1 if chip.booth else chip.bits_per_cycle)
+    width = min(chip.tree_bits or chip.weight_bits, chip.weight_bits)
+    trees = 1.0 if chip.booth else chip.bits_per_cycle * chip.weight_bits / width
+    summed = width + chip.booth
     in_tree = sum(
         chip.inputs / 2**level * (summed + level - 1) for level in range(1, math.ceil(depth) + 1)
     )
     accumulated = sums * (chip.input_bits + chip.weight_bits + depth)
-    joined = 0.0  # trees of several bits of an input, each a place higher
-    if chip.bits_per_cycle > 1 and not chip.booth:
-        joined = sums * (chip.bits_per_cycle - 1) * (summed + depth)
+    joined = sums * (trees - 1.0) * (summed + depth)  # trees, each some places higher
     return _Counts(
         cells=words * chip.weight_bits * chip.groups,
         gates=words * chip.weight_bits * chip.bits_per_cycle,
-        adders=in_tree * trees + joined + accumulated,
+        adders=in_tree * sums * trees + joined + accumulated,
         registers=accumulated + chip.inputs * chip.bits_per_cycle * chip.macros,
     )

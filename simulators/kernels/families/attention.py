@@ -30,7 +30,7 @@ from simulators.kernels.families.fused import (
 )
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
-from simulators.kernels.profile import AttentionRates, Profile
+from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES
@@ -133,6 +133,13 @@ def attention_flops(attention: Attention) -> Floats:
     """Return the FLOPs of scores and weighted sums: 4 per pair, head and head dimension."""
     pairs = np.asarray(attention.pairs, np.float64)
     return 4.0 * pairs * attention.heads * attention.head_dim
+
+
+def padded_flops(attention: Attention) -> Floats:
+    """Return the FLOPs with a decode's group of query heads as high as a matrix instruction."""
+    group = attention.heads / attention.kv_heads
+    rows = np.ceil(group / INSTRUCTION_ROWS) * INSTRUCTION_ROWS
+    return attention_flops(attention) * (rows / group if attention.phase == "decode" else 1.0)
 
 
 def attention_bytes(attention: Attention) -> Floats:

@@ -11,12 +11,12 @@ rest. With `w` the half-widths of a pass, which ends at `r`:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from simulators.composition.intervals import HalfWidth, summed, unexplained_share
-from simulators.composition.price import pass_interval, pipeline_iterations
+from simulators.composition.price import Iteration, pass_interval, pipeline_iterations
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_kin
@@ -36,8 +36,9 @@ def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
 
     Summed over layers, they are the squared logarithms of the ends of `deployment_bands`.
     """
-    reach = np.array(pass_interval(replica, step))
-    parts, found = _parts(replica, step), {}
+    stages = pipeline_iterations(replica, step)
+    reach = np.array(pass_interval(replica, stages))
+    parts, found = _parts(replica, stages), {}
     widths = [shipped_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
     ends = []
     for end, side in enumerate(("below", "above")):
@@ -62,12 +63,11 @@ def band_of(squares: Squares, without: str = "") -> Ends:
     return math.exp(-low), math.exp(high)
 
 
-def _parts(replica: Replica, step: Step) -> Mapping[str, Ends]:
+def _parts(replica: Replica, stages: Sequence[Iteration]) -> Mapping[str, Ends]:
     """Return the part of each layer of a pass in the square of its half-widths, below and above.
 
     Where no kernel of the vendor was ever measured all err together, so their half-widths add up.
     """
-    stages = pipeline_iterations(replica, step)
     families = summed(stage.half_widths for stage in stages)
     unexplained_s = unexplained_share(replica.runtime, replica.gpu) * sum(
         float(np.asarray(stage.latency_s)) for stage in stages

@@ -1,7 +1,8 @@
 """Answers that serve several designs.
 
 Designs that differ only in how many requests may run at once are served alike, request by request
-and bit by bit, as long as neither reaches its limit: then the run of one answers for the other.
+and bit by bit, as long as neither reaches its limit: then the run of one answers for the other. A
+search that has seen how a run begins is also told how it ended, where it ended in this process.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Answers:
     """Metrics of deployments, of which those that are served alike run once."""
 
     def __init__(self) -> None:
-        self._known: dict[ServingPoint, list[_Answer]] = {}
+        self._known: dict[ServingPoint, list[Answer]] = {}
 
     def metrics(self, ready: Ready) -> ServingMetrics:
         """Return the metrics of a run of a deployment.
@@ -64,16 +65,24 @@ class Answers:
             Infeasible: no request of the window is answered.
             UserError: a request never ends.
         """
-        if not _may_share(ready):
+        if not may_share(ready):
             return ready.run().metrics()
-        known = self._known.setdefault(replace(ready.point, max_batch=1), [])
+        design = any_batch(ready.point)
+        known = self._known.setdefault(design, [])
         for answer in known:
-            if answer.holds_for(ready):
+            if answer.likeness.holds_for(ready):
                 return answer.metrics_within(ready.limits)
         run = ready.run()
         found, held = run.judged()
-        known.append(_Answer(ready.limits, ready.rejected, found, held, _Reached.of(run.state)))
+        known.append(Answer(Likeness.of(ready, run.state), found, held))
+        if design in WATCHED:
+            WATCHED[design].append(known[-1])
         return found
+
+
+def any_batch(point: ServingPoint) -> ServingPoint:
+    """Return what is equal of designs that differ only in how many requests may run at once."""
+    return replace(point, max_batch=1)
 
 
 @dataclass(frozen=True)
@@ -108,14 +117,17 @@ class _Reached:
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """The metrics of a run within some limits, and what it needed of them."""
+class Likeness:
+    """What a run within some limits needed of them, by which others are known to be the same."""
 
     limits: Limits
     rejected: int  # the longest, so as many are the same
-    metrics: ServingMetrics
-    held: Held
     reached: _Reached
+
+    @classmethod
+    def of(cls, ready: Ready, state: State) -> Likeness:
+        """Return that of a run which left a state behind."""
+        return cls(ready.limits, ready.rejected, _Reached.of(state))
 
     def holds_for(self, ready: Ready) -> bool:
         """Return whether a run within other limits is the same: neither reaches its own."""
@@ -123,7 +135,16 @@ class _Answer:
         if replace(self.limits, seats=limits.seats, blocks=limits.blocks) != limits:
             return False
         below = self.reached.is_below(self.limits) and self.reached.is_below(limits)
-        return below and self.rejected == ready.rejected
+        return (below or limits == self.limits) and self.rejected == ready.rejected
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The metrics of a run, and whose they are."""
+
+    likeness: Likeness
+    metrics: ServingMetrics
+    held: Held
 
     def metrics_within(self, limits: Limits) -> ServingMetrics:
         """Return the metrics of that run."""
@@ -131,7 +152,11 @@ class _Answer:
         return replace(self.metrics, **memory)
 
 
-def _may_share(ready: Ready) -> bool:
+WATCHED: dict[ServingPoint, list[Answer]] = {}
+"""The runs of designs of which a search has seen beginnings; `any_batch` says of which."""
+
+
+def may_share(ready: Ready) -> bool:
     """Return whether a limit that is not reached changes nothing.
 
     A cache of prefixes fills what memory is free, what drafts is told how many may run, and so

@@ -15,12 +15,16 @@ from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import AUTO, CACHED, OWN, SHARED, SWAP, ServingPoint
+from simulators.serving.point import AUTO, CACHED, OWN, PEER, SHARED, SSD, SWAP, ServingPoint
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import prefill_step
 
 GB = 1e9
+
+SSD_BYTES_PER_S = 6.9e9
+"""That one drive is read at (Samsung PM9A3, PCIe 4.0 x4, data sheet); a node of eight GPUs has as
+many for data (NVIDIA DGX H100 data sheet)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +130,10 @@ def limits_of(
         tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
     host_blocks, move_s = 0, 0.0
     if point.preemption == SWAP:
+        if point.offload_to == SSD:
+            raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
         host_blocks, move_s = swap_space(
-            hardware.replica, swap_bytes=point.swap_bytes, block_size=point.block_size
+            hardware.replica, point.offload_to, point.swap_bytes, point.block_size
         )
     host_keeps = 0
     if point.prefix_host_bytes:
@@ -227,28 +233,40 @@ def _missing(needed: float, usable: float) -> str:
     return f"needs {needed / GB:.1f} GB, has {usable / GB:.1f} GB"
 
 
-def swap_space(replica: Replica, *, swap_bytes: float, block_size: int) -> tuple[int, float]:
-    """Return the blocks that the host holds for a GPU, and the seconds to move one there or back.
+def swap_space(
+    replica: Replica, offload_to: str, swap_bytes: float, block_size: int
+) -> tuple[int, float]:
+    """Return the blocks held elsewhere for a GPU, and the seconds to move one there or back.
+
+    A peer is a GPU with memory to spare, reached by the links between GPUs (Vijaya Kumar et al.,
+    "Aqua", ASPLOS 2025); a drive is read over the GPU's link to its host.
 
     Raises:
-        UserError: nobody has said how fast the GPU's link to its host is.
+        UserError: nobody has said how fast that link of the GPU is.
     """
-    if replica.gpu.pcie_bytes_per_s <= 0.0:
-        raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which swapping needs")
+    link = "link_bytes_per_s" if offload_to == PEER else "pcie_bytes_per_s"
+    bytes_per_s = getattr(replica.gpu, link)
+    if bytes_per_s <= 0.0:
+        raise UserError(
+            f"gpu '{replica.gpu.name}' has no {link}, which moving KV caches to the {offload_to} "
+            "needs"
+        )
+    if offload_to == SSD:
+        bytes_per_s = min(SSD_BYTES_PER_S, bytes_per_s)
     block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
-    return int(swap_bytes // block_bytes), block_bytes / replica.gpu.pcie_bytes_per_s
+    return int(swap_bytes // block_bytes), block_bytes / bytes_per_s
 
 
 def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
-    """Return the blocks of prefixes that the host keeps, and the seconds to move one back.
+    """Return the blocks of prefixes that host, peer or drive keep, and the seconds to fetch one.
 
-    It keeps none where a block is computed sooner, in a prompt as long as an iteration takes.
+    They keep none where a block is computed sooner, in a prompt as long as an iteration takes.
 
     Raises:
         UserError: nobody has said how fast the GPU's link to its host is.
     """
     blocks, move_s = swap_space(
-        replica, swap_bytes=point.prefix_host_bytes, block_size=point.block_size
+        replica, point.offload_to, point.prefix_host_bytes, point.block_size
     )
     whole_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
     return (blocks, move_s) if move_s < point.block_size * whole_s / point.chunk_size else (0, 0.0)

@@ -25,6 +25,7 @@ from simulators.composition.price import (
     Iteration,
     launch_s,
     pass_interval,
+    pipeline_iterations,
     stage_iteration,
     time_shares,
 )
@@ -69,10 +70,22 @@ class IterationTable:
     reach: Mapping[str, Ends]  # intervals of everyday passes, by the latency they make
 
 
+Pass = tuple[Iteration, ...]
+"""An iteration of every stage."""
+
+
 def everyday_reach(replica: Replica) -> dict[str, Ends]:
     """Return the 90 % intervals of passes, as shares of their time, by the latency they make."""
-    steps = zip(("ttft", "tpot"), EVERYDAY, strict=True)
-    return {metric: pass_interval(replica, step) for metric, (_, step) in steps}
+    return _reach(replica, _everyday_passes(replica))
+
+
+def _everyday_passes(replica: Replica) -> list[Pass]:
+    return [pipeline_iterations(replica, step) for _, step in EVERYDAY]
+
+
+def _reach(replica: Replica, passes: Sequence[Pass]) -> dict[str, Ends]:
+    metrics = zip(("ttft", "tpot"), passes, strict=True)
+    return {metric: pass_interval(replica, stages) for metric, stages in metrics}
 
 
 def octaves(steps: int, most: int) -> Floats:
@@ -113,8 +126,9 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
     tokens, rows, decodes, contexts, chunks, pasts = grids
     batches = octaves(1, MOST_PREFILLS)[1:]
-    stages = _Stages(replica)
-    everyday = stages.last(PROBE)
+    passes = _everyday_passes(replica)
+    stages = _Stages(replica, passes[-1])
+    everyday = passes[-1][-1]
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.awake_w),
@@ -138,27 +152,24 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
         ),
         table=np.concatenate([part.ravel() for part in [*parts, mixed, *of_all]]),
         waiting_w=everyday.waiting_w,
-        shares=time_shares(replica, EVERYDAY).reshape(-1),
-        reach=everyday_reach(replica),
+        shares=time_shares([(n, p) for (n, _), p in zip(EVERYDAY, passes, strict=True)]).reshape(
+            -1
+        ),
+        reach=_reach(replica, passes),
     )
 
 
 class _Stages:
     """The two kinds of stage of a pipeline: the slowest of those that send on, and the last."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, probed: Pass) -> None:
         self.replica = replica
         self.senders = replica.cut.pp - 1
-        self.slowest = 0
-        if self.senders > 1:
-            times = [_number(self._at(PROBE, stage).latency_s) for stage in range(self.senders)]
-            self.slowest = int(np.argmax(times))
+        times = [_number(stage.latency_s) for stage in probed[:-1]]
+        self.slowest = int(np.argmax(times)) if times else 0
 
     def _at(self, step: Step, stage: int, only: Sequence[str] = ()) -> Iteration:
         return stage_iteration(self.replica, step, stage, only)
-
-    def last(self, step: Step) -> Iteration:
-        return self._at(step, self.senders)
 
     def kinds(self, step: Step, only: Sequence[str]) -> tuple[Iteration, Iteration]:
         """Return some parts of an iteration of both kinds."""

@@ -2,11 +2,14 @@
 
 A draft model runs once for each drafted token, at the batch of the sequences, and reads prompts as
 the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction, 2024) is one
-more layer with the model's own embedding and output, also run once for each. An n-gram look-up in
-the text so far costs nothing that would be seen beside a pass.
+more layer with the model's own embedding and output, also run once for each; EAGLE-3's has an
+output of its own, of fewer tokens. An n-gram look-up in the text so far costs nothing that would be
+seen beside a pass.
 
 Where drafts branch into a tree (`tree`), each pass but the first drafts for `width` nodes of a
-sequence, and the model checks all nodes. Not modelled: smaller vocabularies of heads.
+sequence, and the model checks all nodes. The host waits for what was accepted before it hands the
+GPU the next drafts, so what an engine's host is seen to take of an iteration is taken for those
+batches too.
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ class Drafter:
 
 NO_DRAFTER = Drafter(0, (), None)
 
+MOST_OUTPUTS = 32_000
+"""Tokens that EAGLE-3's heads draft of, the most frequent (vllm-project/speculators, `eagle3`)."""
+
+BATCHES = 2
+"""That a host hands over for the drafts of an iteration, beside their check: the passes, replayed
+at once, and one in which the head reads what was accepted (sgl-project/sglang, `eagle_worker.py`:
+`draft`, `forward_draft_extend_after_decode`)."""
+
 
 def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     """Return what drafts for a design, if anything does.
@@ -67,11 +78,15 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
     dtype = precision(target.dtype).activations if is_narrow else target.dtype
     dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
-    once = replace(target.runtime, host_s=0.0, sequence_s=0.0, prepare_s=0.0)
+    host_s = BATCHES * target.runtime.host_s / len(accepted)
+    once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
     replica = replace(target, model=model, runtime=once, dtype=dtype)
     weights = weight_bytes(model, target.cut, dtype)
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
+    if point.speculation == EAGLE3:  # has an output of its own
+        outputs = model.vocab * model.hidden / target.cut.tp
+        weights += outputs * precision(dtype).activation_bytes
     return Drafter(
         drafted,
         accepted,
@@ -114,7 +129,7 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
             raise Infeasible("speculation_draft_needs_draft_model")
         return load_model(point.draft_model)
     heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
-        EAGLE: dense_layer, EAGLE3: dense_layer, MTP: last_layer,
+        EAGLE: dense_layer, EAGLE3: few_outputs, MTP: last_layer,
     }  # fmt: skip
     head = heads.get(point.speculation)
     return head(target) if head else None
@@ -123,6 +138,11 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
 def last_layer(model: LanguageModel) -> LanguageModel:
     """Return a model of one layer of the kind that the last one is."""
     return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
+
+
+def few_outputs(model: LanguageModel) -> LanguageModel:
+    """Return a model of one layer without experts that knows the most frequent tokens alone."""
+    return replace(dense_layer(model), vocab=min(model.vocab, MOST_OUTPUTS))
 
 
 def dense_layer(model: LanguageModel) -> LanguageModel:

@@ -41,9 +41,11 @@ PIECES = {
 """What a model is made of; the order is that of `schedule.play`'s columns."""
 
 FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
+AGAIN_ELEMENTWISE = "again, elementwise"
 """Passes: forward, gradients of inputs, of weights, the part of forward that selective
 recomputation runs again, which is attention without its projections, and kernels that add a
-micro-batch's gradients of weights to those before, where the products do not do that themselves."""
+micro-batch's gradients of weights to those before, where the products do not do that themselves;
+the norms and activations of forward that elementwise recomputation runs again."""
 
 ATTENTION_BACKWARD = 2.5
 """Products of fused attention's backward pass over those of its forward."""
@@ -67,7 +69,11 @@ LAST_OF_BLOCKS = ("o_proj", "ffn_down", "shared_expert_down")
 """Precisions to which operands are narrowed, products before an activation, and those whose results
 tensor ranks sum and share out."""
 
-KEPT_NORMS = ("attention_norm", "ffn_norm", "final_norm", "latent_norms")
+ACTIVATION = "_activation"
+NORMS = ("attention_norm", "ffn_norm")
+"""What elementwise recomputation runs again: what ends so, and norms without residual sums."""
+
+KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
             found += _narrowed(operator, job)
+            found += _dropout(operator, job)
     if job.base_dtype == NF4:
         found += [_widened(task) for task in found if _is_frozen(task)]
     predicted = tokens * job.predicted_share
@@ -133,6 +140,19 @@ def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
         writes=2.0 * BYTES[product.dtype] / BYTES["bf16"], dtype="bf16", repeat=product.repeat,
     )  # fmt: skip
     yield Task(cast, INPUTS)
+
+
+def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
+    """Return what dropout adds to a residual sum, as models had it until 2022.
+
+    The sum, which writes a mask besides, and the norm after it are two kernels (Megatron-LM).
+    """
+    if job.attention != UNFUSED or operator.name not in NORMS:
+        return
+    assert isinstance(operator, Elementwise)
+    sums = replace(operator, name="dropout", elements=operator.elements / job.norm_ranks)
+    yield Task(replace(sums, reads=1.0, writes=0.5), FORWARD)
+    yield Task(replace(sums, reads=1.5, writes=1.0), INPUTS)
 
 
 def _is_frozen(task: Task) -> bool:

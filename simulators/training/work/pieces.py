@@ -6,7 +6,7 @@ micro-batch size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,16 @@ from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops
 from simulators.training.job import Job
-from simulators.training.work.operators import AGAIN, FORWARD, PIECES, Task, tasks
+from simulators.training.work.operators import (
+    ACTIVATION,
+    AGAIN,
+    AGAIN_ELEMENTWISE,
+    FORWARD,
+    NORMS,
+    PIECES,
+    Task,
+    tasks,
+)
 from simulators.workload.operators import (
     Attention,
     Compute,
@@ -103,16 +112,26 @@ def kind_of(task: Task) -> str:
 
 
 def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
-    """Return the sums by pass and kind; what selective recomputation runs again is a pass too."""
+    """Return the sums by pass and kind; what recomputation runs again are passes too."""
     sums: dict[tuple[str, str], Floats] = {}
     for task, column in zip(mine, columns, strict=True):
-        phases = [task.phase]
-        if task.is_core and task.phase == FORWARD:
-            phases.append(AGAIN)
-        for phase in phases:
+        for phase, share in _phases(task):
             key = (phase, kind_of(task))
-            sums[key] = sums.get(key, 0.0) + column
+            sums[key] = sums.get(key, 0.0) + share * column
     return sums
+
+
+def _phases(task: Task) -> Iterator[tuple[str, float]]:
+    """Yield the passes in which a kernel runs, and the share of it that does."""
+    yield task.phase, 1.0
+    if task.phase != FORWARD:
+        return
+    if task.is_core:
+        yield AGAIN, 1.0
+    elif task.kernel.name.endswith(ACTIVATION):
+        yield AGAIN_ELEMENTWISE, 1.0
+    elif task.kernel.name in NORMS:
+        yield AGAIN_ELEMENTWISE, 0.5  # one tensor in and one out, for two with the residual sum
 
 
 def _priced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from lab.new_hardware.calibrate import calibrate
-from lab.new_hardware.carried import carried_s, in_common, telling
+from lab.new_hardware.carried import carried_s, habits, in_common, telling
 from lab.new_hardware.transfer import transfer, write
+from lab.profiler.shapes import calls_of
 from lab.tables.kernels.fp32_kernels import rows_of_table
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
@@ -58,13 +60,22 @@ def test_times_that_are_a_plain_multiple_are_carried_as_one() -> None:
     assert_allclose(said, there.seconds, rtol=0.25)
 
 
-def test_rows_to_measure_are_spread_over_the_times() -> None:
+def test_rows_to_measure_lie_apart_and_their_number_is_kept() -> None:
     here = rows_of(1.0, SOURCE.name)
-    chosen = np.sort(here.seconds[telling(here, 4)])
-    assert chosen[0] == here.seconds.min()
-    assert chosen[-1] == here.seconds.max()
+    chosen = telling(here, 4)
+    assert np.ptp(np.log2(here.seconds[chosen])) > np.ptp(np.log2(here.seconds)) / 2.0
+    assert len({*zip(*(here.sizes[name][chosen].tolist() for name in "mn"), strict=True)}) == 4
     assert not telling(here, 0).any()
-    assert in_common(here, here.where(telling(here, 4)))[0].seconds.size == 4
+    assert in_common(here, here.where(chosen))[0].seconds.size == 4
+
+
+def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it() -> None:
+    """rocBLAS is slow at a very long k: the other AMD board's calibration says so of this one."""
+    here = rows_of(1.0, SOURCE.name)
+    long = replace(here, sizes=here.sizes | {"k": np.full(len(here), 65536)})
+    mi210, h100 = load_gpu("mi210"), load_gpu("h100_sxm")
+    assert np.median(habits(long, mi210) - habits(here, mi210)) > 0.1
+    assert np.median(habits(long, mi210)) > np.median(habits(long, h100))
 
 
 def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> None:
@@ -74,6 +85,33 @@ def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> Non
     [(again, _)] = rows_of_table(pq.read_table("b.parquet"), TARGET.name)
     assert_allclose(np.sort(again[0].seconds), np.sort(found[0].seconds), rtol=1e-9)
     assert found[0].ratio < 1.0
+
+
+def test_classes_of_several_operators_are_written_under_one_that_readers_know(
+    workplace: Path,
+) -> None:
+    rows = [{"op": op, "rows": 2**i, "cols": 1024, "latency_us": 5.0 + 2.0**i}
+            for op in ("ln", "mul", "relu") for i in range(6)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
+    write(found, TARGET.name, Path("b.parquet"))
+    again = transfer(TARGET.name, SOURCE.name, Path("b.parquet"), None)
+    assert [one.name for one in again] == ["binary", "layer_norm", "unary"]
+
+
+def test_the_rows_to_time_are_written_and_the_profiler_reads_them(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(timed(1.0), "a.parquet")
+    words = ["--measured", "a.parquet", "--source", SOURCE.name, "--target", TARGET.name]
+    assert main(["transfer", *words, "--ask", "5", "--write", "todo.parquet"]) == 0
+    assert "--rows todo.parquet --write own.parquet --gpu h100_sxm" in capsys.readouterr().out
+    some = list(calls_of(pq.read_table("todo.parquet"), Path("todo.parquet")))
+    here = rows_of(1.0, SOURCE.name)
+    assert {call.sizes["m"] for call in some} <= {*here.sizes["m"]}
+    assert [(call.op, call.dtype, call.looped) for call in some] == [("linear", "fp32", False)] * 5
+    assert main(["transfer", *words, "--ask", "5"]) != 0
+    assert "--write the file" in capsys.readouterr().err
 
 
 def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:

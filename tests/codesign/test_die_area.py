@@ -1,0 +1,67 @@
+"""Dies of other sizes: what is sold has its own area, and more of anything has more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulators.catalog.die import dies
+from simulators.catalog.gpu import GPUS, load_gpu, what_if
+from simulators.codesign.die_area import fitted, gpu_area_mm2, has_die
+from simulators.codesign.simulator import SIMULATOR, CodesignPoint
+from simulators.core.columns import batch_of
+from simulators.core.errors import UserError
+
+POINT: dict[str, Any] = {
+    "model": "llama3_1_8b", "gpu": "h100_sxm", "accelerator": "nothing", "qps": 1.0,
+    "fidelity": "analytic", "requests": 200,
+}  # fmt: skip
+
+
+def answer(**choices: Any) -> dict[str, Any]:
+    [row] = SIMULATOR.evaluate(batch_of(CodesignPoint, POINT | choices)).to_pylist()
+    return dict(row)
+
+
+def test_boards_of_one_die_have_its_area_whatever_part_of_it_they_sell() -> None:
+    for gpu in ("h100_sxm", "h100_pcie", "h200_sxm"):
+        assert gpu_area_mm2(load_gpu(gpu)) == pytest.approx(814.0)
+    assert not has_die(load_gpu("b200_sxm"))
+    assert all(GPUS.find(gpu) for die in dies() for gpu in die.gpus)
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "l4"])
+def test_more_of_anything_but_clock_takes_silicon(gpu: str) -> None:
+    board = load_gpu(gpu)
+    for size in ("sm", "bandwidth", "l2"):
+        more, less = (
+            gpu_area_mm2(what_if(board, **{f"{size}_scale": scale})) for scale in (2.0, 0.5)
+        )
+        assert less < gpu_area_mm2(board) < more < 2.0 * gpu_area_mm2(board)
+    assert gpu_area_mm2(what_if(board, clock_scale=1.5)) == pytest.approx(gpu_area_mm2(board))
+    everything = what_if(board, sm_scale=2.0, bandwidth_scale=2.0, l2_scale=2.0)
+    assert gpu_area_mm2(everything) == pytest.approx(2.0 * gpu_area_mm2(board), rel=0.01)
+
+
+def test_a_fit_is_of_the_dies_it_is_given_and_each_number_is_an_area() -> None:
+    model = fitted(dies())
+    assert min(model.weights) > 0.0
+    doubled = fitted([replace(die, mm2=2.0 * die.mm2, transistors=2.0 * die.transistors)
+                      for die in dies()])  # fmt: skip
+    assert doubled.mm2(dies()[0]) == pytest.approx(2.0 * model.mm2(dies()[0]), rel=1e-4)
+
+
+def test_a_gpu_that_computes_itself_is_served_by_as_ever_and_its_die_is_told() -> None:
+    whole, half = answer(), answer(sm_scale=0.5)
+    assert whole["area_mm2"] == pytest.approx(814.0)
+    assert half["area_mm2"] < 600.0
+    assert half["ttft_mean_s"] > whole["ttft_mean_s"]
+    assert half["unmodelled_share"] + half["extrapolated_share"] > 0.9
+
+
+def test_what_has_no_die_or_no_array_says_so() -> None:
+    assert str(answer(gpu="b200_sxm")["reason"]).startswith("die_unknown: nobody stated the area")
+    with pytest.raises(UserError, match="pe_rows: sizes of an array, and accelerator is nothing"):
+        answer(pe_rows=64)
