@@ -51,6 +51,11 @@ SPACE = named_tuple(
 )  # fmt: skip
 
 
+def padded(rows: list[list[int]], width: int) -> Ints:
+    """Return rows made as long as a width, with zeros."""
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
+
+
 @kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
 def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int:
     """Move one prime factor to a slot."""

@@ -13,7 +13,7 @@ from simulators.core.jit import Ints
 from simulators.dataflow.access import arrays as at
 from simulators.dataflow.energy.technology import Machine, area_mm2, machine_of
 from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS, ordered
-from simulators.dataflow.search.annealing import Space
+from simulators.dataflow.search.annealing import Space, padded
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.objective import DEPTH, Objective
 from simulators.workload.loop_nest import Layer
@@ -103,11 +103,6 @@ def rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
     found = [tuple(map(smooth, layer.bounds))]
     found += [tuple(multiple(b, side) for b in layer.bounds) for side in accelerator.mac.mesh]
     return [sizes for sizes in dict.fromkeys(found) if sizes != layer.bounds]
-
-
-def padded(rows: list[list[int]], width: int) -> Ints:
-    """Return rows made as long as a width, with zeros."""
-    return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
 def _slots(

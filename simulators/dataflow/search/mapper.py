@@ -20,7 +20,7 @@ from simulators.dataflow.search.bounds import bounds, compulsory, floors
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import rounded_up, space_of
 from simulators.dataflow.search.objective import objective
-from simulators.dataflow.search.race import Start, Walk, race
+from simulators.dataflow.search.race import LEAST_STEPS, Start, Walk, race
 from simulators.dataflow.search.spreads import spreads
 from simulators.workload.loop_nest import Layer
 
@@ -86,7 +86,8 @@ def find(
         fitting = np.isfinite(floor[:, 3])
         if fitting.any() and not remainders:
             least = bounds(layer, accelerator, problem, aim, floor, left_out)
-        order = np.argsort(floor[:, 3], kind="stable")[: fitting.sum()]
+        most = min(int(fitting.sum()), max(1, budget // LEAST_STEPS))
+        order = np.argsort(floor[:, 3], kind="stable")[:most]
         starts = [Start(spread[k], keep[k], _log(floor[k, 3])) for k in order]
         if starts:
             floor_log = _log(least.goal)

@@ -16,8 +16,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.dataflow.access.arrays import ORDER, SPATIAL_X, TEMPORAL, Problem
 from simulators.dataflow.energy.charges import RESULTS
 from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS
-from simulators.dataflow.search.annealing import DRAWS, Space, anneal, goal_of
-from simulators.dataflow.search.map_space import padded
+from simulators.dataflow.search.annealing import DRAWS, Space, anneal, goal_of, padded
 
 HOT, WARM, COLD = 0.3, 0.2, 0.002
 """Temperatures of first walks, of later ones, and that they cool to: factors in the goal of 1.35,
