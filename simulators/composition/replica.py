@@ -280,6 +280,7 @@ class Replica:
     power_limit_w: float = 0.0  # of a GPU, that its clock falls for; 0: the data sheet's
     unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
     overlapped: bool = False  # their kernels run beside each other on every SM
+    nucleus: bool = False  # tokens are drawn from sorted probabilities
     time_share: float = 1.0  # of the GPU's that kernels get, where other processes have the rest
 
     @property

@@ -12,6 +12,10 @@ import pytest
 
 from lab.claims.serving.result_blocks import changed
 from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.workload.llm.memory import activation_bytes
+from simulators.workload.llm.parallelism import Parallelism
 
 ROW: dict[str, Any] = {
     "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
@@ -133,7 +137,7 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
     [
         ("vllm", "0.13.0", "vllm_0_13"), ("vllm", "0.9.2", "vllm_0_13"), ("vllm", "0.14.0", "vllm"),
         ("vllm", None, "vllm"), ("sglang", "0.5.6.post2", "sglang_0_5_8"),
-        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm"),
+        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm_cutlass"),
     ],
 )  # fmt: skip
 def test_a_release_has_the_runtime_of_its_time(
@@ -141,3 +145,19 @@ def test_a_release_has_the_runtime_of_its_time(
 ) -> None:
     block = block_of(tmp_path, framework=framework, framework_version=version)
     assert block.point.runtime == runtime
+
+
+@pytest.mark.parametrize(("dp", "reserved_mib"), [(None, 14_848.0), (8, 33_280.0)])
+def test_sglang_reserves_what_its_server_says(
+    tmp_path: Path, dp: int | None, reserved_mib: float
+) -> None:
+    asked = {"framework": "sglang", "model": "deepseek-ai/DeepSeek-V3.2", "gpu": "H200", "tp": 8}
+    point = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp)).point
+    memory = load_gpu("h200_sxm").hbm_bytes
+    cut = Parallelism(tp=point.tp, attention_dp=point.attention_dp)
+    model, tokens, rows = load_model(point.model), float(point.chunk_size), float(point.max_batch)
+    working = float(activation_bytes(model, cut, point.dtype, tokens, rows))
+    static = memory * point.memory_fraction - working
+    assert static == pytest.approx(memory - reserved_mib * 2.0**20)
+    told = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point
+    assert told.memory_fraction == pytest.approx(0.7 + working / memory)

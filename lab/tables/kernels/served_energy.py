@@ -3,7 +3,8 @@
 vLLM on H100, so many requests at once of real prompts; watts are the mean of all GPUs together.
 Requests of text alone are told: images and videos are read by encoders that are no part of ours.
 Launch configurations stand beside: how many tokens an iteration has at most, and whether attention
-is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so.
+is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so. Its
+runner asks for tokens by top_p = 0.95 unless told otherwise, which no configuration does.
 
 How long prompts are is not told. Chats bring their history, a request for each turn; code brings
 what stands around the gap. Where the KV cache held fewer requests than there were seats, the tokens
@@ -23,7 +24,7 @@ from lab.tables.catalog_names import four_bit_experts, gpu_name, is_model, model
 from lab.tables.rows import read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.point import CLOSED, ServingPoint
+from simulators.serving.point import CLOSED, NUCLEUS, ServingPoint
 
 SERVED = "power/mlenergy_llm_serving.parquet"
 LAUNCHED = "power/mlenergy_launch_configs.parquet"
@@ -83,6 +84,7 @@ def _served(row: Mapping[str, Any], launched: str) -> Served:
         **_budget(launched),
         prompt_tokens=PROMPT_TOKENS[row["task"]],
         output_tokens=max(2, round(row["avg_output_tokens"])),
+        sampling=NUCLEUS,
         arrivals=CLOSED,
         clients=seats,
         requests=max(TURNS * seats, FEWEST),
