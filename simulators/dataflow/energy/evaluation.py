@@ -98,7 +98,7 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
     return Problem(
         np.array(layer.bounds, np.int64), terms, home, coef,
         np.array([tensor.words(layer.extents) for tensor in layer.tensors], np.int64),
-        *machine_of(accelerator),
+        *(numbers.copy() for numbers in machine_of(accelerator)),
         extents=np.ones((levels + 1, dims), np.int64),
         spread=np.ones((levels + 1, dims), np.int64),
         tiles=np.ones((levels + 1, tensors), np.int64),
