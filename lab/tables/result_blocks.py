@@ -70,6 +70,10 @@ ASKED_MODEL = r"--model[=\s]+(\S+)"
 STATED_TP = r"Tensor Parallelism: (\d+)"
 """What a page says of the deployment beside its launch command."""
 
+HEADED_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT"}
+HEADED_SEATS = r"Seqs (\d+)"
+"""What headings call engines and their requests at a time."""
+
 DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 """What vLLM is told where a model drafts by a head of its own."""
 
@@ -160,6 +164,7 @@ def untold(row: Mapping[str, Any]) -> str:
         "no launch command": not row["launch_command"],
         "an option we have no axis for": bool(re.search(UNMODELLED, row["launch_command"] or "")),
         "another model or cut is named beside": _is_of_another(row),
+        "its heading is of another launch": _is_headed_otherwise(row),
         "numbers are missing": not all(row[name] for name in needed),
         "a remark on the numbers": (row["flags"] or "") not in ("", GENERIC),
     }
@@ -176,6 +181,18 @@ def _is_of_another(row: Mapping[str, Any]) -> bool:
     if not (asked and is_model(asked[1]) and is_model(row["model"])):
         return False
     return model_name(asked[1]) != model_name(row["model"])
+
+
+def _is_headed_otherwise(row: Mapping[str, Any]) -> bool:
+    """Say whether a heading names another engine, or other seats, than the launch command above.
+
+    Pages that print one command and change it in words only have such results.
+    """
+    heading = row["heading"] or ""
+    named = [engine for engine, name in HEADED_ENGINES.items() if name in heading]
+    seats = re.search(HEADED_SEATS, heading)
+    is_of_other = bool(named) and row["framework"] not in named
+    return is_of_other or bool(seats and int(seats[1]) != row["max_running"])
 
 
 def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:

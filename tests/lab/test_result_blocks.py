@@ -19,7 +19,7 @@ from simulators.workload.llm.parallelism import Parallelism
 
 ROW: dict[str, Any] = {
     "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
-    "environment_text": None,
+    "environment_text": None, "heading": None,
     "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
     "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
@@ -118,6 +118,8 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
         ({"launch_command": "vllm serve -dcp 8"}, "an option we have no axis for"),
         ({"bench_command": "vllm bench serve --model Qwen/Qwen3-8B"}, ANOTHER),
         ({"environment_text": "Tensor Parallelism: 16"}, ANOTHER),
+        ({"heading": "Choosing the Engine > SGLang"}, "its heading is of another launch"),
+        ({"heading": "Max Num Seqs 256", "max_running": 512}, "its heading is of another launch"),
     ],
 )
 def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:
