@@ -95,10 +95,12 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
     """Return a layer on an accelerator as the numbers the kernels read."""
     terms, home, coef = layer_terms(layer)
     levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
+    machine = machine_of(accelerator)
     return Problem(
         np.array(layer.bounds, np.int64), terms, home, coef,
         np.array([tensor.words(layer.extents) for tensor in layer.tensors], np.int64),
-        *(numbers.copy() for numbers in machine_of(accelerator)),
+        sizes=machine.sizes.copy(), energy_pj=machine.energy_pj.copy(),
+        rates=machine.rates.copy(),
         extents=np.ones((levels + 1, dims), np.int64),
         spread=np.ones((levels + 1, dims), np.int64),
         tiles=np.ones((levels + 1, tensors), np.int64),
